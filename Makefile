@@ -1,0 +1,58 @@
+# Every habit of the house. `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# Python compiles what it imports anyway: compiling everything first makes the set-up a third longer.
+PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
+# The oldest Python we support: locks resolved for it hold for every later one too.
+LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-python-downloads --generate-hashes \
+	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
+	$(if $(UPGRADE),--upgrade)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lock bench conformance kafka clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## make .venv with the locked dependencies and callgauge itself
+
+demo: setup ## simulated calls, every role in one process, no broker needed
+	@$(BIN)/callgauge demo
+
+test: setup ## everything that must hold, on a real Kafka broker too
+	@$(BIN)/python -m tests.required_tools
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+
+check: setup ## format, lint, types and the rules of the tree
+	@$(BIN)/python -m pytest --numprocesses 2 tests/tidy
+
+lock: setup ## write both lock files from pyproject.toml (UPGRADE=1 takes newer versions)
+	@env -u UV_FIND_LINKS $(LOCK) --output-file requirements.lock
+	@env -u UV_FIND_LINKS $(LOCK) --group dev --constraints requirements.lock --output-file requirements-dev.lock
+	@$(BIN)/python -m pytest --quiet tests/tidy/test_locks.py
+
+bench: setup ## how fast it is, beside a bare baseline
+	@$(BIN)/python -m tests.benchmarks
+
+conformance: setup ## the same results as the reference, field by field
+	@$(BIN)/python -m pytest tests/conformance
+
+kafka: setup ## a real Kafka broker until Ctrl-C (PORT=9092 chooses the port)
+	@$(BIN)/python -m tests.kafka_broker $(PORT)
+
+clean: ## remove .venv and everything that was made here
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so a set-up that was interrupted is done again. A second run of pip with nothing to do is quick.
+$(READY): pyproject.toml requirements-dev.lock
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "callgauge needs Python 3.11 or newer with venv: install it (Debian and Ubuntu: apt-get install python3 python3-venv)." >&2; \
+		exit 1; }
+	@echo "Making .venv from requirements-dev.lock: a minute or two the first time."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 \
+		--requirement requirements-dev.lock
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --no-build-isolation --editable .
+	@touch $@

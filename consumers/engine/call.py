@@ -1,0 +1,292 @@
+"""One call: events of every source in, effects out. It owns EVA's history, the live side and the closing."""
+
+from collections.abc import Callable
+from typing import Any
+
+from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.elements import Kind, ToolUse
+from consumers.engine.history import EvaHistory
+from consumers.engine.intake import Arrival
+from consumers.engine.limits import Limits
+from consumers.engine.live_side import LiveSide
+from consumers.engine.record_book import RecordBook
+from consumers.engine.repeats import SeenEvents
+from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
+from schemas.audit_events import (
+    AuditAssistant,
+    AuditFallback,
+    AuditLlmCall,
+    AuditToolCall,
+    AuditToolResponse,
+    AuditUser,
+)
+from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
+from schemas.codec import InputSource, UnrecognizedEvent
+from schemas.metric_context import MetricContext
+from schemas.pipecat_events import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
+from schemas.scores import CallLabels, ClosedFact, CloseReason, TurnStatus
+from schemas.simulator_events import (
+    USER_ROLES,
+    AssistantSpeech,
+    AudioEvent,
+    CarriedSimulatorEvent,
+    ConnectionState,
+    UserSpeech,
+)
+from schemas.topics import TOPIC_BY_SOURCE
+
+MAX_PRODUCERS = 16
+"""Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
+
+
+class Call:
+    """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`."""
+
+    def __init__(self, first: Arrival, limits: Limits, code_version: str) -> None:
+        self.conversation_id = first.conversation_id
+        self.history = EvaHistory()
+        self.ended_reason: str | None = None
+        self.events = 0
+        self.first_offsets: dict[InputSource, int] = {}
+        self.is_closed = False
+        self.last_broker_ms = first.broker_time_ms
+        self._limits = limits
+        self._book = RecordBook(first.conversation_id, code_version)
+        self._live = LiveSide(self.history, self._book, limits)
+        self._seen: dict[str, SeenEvents] = {}
+        self._offsets: dict[InputSource, int] = {}
+        self._first_broker_ms = first.broker_time_ms
+        self._close_at_ms: int | None = None
+        self._close_reason = CloseReason.ENDED
+
+    @property
+    def replayed_elements(self) -> int:
+        """Elements folded again because something came late."""
+        return self.history.timeline.replayed_elements + self._live.replayed_elements
+
+    def receive(self, arrival: Arrival, out: list[Effect]) -> str:
+        """Fold one record.
+
+        Returns:
+            What became of it, as the outcome label of the events counter.
+        """
+        source = arrival.source
+        event = arrival.event
+        broker_ms = arrival.broker_time_ms
+        self._offsets[source] = arrival.offset
+        if source not in self.first_offsets:
+            self.first_offsets[source] = arrival.offset
+        if broker_ms > self.last_broker_ms:
+            self.last_broker_ms = broker_ms
+        if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._is_repeat(arrival):
+            return "repeated"
+        self.events += 1
+        outcome = "unknown" if type(event) is UnrecognizedEvent else "folded"
+        if event.timestamp is not None:
+            time_ms = int(event.timestamp)
+            live = self._live
+            if live.note_time(source, time_ms, broker_ms):
+                outcome = "late"
+                out.append(Count("callgauge_late_events_total", (source.value,)))
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, event, time_ms, out)
+            self._book.offsets = self._offsets
+            live.refresh(time_ms, broker_ms, out)
+            if live.turns.highest_turn > self._limits.max_turns_per_call:
+                self._hit_limit(CloseReason.LIMIT_TURNS, "turns", out)
+        if event.__pydantic_extra__ and outcome != "unknown":
+            out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
+        if self.events >= self._limits.max_events_per_call:
+            self._hit_limit(CloseReason.LIMIT_EVENTS, "events", out)
+        return outcome
+
+    def advance(self, now_ms: int, out: list[Effect]) -> None:
+        """Broker time has reached `now_ms`: dead air, closing."""
+        self._live.reached(now_ms, out)
+        limits = self._limits
+        if self._close_at_ms is not None and now_ms >= self._close_at_ms:
+            self.close(self._close_reason, now_ms, out)
+        elif now_ms >= self._first_broker_ms + limits.max_call_duration_ms:
+            self._hit_limit(CloseReason.LIMIT_DURATION, "duration", out)
+        elif now_ms >= self.last_broker_ms + limits.idle_ms:
+            self.close(CloseReason.IDLE, now_ms, out)
+
+    def next_wakeup(self) -> int:
+        """Broker time of the next thing that can happen to this call by silence."""
+        limits = self._limits
+        due_ms = min(self.last_broker_ms + limits.idle_ms, self._first_broker_ms + limits.max_call_duration_ms)
+        for other_ms in (self._close_at_ms, self._live.silence.due_at_ms):
+            if other_ms is not None and other_ms < due_ms:
+                due_ms = other_ms
+        return due_ms
+
+    def takes_wakeup_request(self) -> bool:
+        """Whether the next wake-up may have moved closer since this was last asked."""
+        needs, self._live.needs_wakeup = self._live.needs_wakeup, False
+        return needs
+
+    def context(self) -> MetricContext:
+        """EVA's context of the call so far, core and tail."""
+        return self.history.context(self.ended_reason)
+
+    def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
+        """Final scores and, last, the `closed` fact, as one effect."""
+        self.is_closed = True
+        self._book.caused_at_ms = now_ms
+        self._live.announce(out)
+        last_ms = self.history.last_time_ms()
+        records = self._live.final_records(last_ms)
+        closed = self._book.record(
+            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, self.ended_reason), event_time_ms=last_ms,
+            reason=reason, ended_reason=self.ended_reason, turns=self._live.turns.highest_turn, events=self.events,
+            through={TOPIC_BY_SOURCE[source]: offset for source, offset in self._offsets.items()},
+        )  # fmt: skip
+        out.append(CloseCall(self.conversation_id, tuple(records) if closed is None else (*records, closed)))
+
+    def _is_repeat(self, arrival: Arrival) -> bool:
+        envelope = arrival.envelope
+        sequence: int | None
+        if envelope is not None and envelope.id is not None:
+            producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
+        else:
+            sequence = getattr(arrival.event, "sequence", None)
+            if arrival.source is not InputSource.ELEVENLABS or sequence is None:
+                return False
+            producer, identity = "", b"%d:%s" % (sequence, arrival.value)
+        seen = self._seen.get(producer)
+        if seen is None:
+            if len(self._seen) >= MAX_PRODUCERS:
+                return False
+            seen = self._seen[producer] = SeenEvents(self._limits.max_remembered_ids)
+        return seen.is_repeat(identity, sequence)
+
+    def _hit_limit(self, reason: CloseReason, limit: str, out: list[Effect]) -> None:
+        if not self.is_closed:
+            out.append(Count("callgauge_limits_hit_total", (limit,)))
+            self.close(reason, self.last_broker_ms, out)
+
+    def _plan_close(self, reason: CloseReason) -> None:
+        if self._close_at_ms is None:
+            self._close_at_ms = self.last_broker_ms + self._limits.closing_grace_ms
+            self._close_reason = reason
+            self._live.needs_wakeup = True
+
+    # One handler for each kind of event; the table below finds it by the event's type.
+
+    def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.speech(event.timestamp, event.data.frame)
+
+    def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.response(event.timestamp, event.data.frame)
+
+    def _on_marker(self, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.marker(event.type, event.timestamp)
+
+    def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
+        self._live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
+
+    def _on_speech_event(self, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
+        moment = MOMENT_BY_KIND.get(event.data.kind)
+        if moment is not None:
+            self._live.moment(moment, event.data.timestamp)
+
+    def _on_audio(self, event: AudioEvent, time_ms: int, _out: list[Effect]) -> None:
+        is_user, is_start = event.user in USER_ROLES, event.event_type == "audio_start"
+        self.history.simulator(_AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
+        self._live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
+
+    def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
+        self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)
+
+    def _on_assistant_speech(self, event: AssistantSpeech, time_ms: int, _out: list[Effect]) -> None:
+        self.history.simulator(Kind.ASSISTANT_SPEECH, time_ms, event.data.text)
+
+    def _on_connection(self, event: ConnectionState, time_ms: int, _out: list[Effect]) -> None:
+        has_ended = event.data.state == "session_ended"
+        self.history.simulator(Kind.SESSION_ENDED if has_ended else None, time_ms, None)
+        if has_ended:
+            self._plan_close(CloseReason.SESSION_ENDED)
+
+    def _on_carried(self, _event: CarriedSimulatorEvent, time_ms: int, _out: list[Effect]) -> None:
+        self.history.simulator(None, time_ms, None)
+
+    def _on_audit_user(self, event: AuditUser, time_ms: int, _out: list[Effect]) -> None:
+        self.history.audit_user(time_ms, event.value, event.turn_id)
+        self._live.user_text(time_ms)
+
+    def _on_audit_assistant(self, event: AuditAssistant, time_ms: int, _out: list[Effect]) -> None:
+        self.history.audit(Kind.AUDIT_ASSISTANT, time_ms, event.value)
+
+    def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
+        self.history.audit(Kind.FALLBACK, time_ms, None)
+
+    def _on_llm_call(self, _event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
+        self.history.audit(None, time_ms, None)
+
+    def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
+        use = ToolUse(event.value.tool, event.value.parameters)
+        self.history.audit(Kind.TOOL_CALL, time_ms, use)
+        self._live.tool_called(use, time_ms)
+
+    def _on_tool_response(self, event: AuditToolResponse, time_ms: int, _out: list[Effect]) -> None:
+        use = ToolUse(event.value.tool, event.value.response)
+        self.history.audit(Kind.TOOL_RESPONSE, time_ms, use)
+        self._live.tool_answered(use, time_ms)
+
+    def _on_unrecognized(self, event: UnrecognizedEvent, time_ms: int, _out: list[Effect]) -> None:
+        if event.message_type is not None:
+            self.history.audit(None, time_ms, None)
+        elif event.event_type is not None:
+            self.history.simulator(None, time_ms, None)
+
+    def _on_call_started(self, event: CallStarted, _time_ms: int, out: list[Effect]) -> None:
+        known = self._book.labels
+        if event.pipeline_type is not None:
+            self.history.set_pipeline_type(event.pipeline_type)
+        self._book.offsets = self._offsets
+        labels = CallLabels(
+            agent=event.agent or known.agent,
+            tenant=event.tenant or known.tenant,
+            environment=event.environment or known.environment,
+            pipeline_type=self.history.pipeline_type,
+        )
+        self._live.set_labels(labels, self.last_broker_ms, out)
+
+    def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
+        if event.reason is not None:
+            self.ended_reason = event.reason
+        self._plan_close(CloseReason.ENDED)
+
+    def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.update_user_text(event.text, event.turn_id)
+
+
+_AUDIO_KINDS = {
+    (True, True): Kind.USER_AUDIO_START,
+    (True, False): Kind.USER_AUDIO_END,
+    (False, True): Kind.ASSISTANT_AUDIO_START,
+    (False, False): Kind.ASSISTANT_AUDIO_END,
+}
+_HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
+    TtsText: Call._on_tts_text,
+    LlmResponse: Call._on_llm_response,
+    TurnMarker: Call._on_marker,
+    UserSpeaking: Call._on_user_speaking,
+    SpeechEventRecord: Call._on_speech_event,
+    AudioEvent: Call._on_audio,
+    UserSpeech: Call._on_user_speech,
+    AssistantSpeech: Call._on_assistant_speech,
+    ConnectionState: Call._on_connection,
+    CarriedSimulatorEvent: Call._on_carried,
+    AuditUser: Call._on_audit_user,
+    AuditAssistant: Call._on_audit_assistant,
+    AuditFallback: Call._on_fallback,
+    AuditLlmCall: Call._on_llm_call,
+    AuditToolCall: Call._on_tool_call,
+    AuditToolResponse: Call._on_tool_response,
+    UnrecognizedEvent: Call._on_unrecognized,
+    CallStarted: Call._on_call_started,
+    CallEnded: Call._on_call_ended,
+    UserTextUpdated: Call._on_user_text_updated,
+}

@@ -1,0 +1,39 @@
+"""What the engine wants done: a closed union of values that a shell carries out, and tests compare."""
+
+from dataclasses import dataclass
+
+from schemas.scores import AnyScoreRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PublishScore:
+    """Write one record to `scores`."""
+
+    record: AnyScoreRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFact:
+    """Write to `scores` what was known only by silence, so that a replay need not decide it again."""
+
+    record: AnyScoreRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCall:
+    """Write the final scores and, last, the `closed` fact in one transaction; the call is gone from the engine."""
+
+    conversation_id: str
+    records: tuple[AnyScoreRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Add to a counter of the metric catalogue."""
+
+    metric: str
+    labels: tuple[str, ...]
+    by: int = 1
+
+
+Effect = PublishScore | RecordFact | CloseCall | Count

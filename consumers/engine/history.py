@@ -1,0 +1,156 @@
+"""EVA's side of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
+
+from typing import Any, Protocol
+
+from consumers.engine.elements import AUDIT_RANK, SIMULATOR_RANK, TIME_SHIFT, Kind, order_key
+from consumers.engine.finaliser import metric_context
+from consumers.engine.labels import EMPTY_UTTERANCES
+from consumers.engine.text_groups import TextGroup, TextStream
+from consumers.engine.timeline import Timeline
+from consumers.engine.turn_machine import TurnMachine
+from schemas.call_events import PipelineType
+from schemas.metric_context import MetricContext
+
+MAX_PENDING_TEXT_UPDATES = 64
+"""Text updates kept for audit entries that have not arrived yet; an audio-LLM call has one in flight."""
+
+
+class TextListener(Protocol):
+    """Who else wants to know where text groups begin."""
+
+    def text_placed(self, key: int) -> None:
+        """A group now begins at this key."""
+
+    def text_displaced(self, key: int) -> None:
+        """No group begins at this key any more."""
+
+
+class EvaHistory:
+    """Events of the three sources in, `context` out. It is right after every event, in whatever order the sources arrive.
+
+    Each source must keep its own order; a change of the pipeline type folds everything again.
+    """
+
+    def __init__(self, pipeline_type: PipelineType = PipelineType.CASCADE) -> None:
+        self.pipeline_type = pipeline_type
+        self.machine = TurnMachine(pipeline_type)
+        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        self.text_stream = TextStream(self)
+        self.listener: TextListener | None = None
+        self._audit_count = 0
+        self._simulator_count = 0
+        self._last_audit_ms: int | None = None
+        self._last_simulator_ms: int | None = None
+        self._user_entries: list[tuple[int | None, int]] = []
+        self._text_updates: dict[int, str] = {}
+
+    def audit(self, kind: Kind | None, time_ms: int, payload: object) -> None:
+        """An entry of the audit log; `kind` None for one that no rule reads but that did happen."""
+        self._audit_count += 1
+        if self._last_audit_ms is None or time_ms > self._last_audit_ms:
+            self._last_audit_ms = time_ms
+        if kind is not None:
+            self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), kind, payload)
+
+    def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> None:
+        """The caller's turn as the agent received it, perhaps a placeholder."""
+        if turn_id is not None:
+            text = self._text_updates.pop(turn_id, text)
+        self._user_entries.append((turn_id, order_key(time_ms, AUDIT_RANK, self._audit_count + 1)))
+        self.audit(Kind.AUDIT_USER, time_ms, text)
+
+    def update_user_text(self, text: str, turn_id: int | None) -> bool:
+        """Put the text in place of a placeholder: of the entry with `turn_id`, or of the last.
+
+        Returns:
+            False when there is no such entry and the update cannot wait for it.
+        """
+        for entry_turn_id, key in reversed(self._user_entries):
+            if turn_id is None or entry_turn_id == turn_id:
+                self.timeline.replace(key, text)
+                return True
+        if turn_id is None or len(self._text_updates) >= MAX_PENDING_TEXT_UPDATES:
+            return False
+        self._text_updates[turn_id] = text
+        return True
+
+    def simulator(self, kind: Kind | None, time_ms: int, payload: object) -> None:
+        """An event of the simulated caller; `kind` None for one that no rule reads but that did happen."""
+        if kind is Kind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
+            return
+        self._simulator_count += 1
+        if self._last_simulator_ms is None or time_ms > self._last_simulator_ms:
+            self._last_simulator_ms = time_ms
+        if kind is not None:
+            self.timeline.insert(order_key(time_ms, SIMULATOR_RANK, self._simulator_count), kind, payload)
+
+    def set_pipeline_type(self, pipeline_type: PipelineType) -> None:
+        """Fold the call again from its first event by the rules of another pipeline."""
+        if pipeline_type is self.pipeline_type:
+            return
+        elements = [element for element in self.timeline if element[1] != Kind.TEXT_GROUP]
+        if pipeline_type is not PipelineType.S2S:
+            elements += [
+                (group.key, Kind.TEXT_GROUP, group) for group in self.text_stream.groups() if group.key is not None
+            ]
+            elements.sort(key=lambda element: element[0])
+        touched = set(self.machine.turns)
+        self.pipeline_type = pipeline_type
+        self.machine = TurnMachine(pipeline_type)
+        replayed = self.timeline.replayed_elements
+        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        for key, kind, payload in elements:
+            self.timeline.insert(key, kind, payload)
+        self.timeline.replayed_elements = replayed + len(elements)
+        self.machine.touched |= touched
+
+    def place(self, group: TextGroup) -> None:
+        """A text group begins: part of the history except in speech-to-speech calls."""
+        if group.key is None:
+            return
+        if self.pipeline_type is not PipelineType.S2S:
+            self.timeline.insert(group.key, Kind.TEXT_GROUP, group)
+        if self.listener is not None:
+            self.listener.text_placed(group.key)
+
+    def displace(self, key: int) -> None:
+        """A text group vanished."""
+        if self.pipeline_type is not PipelineType.S2S:
+            self.timeline.remove(key)
+        if self.listener is not None:
+            self.listener.text_displaced(key)
+
+    def reread(self, group: TextGroup) -> None:
+        """A text group changed in a way that rules read."""
+        if group.key is not None and self.pipeline_type is not PipelineType.S2S:
+            self.timeline.reread(group.key)
+
+    def session_end_s(self) -> float:
+        """Where sound without an end stops (E1): the session's end, else the last event."""
+        return (self.machine.session_ended_ms or self.last_time_ms() or 0) / 1000
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["machine"], state["timeline"]
+        state["elements"] = list(self.timeline)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        elements = state.pop("elements")
+        self.__dict__.update(state)
+        self.machine = TurnMachine(self.pipeline_type)
+        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        for key, kind, payload in elements:
+            self.timeline.insert(key, kind, payload)
+        self.machine.touched.clear()
+
+    def last_time_ms(self) -> int | None:
+        """Time of the last event of the merged history; None while it is empty."""
+        times = [self._last_audit_ms, self._last_simulator_ms]
+        if self.pipeline_type is not PipelineType.S2S:
+            times.append(self.text_stream.last_time_ms())
+        return max((time for time in times if time is not None), default=None)
+
+    def context(self, ended_reason: str | None) -> MetricContext:
+        """EVA's result for the events so far: the core with the tail added to a copy."""
+        return metric_context(self.machine, self.pipeline_type, self.last_time_ms(), ended_reason)

@@ -1,0 +1,227 @@
+"""The live side of a call: turns as heard now, latencies, interruptions, tools and silences, as records to publish.
+
+A call is heard through the simulated caller's audio events where it has them, which are EVA's own turns; else through what
+the bot says of who speaks. The first audio event switches from the one to the other, as a revision.
+"""
+
+from consumers.engine.effects import Effect, PublishScore, RecordFact
+from consumers.engine.elements import ToolUse, key_time_ms
+from consumers.engine.history import EvaHistory
+from consumers.engine.limits import Limits
+from consumers.engine.live_turns import LiveTurns
+from consumers.engine.record_book import RecordBook
+from consumers.engine.silence import DeadAir, SilenceWatch
+from consumers.engine.speaking import Moment, SpeakingTurn
+from consumers.engine.speaking_turns import SpeakingTurns
+from consumers.engine.turn_view import TurnView, view_of_audio, view_of_speaking
+from schemas.call_events import PipelineType
+from schemas.codec import InputSource
+from schemas.scores import AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
+
+_STARTS = frozenset({Moment.VAD_STARTED, Moment.TURN_STARTED, Moment.BOT_STARTED})
+_NOBODY = SpeakingTurn()
+
+
+class LiveSide:
+    """Follows `history` and the moments it is told; `needs_wakeup` is set when silence can now do something sooner."""
+
+    def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits) -> None:
+        self.needs_wakeup = True
+        self.turns = LiveTurns(book)
+        self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
+        self._history = history
+        self._book = book
+        self._limits = limits
+        self._speaking: SpeakingTurns | None = SpeakingTurns()
+        self._watermarks: dict[InputSource, int] = {}
+        self._settle_at_ms: int | None = None
+        self._has_announced = False
+        self._found: list[DeadAir] = []
+        self._broker_ms = 0
+        self._logged_ms = 0
+        history.listener = self
+
+    @property
+    def has_speech_events(self) -> bool:
+        """Whether anything said who spoke when."""
+        return self._speaking is None or len(self._speaking.timeline) > 0
+
+    @property
+    def replayed_elements(self) -> int:
+        """Elements folded again because something came late."""
+        return 0 if self._speaking is None else self._speaking.timeline.replayed_elements
+
+    def note_time(self, source: InputSource, time_ms: int, broker_ms: int) -> bool:
+        """Move the stream's watermark; true when every stream was past this time by the allowed lateness."""
+        self._broker_ms = broker_ms
+        self._logged_ms = time_ms
+        watermarks = self._watermarks
+        own_ms = watermarks.get(source)
+        if own_ms is not None and time_ms >= own_ms:
+            watermarks[source] = time_ms
+            return False
+        low_ms = min(watermarks.values(), default=time_ms)
+        if own_ms is None:
+            watermarks[source] = time_ms
+        return time_ms < low_ms - self._limits.allowed_lateness_ms
+
+    def moment(self, moment: Moment, at_s: float) -> None:
+        """The bot says that somebody began or stopped to speak."""
+        speaking = self._speaking
+        if speaking is None:
+            return
+        speaking.spoken(moment, at_s)
+        machine = speaking.machine
+        if moment in _STARTS:
+            self._someone_speaks(int(at_s * 1000))
+        elif machine.bot_turn is None and (
+            (moment is Moment.VAD_STOPPED and machine.pending_vad is None)
+            or (moment is Moment.TURN_RELEASED and not machine.turns.get(machine.turn, _NOBODY).vad_starts)
+        ):
+            self._user_fell_silent(int(at_s * 1000), machine.turn)
+
+    def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
+        """The simulated caller heard sound begin or end; EVA's history has it already."""
+        machine = self._history.machine
+        if self._speaking is not None:
+            self._speaking = None
+            self._history.listener = None
+            machine.touched |= self.turns.turns | set(machine.turns)
+        if is_start:
+            self._someone_speaks(int(at_s * 1000))
+        elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
+            self._user_fell_silent(int(at_s * 1000), machine.user_start_turn)
+
+    def user_text(self, time_ms: int) -> None:
+        """The agent understood a whole turn of the caller; only in a cascade is that stamped when the turn ended."""
+        speaking = self._speaking
+        if speaking is None or self._history.pipeline_type is not PipelineType.CASCADE:
+            return
+        speaking.audited(Moment.USER_TEXT, time_ms, time_ms / 1000)
+        if not speaking.machine.has_user_events:
+            self._user_fell_silent(time_ms, speaking.machine.turn)
+
+    def tool_called(self, use: ToolUse, time_ms: int) -> None:
+        """A tool is about to run."""
+        if self._speaking is not None:
+            self._speaking.audited(Moment.TOOL_CALL, time_ms, use)
+        self._find(self.silence.tool_called(time_ms))
+
+    def tool_answered(self, use: ToolUse, time_ms: int) -> None:
+        """A tool has answered."""
+        if self._speaking is not None:
+            self._speaking.audited(Moment.TOOL_RESPONSE, time_ms, use)
+        self.silence.tool_answered(time_ms, self._broker_ms)
+        self.needs_wakeup = True
+
+    def text_placed(self, key: int) -> None:
+        """A group of the bot's text begins: its speech, in a call whose bot does not say when it speaks."""
+        speaking = self._speaking
+        if speaking is not None:
+            speaking.text_placed(key)
+            if not speaking.machine.has_bot_events:
+                self._someone_speaks(key_time_ms(key))
+
+    def text_displaced(self, key: int) -> None:
+        """It does not."""
+        if self._speaking is not None:
+            self._speaking.text_displaced(key)
+
+    def refresh(self, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+        """Publish what changed, and settle turns that every stream has passed."""
+        touched = self._history.machine.touched if self._speaking is None else self._speaking.machine.touched
+        if touched:
+            self._book.caused_at_ms = broker_ms
+            current = self._history.machine.turn if self._speaking is None else self._speaking.machine.turn
+            records = self.turns.update(touched, self._views(touched), current, time_ms)
+            touched.clear()
+            self._publish(records, out)
+            self._plan_settling()
+        settle_at_ms = self._settle_at_ms
+        if settle_at_ms is not None and time_ms >= settle_at_ms:
+            self._book.caused_at_ms = broker_ms
+            passed_ms = min(self._watermarks.values()) - self._limits.allowed_lateness_ms
+            self._publish(self.turns.settle(passed_ms), out)
+            self._plan_settling()
+        if self._found:
+            self._book.caused_at_ms = broker_ms
+            self._declare_dead_air(out)
+
+    def reached(self, now_ms: int, out: list[Effect]) -> None:
+        """Broker time is `now_ms`."""
+        self._find(self.silence.reached(now_ms))
+        self._book.caused_at_ms = now_ms
+        self._declare_dead_air(out)
+
+    def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
+        """What is known of the call; a change is published at once."""
+        self._book.caused_at_ms = broker_ms
+        if labels != self._book.labels:
+            self._book.labels = labels
+            self._has_announced = False
+        self.announce(out)
+
+    def announce(self, out: list[Effect]) -> None:
+        """The call itself, before the first thing said about it and whenever its labels change."""
+        if self._has_announced:
+            return
+        self._has_announced = True
+        subject = ("call_started", None, 0)
+        inputs = (self._book.labels.model_dump_json(),)
+        record = self._book.record(CallStartedFact, subject, TurnStatus.OPEN, inputs, event_time_ms=None)
+        if record is not None:
+            out.append(PublishScore(record))
+
+    def final_records(self, last_ms: int | None) -> list[AnyScoreRecord]:
+        """Every score once more, as final, with sound that has no end closed as EVA closes it."""
+        if self._speaking is None:
+            end_s = self._history.session_end_s()
+            views = {turn: view_of_audio(state, end_s) for turn, state in self._history.machine.turns.items()}
+        else:
+            views = self._views(set(self._speaking.machine.turns))
+        return self.turns.final_records(views, last_ms, has_speech_events=self.has_speech_events)
+
+    def _views(self, numbers: set[int]) -> dict[int, TurnView]:
+        if self._speaking is None:
+            heard = self._history.machine.turns
+            return {turn: view_of_audio(heard[turn]) for turn in numbers if turn in heard}
+        machine = self._speaking.machine
+        turns = machine.turns
+        return {
+            turn: view_of_speaking(turns[turn], has_bot_events=machine.has_bot_events)
+            for turn in numbers
+            if turn in turns
+        }
+
+    def _publish(self, records: list[AnyScoreRecord], out: list[Effect]) -> None:
+        if records:
+            self.announce(out)
+            out.extend([PublishScore(record) for record in records])
+
+    def _plan_settling(self) -> None:
+        since_ms = self.turns.unsettled_since_ms
+        self._settle_at_ms = None if since_ms is None else since_ms + self._limits.allowed_lateness_ms
+
+    def _user_fell_silent(self, end_ms: int, turn: int) -> None:
+        self.silence.user_ended(end_ms, self._logged_ms, self._broker_ms, turn)
+        self.needs_wakeup = True
+
+    def _someone_speaks(self, start_ms: int) -> None:
+        self._find(self.silence.speech_started(start_ms))
+
+    def _find(self, dead_air: DeadAir | None) -> None:
+        if dead_air is not None:
+            self._found.append(dead_air)
+
+    def _declare_dead_air(self, out: list[Effect]) -> None:
+        found, self._found = self._found, []
+        for dead_air in found:
+            subject = ("dead_air", dead_air.turn, dead_air.number)
+            record = self._book.record(
+                DeadAirFact, subject, TurnStatus.FINAL, (dead_air,),
+                event_time_ms=dead_air.silent_since_ms + self._limits.dead_air_ms,
+                silent_since_ms=dead_air.silent_since_ms, threshold_ms=self._limits.dead_air_ms,
+            )  # fmt: skip
+            if record is not None:
+                self.announce(out)
+                out.append(RecordFact(record))

@@ -1,0 +1,219 @@
+"""The live view of a call: compares turns with what was published and says what is new, per turn, with revisions."""
+
+from collections.abc import Iterable
+
+from consumers.engine.record_book import RecordBook
+from consumers.engine.tool_uses import paired_uses
+from consumers.engine.turn_view import TurnView, unmeasured_reason, voice_to_voice_ms
+from schemas.scores import (
+    AnyScoreRecord,
+    InterruptionFact,
+    Scored,
+    ToolOutcome,
+    ToolUseFact,
+    TurnFact,
+    TurnStatus,
+    Unscored,
+    UnscoredReason,
+    VoiceToVoiceLatency,
+)
+
+LATENCY = "voice_to_voice_latency_ms"
+
+
+class LiveTurns:
+    """Views of the turns as last seen, and their status: open, provisional (left), settled (every stream is past it)."""
+
+    def __init__(self, book: RecordBook) -> None:
+        self._book = book
+        self._views: dict[int, TurnView] = {}
+        self._left_at_ms: dict[int, int] = {}
+        self._settled: set[int] = set()
+        self._current = 0
+
+    @property
+    def turns(self) -> set[int]:
+        """Turns that exist as last seen."""
+        return set(self._views)
+
+    @property
+    def highest_turn(self) -> int:
+        """Largest turn number seen; 0 before the first turn."""
+        return max(self._views, default=0)
+
+    @property
+    def unsettled_since_ms(self) -> int | None:
+        """When the oldest turn that is left but not settled was left; None when there is none."""
+        return min(self._left_at_ms.values(), default=None)
+
+    def update(
+        self, touched: Iterable[int], views: dict[int, TurnView], current: int, time_ms: int
+    ) -> list[AnyScoreRecord]:
+        """What changed, as records.
+
+        Args:
+            touched: Turns that may have changed, in any order.
+            views: Their views; a touched turn without one does not exist any more.
+            current: The turn the call is in.
+            time_ms: Event time of what changed them.
+        """
+        has_moved = current != self._current
+        self._current = current
+        records: list[AnyScoreRecord | None] = []
+        tools_changed = False
+        for turn in sorted(touched):
+            view = views.get(turn)
+            old = self._views.get(turn)
+            if view is None:
+                if old is not None:
+                    del self._views[turn]
+                    self._left_at_ms.pop(turn, None)
+                    self._settled.discard(turn)
+                    records += self._withdrawn(turn, time_ms)
+                    tools_changed = tools_changed or bool(old.tools)
+                continue
+            if view == old and not has_moved:
+                continue
+            self._views[turn] = view
+            tools_changed = tools_changed or view.tools != (old.tools if old is not None else ())
+            records.append(self._status_record(turn, time_ms))
+            records += self._turn_records(turn, view, time_ms)
+        if tools_changed:
+            records += self._tool_records(time_ms)
+        return [record for record in records if record is not None]
+
+    def settle(self, passed_ms: int) -> list[AnyScoreRecord]:
+        """Turns that every stream has passed: those left at or before `passed_ms`."""
+        records = []
+        for turn in sorted(turn for turn, left in self._left_at_ms.items() if left <= passed_ms):
+            left_at_ms = self._left_at_ms.pop(turn)
+            self._settled.add(turn)
+            records.append(self._turn_fact(turn, TurnStatus.SETTLED, left_at_ms))
+        return [record for record in records if record is not None]
+
+    def final_records(
+        self, views: dict[int, TurnView], time_ms: int | None, *, has_speech_events: bool
+    ) -> list[AnyScoreRecord]:
+        """Every score of every turn once more, as final; what is still unknown says why."""
+        records: list[AnyScoreRecord | None] = []
+        self._views = dict(views)
+        for turn in sorted(views):
+            view = views[turn]
+            records.append(self._turn_fact(turn, TurnStatus.FINAL, time_ms))
+            if turn < 1:
+                continue
+            result = voice_to_voice_ms(view)
+            if result is None:
+                result = Unscored(reason=unmeasured_reason(view, has_speech_events=has_speech_events))
+            records.append(self._latency_record(turn, view, result, TurnStatus.FINAL, time_ms))
+        records += self._tool_records(time_ms, is_over=True)
+        return [record for record in records if record is not None]
+
+    def _status(self, turn: int) -> TurnStatus:
+        if turn in self._settled:
+            return TurnStatus.SETTLED
+        return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
+
+    def _status_record(self, turn: int, time_ms: int) -> TurnFact | None:
+        if turn >= self._current:
+            self._left_at_ms.pop(turn, None)
+            self._settled.discard(turn)
+        elif turn not in self._settled:
+            self._left_at_ms.setdefault(turn, time_ms)
+        return self._turn_fact(turn, self._status(turn), time_ms)
+
+    def _turn_fact(self, turn: int, status: TurnStatus, time_ms: int | None) -> TurnFact | None:
+        is_left = status is not TurnStatus.OPEN
+        return self._book.record(
+            TurnFact, ("turn", turn, 0), status, (status,), event_time_ms=time_ms, has_value=is_left
+        )
+
+    def _turn_records(self, turn: int, view: TurnView, time_ms: int) -> list[AnyScoreRecord | None]:
+        records: list[AnyScoreRecord | None] = []
+        subject = (LATENCY, turn, 0)
+        if turn >= 1:
+            result = voice_to_voice_ms(view)
+            if result is not None:
+                records.append(self._latency_record(turn, view, result, self._status(turn), time_ms))
+            elif subject in self._book.published:
+                withdrawn = Unscored(reason=UnscoredReason.WITHDRAWN)
+                records.append(self._latency_record(turn, view, withdrawn, self._status(turn), time_ms))
+        for name, is_so in (
+            ("interruption_by_user", view.user_interrupted),
+            ("interruption_by_assistant", view.assistant_interrupted),
+        ):
+            if is_so or (name, turn, 0) in self._book.published:
+                records.append(self._interruption(name, turn, time_ms, is_withdrawn=not is_so))
+        return records
+
+    def _latency_record(
+        self, turn: int, view: TurnView, result: Scored | Unscored, status: TurnStatus, time_ms: int | None
+    ) -> VoiceToVoiceLatency | None:
+        is_scored = isinstance(result, Scored)
+        return self._book.record(
+            VoiceToVoiceLatency,
+            (LATENCY, turn, 0),
+            status,
+            (view.user_end_s, view.assistant_start_s, view.anchor, None if is_scored else result),
+            event_time_ms=time_ms,
+            has_value=is_scored,
+            result=result,
+            anchor=view.anchor,
+            source=view.source,
+        )
+
+    def _interruption(self, name: str, turn: int, time_ms: int, *, is_withdrawn: bool) -> InterruptionFact | None:
+        return self._book.record(
+            InterruptionFact,
+            (name, turn, 0),
+            self._status(turn),
+            (is_withdrawn,),
+            event_time_ms=time_ms,
+            has_value=not is_withdrawn,
+            is_withdrawn=is_withdrawn,
+        )
+
+    def _withdrawn(self, turn: int, time_ms: int) -> list[AnyScoreRecord | None]:
+        """The turn does not exist any more: everything said of it is taken back."""
+        book = self._book
+        records: list[AnyScoreRecord | None] = [
+            book.record(
+                TurnFact, ("turn", turn, 0), TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms, has_value=False,
+                is_withdrawn=True,
+            )
+        ]  # fmt: skip
+        if (LATENCY, turn, 0) in book.published:
+            nothing = TurnView(False, False, False, None, None, None, None, False, False, ())  # noqa: FBT003  # a NamedTuple of nothing
+            withdrawn = Unscored(reason=UnscoredReason.WITHDRAWN)
+            records.append(self._latency_record(turn, nothing, withdrawn, TurnStatus.OPEN, time_ms))
+        for name in ("interruption_by_user", "interruption_by_assistant"):
+            if (name, turn, 0) in book.published:
+                records.append(self._interruption(name, turn, time_ms, is_withdrawn=True))
+        return records
+
+    def _tool_records(self, time_ms: int | None, *, is_over: bool = False) -> list[AnyScoreRecord | None]:
+        """Every tool call whose outcome is known; at the end also those that were never answered."""
+        events = [(turn, event) for turn in sorted(self._views) for event in self._views[turn].tools]
+        records: list[AnyScoreRecord | None] = []
+        said = set()
+        for use in paired_uses(events):
+            if use.outcome is None and not is_over:
+                continue
+            subject = ("tool_call", use.turn, use.index)
+            said.add(subject)
+            status = TurnStatus.FINAL if is_over else self._status(use.turn)
+            outcome = use.outcome or ToolOutcome.UNANSWERED
+            records.append(
+                self._book.record(
+                    ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms), event_time_ms=time_ms,
+                    tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
+                )
+            )  # fmt: skip
+        for subject in [s for s in self._book.published if s[0] == "tool_call" and s not in said]:
+            records.append(
+                self._book.record(
+                    ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms, has_value=False,
+                    tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
+                )
+            )  # fmt: skip
+        return records

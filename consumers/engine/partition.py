@@ -1,0 +1,150 @@
+"""The five verbs: one evaluator for the calls of one partition number over the four inputs. The only mutable front of the engine.
+
+Pure: it reads no clock, performs no I/O and draws no random numbers. Equal inputs in equal order give equal effects.
+"""
+
+import heapq
+import pickle
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+
+from consumers.engine.call import Call
+from consumers.engine.effects import Count, Effect
+from consumers.engine.intake import Arrival
+from consumers.engine.limits import Limits
+from schemas.codec import InputSource
+from schemas.metric_context import MetricContext
+from schemas.scores import CloseReason
+
+SNAPSHOT_VERSION = 1
+
+
+class SnapshotError(ValueError):
+    """A snapshot is of another version; rebuild the partition by replaying its inputs instead."""
+
+
+class PartitionEvaluator:
+    """Open calls of one partition.
+
+    `receive` folds a record, `advance` lets broker time pass, `next_wakeup` says when to call it, `snapshot` and `restore`
+    carry the state over. A call lives from its first record to its `closed` fact; what comes later is only counted.
+    """
+
+    def __init__(self, limits: Limits, code_version: str) -> None:
+        self._limits = limits
+        self._code_version = code_version
+        self._calls: dict[str, Call] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._wakeups: list[tuple[int, str]] = []
+        self._last_offsets: dict[InputSource, int] = {}
+        self._outcomes: Counter[tuple[InputSource, str]] = Counter()
+        self._replayed_by_closed = 0
+
+    @property
+    def open_calls(self) -> int:
+        """Number of open calls."""
+        return len(self._calls)
+
+    @property
+    def replayed_elements(self) -> int:
+        """Elements folded again because something came late, ever."""
+        return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
+
+    def receive(self, arrival: Arrival) -> Sequence[Effect]:
+        """Fold one record into its call, opening the call if it is the first."""
+        source = arrival.source
+        if arrival.offset <= self._last_offsets.get(source, -1):
+            self._outcomes[source, "repeated"] += 1
+            return ()
+        self._last_offsets[source] = arrival.offset
+        conversation_id = arrival.conversation_id
+        call = self._calls.get(conversation_id)
+        out: list[Effect] = []
+        if call is None:
+            if conversation_id in self._closed:
+                self._outcomes[source, "after_close"] += 1
+                return ()
+            if len(self._calls) >= self._limits.max_open_calls:
+                self._close_quietest(arrival.broker_time_ms, out)
+            call = self._calls[conversation_id] = Call(arrival, self._limits, self._code_version)
+        self._outcomes[source, call.receive(arrival, out)] += 1
+        if call.is_closed:
+            self._forget(call)
+        elif call.takes_wakeup_request():
+            heapq.heappush(self._wakeups, (call.next_wakeup(), conversation_id))
+        return out
+
+    def advance(self, now_ms: int) -> Sequence[Effect]:
+        """Broker time has reached `now_ms`: what silence decides until then, oldest first."""
+        out: list[Effect] = []
+        wakeups = self._wakeups
+        while wakeups and wakeups[0][0] <= now_ms:
+            _, conversation_id = heapq.heappop(wakeups)
+            call = self._calls.get(conversation_id)
+            if call is None:
+                continue
+            if call.next_wakeup() <= now_ms:
+                call.advance(now_ms, out)
+            if call.is_closed:
+                self._forget(call)
+            else:
+                heapq.heappush(wakeups, (max(call.next_wakeup(), now_ms + 1), conversation_id))
+        return out
+
+    def next_wakeup(self) -> int | None:
+        """Broker time in ms at which `advance` may have something to do; None while no call is open."""
+        return self._wakeups[0][0] if self._wakeups else None
+
+    def snapshot(self) -> bytes:
+        """The state as bytes. They are for the same code on the other side of a restart and must come from a trusted place."""
+        return pickle.dumps((SNAPSHOT_VERSION, self.__dict__), protocol=5)
+
+    @classmethod
+    def restore(cls, snapshot: bytes) -> "PartitionEvaluator":
+        """An evaluator that goes on where the snapshot was taken.
+
+        Raises:
+            SnapshotError: it was taken by another version.
+        """
+        version, state = pickle.loads(snapshot)  # noqa: S301  # our own bytes, never a stranger's: see `snapshot`
+        if version != SNAPSHOT_VERSION:
+            raise SnapshotError(f"snapshot version {version}, expected {SNAPSHOT_VERSION}: replay the inputs instead")
+        evaluator = cls.__new__(cls)
+        evaluator.__dict__.update(state)
+        return evaluator
+
+    def context(self, conversation_id: str) -> MetricContext | None:
+        """EVA's context of an open call; None when no such call is open."""
+        call = self._calls.get(conversation_id)
+        return None if call is None else call.context()
+
+    def low_watermarks(self) -> dict[InputSource, int]:
+        """First offset of the oldest open call, for each input that has one: replay must start there."""
+        lowest: dict[InputSource, int] = {}
+        for call in self._calls.values():
+            for source, offset in call.first_offsets.items():
+                if offset < lowest.get(source, offset + 1):
+                    lowest[source] = offset
+        return lowest
+
+    def drain_counts(self) -> list[Count]:
+        """What became of the records since this was last asked, for the events counter."""
+        counts = [
+            Count("callgauge_events_total", (source.value, outcome), number)
+            for (source, outcome), number in self._outcomes.items()
+        ]
+        self._outcomes.clear()
+        return counts
+
+    def _close_quietest(self, now_ms: int, out: list[Effect]) -> None:
+        quietest = min(self._calls.values(), key=lambda call: (call.last_broker_ms, call.conversation_id))
+        out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
+        quietest.close(CloseReason.LIMIT_OPEN_CALLS, now_ms, out)
+        self._forget(quietest)
+
+    def _forget(self, call: Call) -> None:
+        del self._calls[call.conversation_id]
+        self._replayed_by_closed += call.replayed_elements
+        self._closed[call.conversation_id] = None
+        if len(self._closed) > self._limits.max_closed_calls_remembered:
+            self._closed.popitem(last=False)

@@ -1,0 +1,105 @@
+"""Dead air: nobody speaks and no tool runs after the caller has finished, for longer than a threshold.
+
+It is known by the absence of events, so it is decided on arrival, once, and not taken back. Live time is the broker's; the
+detector's delay, which the event itself shows, counts as silence already passed.
+"""
+
+from typing import NamedTuple
+
+
+class DeadAir(NamedTuple):
+    """A silence that became dead air: since when (event time), in which turn, and the how many-th of the call."""
+
+    silent_since_ms: int
+    turn: int
+    number: int
+
+
+class SilenceWatch:
+    """Watches one call. Times ending in `_at_ms` are the broker's, others the call's own."""
+
+    __slots__ = (
+        "_allowance_ms",
+        "_counted_since_ms",
+        "_due_at_ms",
+        "_last_start_ms",
+        "_running_tools",
+        "_since_ms",
+        "_threshold_ms",
+        "_tool_called_ms",
+        "_turn",
+        "count",
+    )
+
+    def __init__(self, threshold_ms: int, allowance_ms: int) -> None:
+        self._threshold_ms = threshold_ms
+        self._allowance_ms = allowance_ms
+        self._since_ms: int | None = None
+        self._turn = 0
+        self._due_at_ms: int | None = None
+        self._last_start_ms = 0
+        self._running_tools = 0
+        self._tool_called_ms: int | None = None
+        self._counted_since_ms: int | None = None
+        self.count = 0
+
+    @property
+    def due_at_ms(self) -> int | None:
+        """Broker time at which the silence becomes dead air; None while someone speaks, a tool runs or nobody waits."""
+        return None if self._running_tools else self._due_at_ms
+
+    def user_ended(self, end_ms: int, logged_ms: int, broker_ms: int, turn: int) -> None:
+        """The user fell silent at `end_ms`, which was noticed at `logged_ms` and taken by the broker at `broker_ms`."""
+        if self._last_start_ms > end_ms:
+            return  # somebody has spoken since: this end came late
+        noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
+        self._since_ms = end_ms
+        self._turn = turn
+        if self._tool_called_ms is not None and self._tool_called_ms < end_ms:
+            self._running_tools = 0  # a tool of an earlier turn that never answered explains nothing here
+        self._due_at_ms = broker_ms + self._threshold_ms - noticed_after_ms + self._allowance_ms
+
+    def speech_started(self, start_ms: int) -> DeadAir | None:
+        """Someone speaks from `start_ms`: the silence is over; dead air if it had lasted and nobody had said so yet."""
+        self._last_start_ms = max(self._last_start_ms, start_ms)
+        since_ms = self._since_ms
+        if since_ms is None or start_ms < since_ms:
+            return None
+        dead_air = None
+        if not self._running_tools and start_ms - since_ms >= self._threshold_ms:
+            dead_air = self._declare()
+        self._since_ms = self._due_at_ms = None
+        return dead_air
+
+    def tool_called(self, time_ms: int) -> DeadAir | None:
+        """A tool runs: waiting is explained from now on; dead air if the silence before had lasted too long."""
+        dead_air = None
+        since_ms = self._since_ms
+        if since_ms is not None and not self._running_tools and time_ms - since_ms >= self._threshold_ms:
+            dead_air = self._declare()
+        self._running_tools += 1
+        self._tool_called_ms = time_ms
+        return dead_air
+
+    def tool_answered(self, time_ms: int, broker_ms: int) -> None:
+        """A tool has answered: silence counts from there."""
+        self._running_tools = max(0, self._running_tools - 1)
+        if self._since_ms is not None and time_ms > self._since_ms:
+            self._since_ms = time_ms
+            self._due_at_ms = broker_ms + self._threshold_ms + self._allowance_ms
+
+    def reached(self, now_ms: int) -> DeadAir | None:
+        """Broker time is `now_ms`: dead air, if it is due."""
+        due_at_ms = self.due_at_ms
+        if due_at_ms is None or now_ms < due_at_ms:
+            return None
+        self._due_at_ms = None
+        return self._declare()
+
+    def _declare(self) -> DeadAir | None:
+        since_ms = self._since_ms
+        if since_ms is None or since_ms == self._counted_since_ms:
+            return None
+        self._counted_since_ms = since_ms
+        self.count += 1
+        return DeadAir(since_ms, self._turn, self.count)

@@ -1,0 +1,219 @@
+"""Live turns of a call without a simulated caller: from what the bot itself says about who speaks.
+
+A caller is heard at two layers. The voice activity detector (`vad`) hears sound, coughs included; the turn strategy
+(`turn_release`) rules that it was a turn. Rulings advance turns where the call has them, and the detector's times are used
+where it has them. A call with neither has the agent's transcript of the caller. The assistant is heard through its own
+speech events, or, in a call without them, through the text handed to speech synthesis.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from consumers.engine.elements import ToolUse
+from consumers.engine.turn_state import ToolEvent
+
+
+class Moment(IntEnum):
+    """What happened, and at which layer."""
+
+    VAD_STARTED = 0
+    VAD_STOPPED = 1
+    TURN_STARTED = 2
+    TURN_RELEASED = 3
+    USER_TEXT = 4
+    BOT_STARTED = 5
+    BOT_STOPPED = 6
+    BOT_TEXT = 7
+    TOOL_CALL = 8
+    TOOL_RESPONSE = 9
+
+
+class SpeakingTurn(NamedTuple):
+    """One turn; times in epoch seconds, in the order they happened."""
+
+    vad_starts: tuple[float, ...] = ()
+    vad_ends: tuple[float, ...] = ()
+    release_starts: tuple[float, ...] = ()
+    release_ends: tuple[float, ...] = ()
+    transcripts: tuple[float, ...] = ()
+    bot_starts: tuple[float, ...] = ()
+    bot_ends: tuple[float, ...] = ()
+    bot_texts: tuple[float, ...] = ()
+    user_interrupted: bool = False
+    assistant_interrupted: bool = False
+    tools: tuple[ToolEvent, ...] = ()
+
+
+_FIELDS = (
+    "turn",
+    "has_bot_spoken",
+    "bot_turn",
+    "is_vad_open",
+    "is_release_open",
+    "vad_turn",
+    "pending_vad",
+    "has_rulings",
+    "has_user_events",
+    "has_bot_events",
+)
+_read_fields = attrgetter(*_FIELDS)
+_EMPTY = SpeakingTurn()
+
+
+class SpeakingMachine:
+    """State after the last moment. `turn` 0 is the greeting; `touched` collects the turns that changed.
+
+    `bot_turn` is the turn in which the bot now speaks (None while silent), `pending_vad` a stretch of sound that no
+    ruling has made a turn yet: (start, end or None, whether the bot spoke when it began).
+    """
+
+    def __init__(self) -> None:
+        self.turns: dict[int, SpeakingTurn] = {}
+        self.touched: set[int] = set()
+        self.turn = 0
+        self.has_bot_spoken = False
+        self.bot_turn: int | None = None
+        self.is_vad_open = False
+        self.is_release_open = False
+        self.vad_turn: int | None = None
+        self.pending_vad: tuple[float, float | None, bool] | None = None
+        self.has_rulings = False
+        self.has_user_events = False
+        self.has_bot_events = False
+
+    @property
+    def is_anyone_speaking(self) -> bool:
+        """Whether the caller or the bot is heard now."""
+        return self.is_vad_open or self.is_release_open or self.bot_turn is not None
+
+    def apply(self, kind: int, payload: Any, time_ms: int) -> None:
+        """Take one moment; `payload` is its exact time in epoch seconds, or the tool."""
+        _RULES[kind](self, payload, time_ms)
+
+    def freeze(self) -> object:
+        """The state; turns are immutable, so a shallow copy is enough."""
+        return _read_fields(self), dict(self.turns)
+
+    def thaw(self, frozen: Any) -> None:
+        """Back to a frozen state; every turn that differs counts as touched."""
+        fields, turns = frozen
+        for name, value in zip(_FIELDS, fields, strict=True):
+            setattr(self, name, value)
+        self.touched.update(number for number, state in self.turns.items() if turns.get(number) is not state)
+        self.turns = dict(turns)
+
+    def _change(self, number: int, **changes: Any) -> None:
+        self.touched.add(number)
+        self.turns[number] = self.turns.get(number, _EMPTY)._replace(**changes)
+
+    def _of(self, number: int) -> SpeakingTurn:
+        return self.turns.get(number, _EMPTY)
+
+    def _user_begins(self, *, over_bot: bool) -> None:
+        if self.has_bot_spoken or not self.turn:
+            self.touched.add(self.turn)
+            self.turn += 1
+            self.has_bot_spoken = False
+        if over_bot and not self._of(self.turn).user_interrupted:
+            self._change(self.turn, user_interrupted=True)
+
+    def _vad_started(self, at_s: float, _time_ms: int) -> None:
+        self.has_user_events = True
+        self.is_vad_open = True
+        if self.has_rulings and not self.is_release_open:
+            self.vad_turn = None
+            self.pending_vad = (at_s, None, self.bot_turn is not None)
+            return
+        self._user_begins(over_bot=self.bot_turn is not None)
+        self._file_vad(at_s, None)
+
+    def _file_vad(self, start_s: float, end_s: float | None) -> None:
+        state = self._of(self.turn)
+        ends = state.vad_ends if end_s is None else (*state.vad_ends, end_s)
+        self._change(self.turn, vad_starts=(*state.vad_starts, start_s), vad_ends=ends)
+        self.vad_turn = self.turn if end_s is None else None
+
+    def _vad_stopped(self, at_s: float, _time_ms: int) -> None:
+        self.has_user_events = True
+        self.is_vad_open = False
+        if self.vad_turn is not None:
+            self._change(self.vad_turn, vad_ends=(*self._of(self.vad_turn).vad_ends, at_s))
+            self.vad_turn = None
+        elif self.pending_vad is not None:
+            self.pending_vad = (self.pending_vad[0], at_s, self.pending_vad[2])
+
+    def _turn_started(self, at_s: float, _time_ms: int) -> None:
+        self.has_user_events = self.has_rulings = True
+        if self.is_release_open:
+            return  # EVA's log has every ruling twice
+        self.is_release_open = True
+        pending, self.pending_vad = self.pending_vad, None
+        self._user_begins(over_bot=self.bot_turn is not None or (pending is not None and pending[2]))
+        if pending is not None:
+            self._file_vad(pending[0], pending[1])
+        state = self._of(self.turn)
+        self._change(self.turn, release_starts=(*state.release_starts, at_s))
+
+    def _turn_released(self, at_s: float, _time_ms: int) -> None:
+        self.has_user_events = True
+        if not self.is_release_open:
+            return
+        self.is_release_open = False
+        self._change(self.turn, release_ends=(*self._of(self.turn).release_ends, at_s))
+
+    def _user_text(self, at_s: float, _time_ms: int) -> None:
+        if self.has_user_events:
+            return
+        self._user_begins(over_bot=False)
+        self._change(self.turn, transcripts=(*self._of(self.turn).transcripts, at_s))
+
+    def _bot_started(self, at_s: float, _time_ms: int) -> None:
+        self.has_bot_events = True
+        self.has_bot_spoken = True
+        self.bot_turn = self.turn
+        state = self._of(self.turn)
+        is_over_user = self.vad_turn == self.turn if state.vad_starts else self.is_release_open
+        self._change(
+            self.turn,
+            bot_starts=(*state.bot_starts, at_s),
+            assistant_interrupted=state.assistant_interrupted or (is_over_user and self.turn > 0),
+        )
+
+    def _bot_stopped(self, at_s: float, _time_ms: int) -> None:
+        if self.bot_turn is not None:
+            self._change(self.bot_turn, bot_ends=(*self._of(self.bot_turn).bot_ends, at_s))
+            self.bot_turn = None
+
+    def _bot_text(self, _payload: object, time_ms: int) -> None:
+        if self.has_bot_events:
+            return
+        self.has_bot_spoken = True
+        self._change(self.turn, bot_texts=(*self._of(self.turn).bot_texts, time_ms / 1000))
+
+    def _tool_call(self, use: ToolUse, time_ms: int) -> None:
+        self._tool(use, time_ms, is_response=False)
+
+    def _tool_response(self, use: ToolUse, time_ms: int) -> None:
+        self._tool(use, time_ms, is_response=True)
+
+    def _tool(self, use: ToolUse, time_ms: int, *, is_response: bool) -> None:
+        self._change(self.turn, tools=(*self._of(self.turn).tools, (is_response, use.name, use.value, time_ms)))
+
+
+_RULES: tuple[Callable[[SpeakingMachine, Any, int], None], ...] = tuple(
+    {
+        Moment.VAD_STARTED: SpeakingMachine._vad_started,
+        Moment.VAD_STOPPED: SpeakingMachine._vad_stopped,
+        Moment.TURN_STARTED: SpeakingMachine._turn_started,
+        Moment.TURN_RELEASED: SpeakingMachine._turn_released,
+        Moment.USER_TEXT: SpeakingMachine._user_text,
+        Moment.BOT_STARTED: SpeakingMachine._bot_started,
+        Moment.BOT_STOPPED: SpeakingMachine._bot_stopped,
+        Moment.BOT_TEXT: SpeakingMachine._bot_text,
+        Moment.TOOL_CALL: SpeakingMachine._tool_call,
+        Moment.TOOL_RESPONSE: SpeakingMachine._tool_response,
+    }[moment]
+    for moment in Moment
+)

@@ -1,0 +1,69 @@
+"""The bot's own view of who speaks, as a timeline: moments of the pipecat stream, tools and transcripts of the audit log."""
+
+from typing import Any
+
+from consumers.engine.elements import AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
+from consumers.engine.speaking import Moment, SpeakingMachine
+from consumers.engine.timeline import Timeline
+
+MOMENT_BY_KIND = {
+    "user_speech_started": Moment.VAD_STARTED,
+    "user_speech_stopped": Moment.VAD_STOPPED,
+    "user_turn_started": Moment.TURN_STARTED,
+    "user_turn_stopped": Moment.TURN_RELEASED,
+    "bot_speech_started": Moment.BOT_STARTED,
+    "bot_speech_stopped": Moment.BOT_STOPPED,
+}
+"""pipecat's `SpeechEvent` kinds; its `interruption` says nothing that the starts do not."""
+
+MOMENT_BY_LINE = {"user_started_speaking": Moment.TURN_STARTED, "user_stopped_speaking": Moment.TURN_RELEASED}
+"""EVA's lines for the turn decision."""
+
+
+class SpeakingTurns:
+    """Orders moments by when they happened, whatever order they arrive in."""
+
+    def __init__(self) -> None:
+        self.machine = SpeakingMachine()
+        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        self._pipecat_count = 0
+        self._audit_count = 0
+
+    def spoken(self, moment: Moment, at_s: float) -> None:
+        """Somebody began or stopped to speak at `at_s` (epoch seconds)."""
+        self._pipecat_count += 1
+        self.timeline.insert(order_key(int(at_s * 1000), PIPECAT_RANK, 2 * self._pipecat_count), moment, at_s)
+
+    def audited(self, moment: Moment, time_ms: int, payload: object) -> None:
+        """The audit log has a tool, or what the agent understood the caller to say."""
+        self._audit_count += 1
+        self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), moment, payload)
+
+    def text_placed(self, key: int) -> None:
+        """A group of the bot's text begins at `key`."""
+        self.timeline.insert(_text_key(key), Moment.BOT_TEXT, None)
+
+    def text_displaced(self, key: int) -> None:
+        """It does not."""
+        self.timeline.remove(_text_key(key))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["machine"], state["timeline"]
+        state["elements"] = list(self.timeline)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        elements = state.pop("elements")
+        self.__dict__.update(state)
+        self.machine = SpeakingMachine()
+        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        for key, kind, payload in elements:
+            self.timeline.insert(key, kind, payload)
+        self.machine.touched.clear()
+
+
+def _text_key(key: int) -> int:
+    """Odd places are texts and even ones speech, so that the two numberings of the pipecat stream cannot collide."""
+    time_part, index = key >> TIME_SHIFT, key & 0xFFFFFFFF
+    return order_key(time_part, PIPECAT_RANK, 2 * index + 1)

@@ -1,0 +1,110 @@
+"""One merged timeline of a call: sorted elements, the machine's state after the last, and checkpoints to go back to.
+
+An element in order costs one step of the machine. An insertion before the end, a removal or a changed text goes back to
+the nearest checkpoint at or before it and replays what follows.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Protocol
+
+CHECKPOINT_EVERY = 8
+"""Elements between checkpoints: a slightly late event replays about four of them and itself."""
+
+RECENT_CHECKPOINTS = 3
+"""Checkpoints kept at that spacing; older ones thin out by powers of two, so their number grows with the logarithm."""
+
+
+class Machine(Protocol):
+    """A pure state machine whose state can be kept and put back."""
+
+    def apply(self, kind: int, payload: object, time_ms: int) -> None:
+        """Take one element."""
+
+    def freeze(self) -> object:
+        """The state as a value that later steps do not change."""
+
+    def thaw(self, frozen: object) -> None:
+        """Put a frozen state back."""
+
+
+class Timeline:
+    """Elements ordered by key, and a machine that has always taken all of them."""
+
+    __slots__ = ("_checkpoints", "_keys", "_kinds", "_machine", "_payloads", "_time_shift", "replayed_elements")
+
+    def __init__(self, machine: Machine, time_shift: int) -> None:
+        self._machine = machine
+        self._time_shift = time_shift
+        self._keys: list[int] = []
+        self._kinds = bytearray()
+        self._payloads: list[object] = []
+        self._checkpoints: list[tuple[int, object]] = [(0, machine.freeze())]
+        self.replayed_elements = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[tuple[int, int, object]]:
+        return zip(self._keys, self._kinds, self._payloads, strict=True)
+
+    @property
+    def last_key(self) -> int | None:
+        """Key of the last element; None while empty."""
+        return self._keys[-1] if self._keys else None
+
+    def insert(self, key: int, kind: int, payload: object) -> None:
+        """Add an element where its key belongs."""
+        keys = self._keys
+        if not keys or key > keys[-1]:
+            keys.append(key)
+            self._kinds.append(kind)
+            self._payloads.append(payload)
+            self._machine.apply(kind, payload, key >> self._time_shift)
+            if len(keys) % CHECKPOINT_EVERY == 0:
+                self._keep_checkpoint(len(keys))
+            return
+        place = bisect_left(keys, key)
+        keys.insert(place, key)
+        self._kinds.insert(place, kind)
+        self._payloads.insert(place, payload)
+        self._replay(place)
+
+    def remove(self, key: int) -> None:
+        """Take the element with this key out."""
+        place = bisect_left(self._keys, key)
+        del self._keys[place], self._kinds[place], self._payloads[place]
+        self._replay(place)
+
+    def replace(self, key: int, payload: object) -> None:
+        """Give the element with this key another payload."""
+        place = bisect_left(self._keys, key)
+        self._payloads[place] = payload
+        self._replay(place)
+
+    def reread(self, key: int) -> None:
+        """The payload with this key changed in place in a way that rules read."""
+        self._replay(bisect_left(self._keys, key))
+
+    def _replay(self, place: int) -> None:
+        checkpoints = self._checkpoints
+        while checkpoints[-1][0] > place:
+            checkpoints.pop()
+        start, state = checkpoints[-1]
+        machine = self._machine
+        machine.thaw(state)
+        shift = self._time_shift
+        for position in range(start, len(self._keys)):
+            machine.apply(self._kinds[position], self._payloads[position], self._keys[position] >> shift)
+            if (position + 1) % CHECKPOINT_EVERY == 0:
+                self._keep_checkpoint(position + 1)
+        self.replayed_elements += len(self._keys) - start
+
+    def _keep_checkpoint(self, position: int) -> None:
+        recent = position - RECENT_CHECKPOINTS * CHECKPOINT_EVERY
+        self._checkpoints = [
+            checkpoint
+            for checkpoint in self._checkpoints
+            if checkpoint[0] >= recent or checkpoint[0] % (1 << ((position - checkpoint[0]).bit_length() - 1)) == 0
+        ]
+        self._checkpoints.append((position, self._machine.freeze()))

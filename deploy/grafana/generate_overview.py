@@ -1,0 +1,279 @@
+"""Writes dashboards/overview.json, the dashboard Grafana shows first. Run this file after a change; a test compares.
+
+The JSON is committed, so nothing of this is needed to run callgauge. Units, descriptions and positions are written once
+here instead of by hand in a file of a thousand lines.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import DataSourceRef, StackingMode
+from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, GridPos, VariableOption, VariableRefresh
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+OUTPUT = Path(__file__).parent / "dashboards" / "overview.json"
+GRID_WIDTH = 24
+PANEL_HEIGHT = 8
+
+_SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+_LATENCY = 'callgauge_turn_response_latency_seconds_bucket{agent=~"$agent"}[$__rate_interval]'
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One panel: `queries` maps what the legend says to the expression, `width` counts columns of the 24."""
+
+    title: str
+    description: str
+    unit: str
+    width: int
+    queries: dict[str, str]
+    kind: Literal["lines", "areas", "number", "heatmap"] = "lines"
+
+
+def _quantile(quantile: float, series_and_window: str) -> str:
+    return f"histogram_quantile({quantile}, sum by (le) (rate({series_and_window})))"
+
+
+def _per_minute(series: str, by: str = "") -> str:
+    grouping = f" by ({by})" if by else ""
+    return f"60 * sum{grouping} (rate({series}[$__rate_interval]))"
+
+
+def _share_of_turns(series: str, by: str = "") -> str:
+    counted = f"sum{f' by ({by})' if by else ''} (rate({series}[$__rate_interval]))"
+    return f'{counted} / scalar(sum(rate(callgauge_turns_total{{agent=~"$agent"}}[$__rate_interval])) > 0)'
+
+
+ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
+    (
+        "Calls",
+        (
+            Chart(
+                "Calls active",
+                "Calls running now: begun and not closed yet.",
+                "short",
+                6,
+                {"active": 'sum(callgauge_calls_active{agent=~"$agent"})'},
+                "number",
+            ),
+            Chart(
+                "Calls started and ended",
+                "Calls per minute. The lines follow each other; a gap that stays means that calls do not close.",
+                "cpm",
+                9,
+                {
+                    "started": _per_minute('callgauge_calls_started_total{agent=~"$agent"}'),
+                    "ended": _per_minute('callgauge_calls_ended_total{agent=~"$agent"}'),
+                },
+            ),
+            Chart(
+                "Why calls ended",
+                "Closed calls per minute by reason. `ended` and `session_ended` are regular; `idle` means that no end "
+                "was ever sent.",
+                "cpm",
+                9,
+                {"{{outcome}}": _per_minute('callgauge_calls_ended_total{agent=~"$agent"}', "outcome")},
+                "areas",
+            ),
+        ),
+    ),
+    (
+        "Voice to voice",
+        (
+            Chart(
+                "Voice-to-voice latency",
+                "From the end of the user's audio to the start of the assistant's. The objective is 95 % of turns "
+                "within 1.5 s. A point names one turn's conversation.",
+                "s",
+                12,
+                {f"p{quantile * 100:.0f}": _quantile(quantile, _LATENCY) for quantile in (0.5, 0.95, 0.99)},
+            ),
+            Chart(
+                "Voice-to-voice latency, all turns",
+                "How many turns took how long. Two bands mean two kinds of turns, often those with and without a tool.",
+                "s",
+                12,
+                {"{{le}}": f"sum by (le) (increase({_LATENCY}))"},
+                "heatmap",
+            ),
+        ),
+    ),
+    (
+        "Conversation",
+        (
+            Chart(
+                "Turns",
+                "Turns begun per minute, without the greeting.",
+                "cpm",
+                6,
+                {"turns": _per_minute('callgauge_turns_total{agent=~"$agent"}')},
+            ),
+            Chart(
+                "Interruptions",
+                "Interruptions per turn, by who spoke over the other.",
+                "percentunit",
+                6,
+                {"by {{by}}": _share_of_turns('callgauge_interruptions_total{agent=~"$agent"}', "by")},
+            ),
+            Chart(
+                "Dead air",
+                "Share of turns in which the user had spoken and nobody answered for longer than the threshold.",
+                "percentunit",
+                6,
+                {"dead air": _share_of_turns('callgauge_dead_air_total{agent=~"$agent"}')},
+            ),
+            Chart(
+                "Turns without a latency",
+                "Share of turns that the latency does not count: unmeasured, by what was missing, and overlapped, "
+                "where the assistant spoke first.",
+                "percentunit",
+                6,
+                {
+                    "{{reason}}": _share_of_turns('callgauge_turns_unmeasured_total{agent=~"$agent"}', "reason"),
+                    "overlapped": _share_of_turns('callgauge_turns_overlapped_total{agent=~"$agent"}'),
+                },
+            ),
+        ),
+    ),
+    (
+        "Tools",
+        (
+            Chart(
+                "Tool calls",
+                "Tool calls per minute by how they ended.",
+                "cpm",
+                12,
+                {"{{outcome}}": _per_minute('callgauge_tool_calls_total{agent=~"$agent"}', "outcome")},
+                "areas",
+            ),
+            Chart(
+                "Tool errors",
+                "Share of each tool's calls that failed or were never answered.",
+                "percentunit",
+                12,
+                {
+                    "{{tool}}": "sum by (tool) (rate(callgauge_tool_calls_total"
+                    '{agent=~"$agent",outcome!="success"}[$__rate_interval])) / (sum by (tool) '
+                    '(rate(callgauge_tool_calls_total{agent=~"$agent"}[$__rate_interval])) > 0)'
+                },
+            ),
+        ),
+    ),
+    (
+        "Pipeline (all agents)",
+        (
+            Chart(
+                "Events",
+                "Events per minute by what became of them. `late` costs work, `quarantined` is lost to the scores.",
+                "cpm",
+                6,
+                {"{{outcome}}": _per_minute("callgauge_events_total", "outcome")},
+                "areas",
+            ),
+            Chart(
+                "Evaluator behind",
+                "Age of the oldest event not yet processed. Above a minute every number here is old.",
+                "s",
+                6,
+                {"{{topic}}": "max by (topic) (callgauge_consumer_lag_seconds)"},
+            ),
+            Chart(
+                "Event to score, p99",
+                "From the broker's timestamp of an event to the metric that it changed.",
+                "s",
+                6,
+                {"p99": _quantile(0.99, "callgauge_event_to_score_seconds_bucket[$__rate_interval]")},
+            ),
+            Chart(
+                "Quarantined",
+                "Records per minute that can never be processed, by source and reason.",
+                "cpm",
+                6,
+                {"{{source}}: {{reason}}": _per_minute("callgauge_quarantined_total", "source, reason")},
+                "areas",
+            ),
+        ),
+    ),
+)
+
+PanelBuilder = timeseries.Panel | stat.Panel | heatmap.Panel
+
+
+def _start_panel(chart: Chart) -> PanelBuilder:
+    match chart.kind:
+        case "number":
+            return stat.Panel().reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        case "heatmap":
+            return heatmap.Panel().y_axis(heatmap.YAxisConfig().unit(chart.unit)).exemplars_color("orange")
+        case "areas":
+            return timeseries.Panel().fill_opacity(40).stacking(common.StackingConfig().mode(StackingMode.NORMAL))
+        case "lines":
+            return timeseries.Panel().fill_opacity(0)
+
+
+def _panel(chart: Chart, panel_id: int, x: int, y: int) -> PanelBuilder:
+    panel = (
+        _start_panel(chart)
+        .id(panel_id)
+        .title(chart.title)
+        .description(chart.description)
+        .unit(chart.unit)
+        .datasource(_SOURCE)
+        .grid_pos(GridPos(h=PANEL_HEIGHT, w=chart.width, x=x, y=y))
+    )
+    for index, (legend, expression) in enumerate(chart.queries.items()):
+        query = (
+            prometheus.Dataquery().ref_id("ABCDEF"[index]).expr(expression).legend_format(legend).datasource(_SOURCE)
+        )
+        if _LATENCY in expression:
+            query.exemplar(exemplar=True)
+        if chart.kind == "heatmap":
+            query.format(PromQueryFormat.HEATMAP)
+        panel.with_target(query)
+    return panel
+
+
+def render_overview() -> str:
+    """The dashboard as the JSON text of the committed file."""
+    board = (
+        dashboard.Dashboard("callgauge overview")
+        .uid("callgauge-overview")
+        .description("Voice-agent calls while they run: how long callers wait, and whether these numbers are fresh.")
+        .tags(["callgauge"])
+        .time("now-30m", "now")
+        .refresh("10s")
+        .timezone("browser")
+        .readonly()
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+        .with_variable(
+            dashboard.QueryVariable("agent")
+            .label("Agent")
+            .datasource(_SOURCE)
+            .query("label_values(callgauge_calls_started_total, agent)")
+            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .multi(multi=True)
+            .include_all(include_all=True)
+            .current(VariableOption(text="All", value="$__all"))
+            .all_value(".+")
+        )
+    )
+    panel_id, y = 0, 0
+    for title, charts in ROWS:
+        panel_id += 1
+        board.with_row(dashboard.Row(title).id(panel_id).grid_pos(GridPos(h=1, w=GRID_WIDTH, x=0, y=y)))
+        x = 0
+        for chart in charts:
+            panel_id += 1
+            board.with_panel(_panel(chart, panel_id, x, y + 1))
+            x += chart.width
+        y += 1 + PANEL_HEIGHT
+    return JSONEncoder(sort_keys=True, indent=2).encode(board.build()) + "\n"
+
+
+if __name__ == "__main__":
+    OUTPUT.write_text(render_overview(), encoding="utf-8")

@@ -1,0 +1,48 @@
+"""The envelope of an input record: CloudEvents attributes in Kafka headers (binary mode), every one optional."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+AGENT_TYPE_PREFIX = "callgauge.elevenlabs."
+"""Type prefix of events of a real ElevenLabs agent; EVA's simulated caller shares the topic as `callgauge.user_sim.`."""
+
+
+class Envelope(NamedTuple):
+    """What the headers say: `ce_source` with `ce_id` identifies an event, `sequence` grows within its source."""
+
+    id: str | None
+    source: str | None
+    type: str | None
+    sequence: int | None
+
+    @property
+    def is_agent_event(self) -> bool:
+        """Whether a real ElevenLabs agent wrote it, not EVA's simulated caller."""
+        return self.type is not None and self.type.startswith(AGENT_TYPE_PREFIX)
+
+
+def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
+    """The envelope in `headers`; None when there is none.
+
+    A sequence that is no number counts as absent: headers are hints, and the event's own fields serve without them.
+
+    Example:
+        >>> read_envelope([("ce_id", b"e-1"), ("ce_source", b"bot-7"), ("ce_sequence", b"12")])
+        Envelope(id='e-1', source='bot-7', type=None, sequence=12)
+        >>> read_envelope([]) is None
+        True
+    """
+    if not headers:
+        return None
+    named = dict(headers)
+    sequence = named.get("ce_sequence")
+    return Envelope(
+        _text(named.get("ce_id")),
+        _text(named.get("ce_source")),
+        _text(named.get("ce_type")),
+        int(sequence) if sequence is not None and sequence.isdigit() else None,
+    )
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", errors="replace")

@@ -1,0 +1,86 @@
+"""EVA's `MetricContext`: everything about one call that its metrics read, in EVA's own field names and encoding."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from schemas.call_events import PipelineType
+
+AudioSegments = dict[int, list[tuple[float, float]] | None]
+"""By turn: (start, end) of each stretch of sound in epoch seconds; None for a turn known only from text."""
+
+
+class MetricContext(BaseModel):
+    """What EVA's batch processor says of a call, with the facts that its runner adds (unset when nobody supplied them).
+
+    Turn 0 is the greeting; a turn id can be -1 (EVA's rule for an empty first session). `intended_*` is what a side meant
+    to say, `transcribed_*` what the other side heard. `latency_assistant_turns` is in seconds, from the end of the
+    user's last audio to the assistant's first audio of that turn, negative when they overlap.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    transcribed_assistant_turns: dict[int, str | None]
+    transcribed_user_turns: dict[int, str]
+    intended_assistant_turns: dict[int, str]
+    intended_user_turns: dict[int, str]
+    audio_timestamps_assistant_turns: AudioSegments
+    audio_timestamps_user_turns: AudioSegments
+    num_assistant_turns: int
+    num_user_turns: int
+    num_tool_calls: int
+    tool_called: list[str]
+    tool_params: list[dict[str, Any]]
+    tool_responses: list[dict[str, Any]]
+    conversation_trace: list[dict[str, Any]]
+    assistant_interrupted_turns: frozenset[int]
+    user_interrupted_turns: frozenset[int]
+    fallback_turn_ids: frozenset[int]
+    conversation_ended_reason: str | None
+    pipeline_type: PipelineType
+    latency_assistant_turns: dict[int, float]
+
+    record_id: str | None = None
+    user_goal: dict[str, Any] | None = None
+    user_persona: str | None = None
+    initial_scenario_db: dict[str, Any] | None = None
+    initial_scenario_db_hash: str | None = None
+    final_scenario_db: dict[str, Any] | None = None
+    final_scenario_db_hash: str | None = None
+    expected_scenario_db: dict[str, Any] | None = None
+    agent_id: str | None = None
+    agent_role: str | None = None
+    agent_instructions: str | None = None
+    agent_tools: list[dict[str, Any]] | None = None
+    current_date_time: str | None = None
+    language: str | None = None
+    num_turns: int | None = None
+    tools_called: list[str] | None = None
+    conversation_finished: bool | None = None
+    duration_seconds: float | None = None
+    output_dir: str | None = None
+    audio_assistant_path: str | None = None
+    audio_user_path: str | None = None
+    audio_mixed_path: str | None = None
+
+    @property
+    def is_s2s(self) -> bool:
+        """Whether one model hears and speaks."""
+        return self.pipeline_type is PipelineType.S2S
+
+    @property
+    def is_audio_native(self) -> bool:
+        """Whether the model hears audio, so that `transcribed_user_turns` is not what it worked from."""
+        return self.pipeline_type is not PipelineType.CASCADE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: turn ids as string keys, sets as sorted lists, segments as lists, facts nobody supplied left out."""
+        always = set(MetricContext.model_fields) - _SUPPLIED
+        supplied = {name for name in _SUPPLIED if getattr(self, name) is not None}
+        plain = self.model_dump(mode="json", include=always | supplied)
+        for name in ("assistant_interrupted_turns", "user_interrupted_turns", "fallback_turn_ids"):
+            plain[name] = sorted(plain[name])
+        return plain
+
+
+_SUPPLIED = frozenset(name for name, info in MetricContext.model_fields.items() if not info.is_required())

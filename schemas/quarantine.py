@@ -1,0 +1,29 @@
+"""The records of the `quarantine` topic: what was refused and why; the bytes stay where the coordinates say."""
+
+from pydantic import BaseModel, ConfigDict
+
+from schemas.codec import RefusalReason
+
+
+class QuarantineRecord(BaseModel):
+    """A record that can never be processed. The message has five parts: what, where, expected and seen, now, what to do."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: int = 1
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    reason: RefusalReason
+    what: str
+    expected_and_seen: str
+    what_happens_now: str
+    what_to_do: str
+    quarantined_at_ms: int
+
+    def message(self) -> str:
+        """The five parts as one text for a person."""
+        where = f"{self.topic}[{self.partition}]@{self.offset}"
+        of = f" of conversation {self.key}" if self.key else ""
+        return f"{where}: {self.what}{of}. {self.expected_and_seen}. {self.what_happens_now} {self.what_to_do}"

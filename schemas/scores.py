@@ -1,0 +1,223 @@
+"""The records of the `scores` topic: scores of a call and facts about it, each with what is needed to trust it."""
+
+import hashlib
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
+
+from schemas.call_events import PipelineType
+
+SCHEMA_VERSION = 1
+
+
+class TurnStatus(StrEnum):
+    """How far a turn can still change: it is the newest; it was left; every stream is past it; the call is over."""
+
+    OPEN = "open"
+    PROVISIONAL = "provisional"
+    SETTLED = "settled"
+    FINAL = "final"
+
+
+class Anchor(StrEnum):
+    """What an interval was measured between, best first; the weaker end of the interval decides."""
+
+    AUDIO = "audio"
+    VAD = "vad"
+    TURN_RELEASE = "turn_release"
+    TRANSCRIPT = "transcript"
+    ESTIMATED = "estimated"
+
+
+class UnscoredReason(StrEnum):
+    """Why a value is not known. Unknown is not zero."""
+
+    USER_STILL_SPEAKING = "user_still_speaking"
+    NO_USER_SPEECH = "no_user_speech"
+    NO_ASSISTANT_SPEECH = "no_assistant_speech"
+    NO_SPEECH_EVENTS = "no_speech_events"
+    WITHDRAWN = "withdrawn"
+
+
+class CloseReason(StrEnum):
+    """Why a call was closed."""
+
+    ENDED = "ended"
+    SESSION_ENDED = "session_ended"
+    IDLE = "idle"
+    LIMIT_DURATION = "limit_duration"
+    LIMIT_EVENTS = "limit_events"
+    LIMIT_TURNS = "limit_turns"
+    LIMIT_OPEN_CALLS = "limit_open_calls"
+
+
+class Speaker(StrEnum):
+    """Who."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class ToolOutcome(StrEnum):
+    """How a tool call went; `unanswered` when the call closed without a response."""
+
+    SUCCESS = "success"
+    ERROR = "error"
+    UNANSWERED = "unanswered"
+
+
+class ScoreModel(BaseModel):
+    """Records we write: closed shapes, never changed after they are made."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Scored(ScoreModel):
+    """A known value."""
+
+    outcome: Literal["scored"] = "scored"
+    value: float
+
+
+class Unscored(ScoreModel):
+    """A value that is not known, and why."""
+
+    outcome: Literal["unscored"] = "unscored"
+    reason: UnscoredReason
+
+
+class NotApplicable(ScoreModel):
+    """A score that this turn or call cannot have, and why."""
+
+    outcome: Literal["not_applicable"] = "not_applicable"
+    reason: str
+
+
+Result = Annotated[Scored | Unscored | NotApplicable, Field(discriminator="outcome")]
+
+
+class CallLabels(ScoreModel):
+    """What a call's metrics are labelled with; `unknown` until a `call_started` says."""
+
+    agent: str = "unknown"
+    tenant: str = "unknown"
+    environment: str = "unknown"
+    pipeline_type: PipelineType = PipelineType.CASCADE
+
+
+class CallRecord(ScoreModel):
+    """What every record of `scores` carries.
+
+    `revision` counts from 1 for each subject (`name`, `turn`, `index`) of a conversation; a higher one replaces a lower.
+    `is_first` marks the first revision that has a value, the one a counter counts; `is_change` is false on a
+    final record that only restates what is known. `offsets` are the last record of each input topic folded before it.
+    `caused_at_ms` is the broker's time of the record that caused it.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    conversation_id: str
+    turn: int | None = None
+    index: int = 0
+    revision: int
+    status: TurnStatus
+    is_first: bool = False
+    is_change: bool = True
+    input_hash: str
+    offsets: dict[str, int]
+    event_time_ms: int | None
+    caused_at_ms: int
+    labels: CallLabels
+    code_version: str
+
+    @computed_field(description="Identifies the record: the same subject, revision and status always has the same id.")  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
+    @property
+    def record_id(self) -> str:
+        """Hash of (conversation, name, turn, index, revision, status)."""
+        name = getattr(self, "name", "")
+        identity = (
+            f"{self.conversation_id}\x00{name}\x00{self.turn}\x00{self.index}\x00{self.revision}\x00{self.status}"
+        )
+        return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+
+class VoiceToVoiceLatency(CallRecord):
+    """Milliseconds from the end of the user's last speech of a turn to the assistant's first; negative when it spoke over them."""
+
+    kind: Literal["score"] = "score"
+    name: Literal["voice_to_voice_latency_ms"] = "voice_to_voice_latency_ms"
+    result: Result
+    anchor: Anchor | None
+    source: Literal["elevenlabs", "pipecat", "audit"] | None
+
+
+class CallStartedFact(CallRecord):
+    """A call is seen for the first time, or its labels became known (a revision)."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["call_started"] = "call_started"
+
+
+class TurnFact(CallRecord):
+    """A turn reached a status: started (`open`), left (`provisional`), passed by every stream (`settled`), `final`."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["turn"] = "turn"
+    is_withdrawn: bool = False
+
+
+class InterruptionFact(CallRecord):
+    """Someone started to speak over the other in this turn; withdrawn when later events show that they did not."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["interruption_by_user", "interruption_by_assistant"]
+    is_withdrawn: bool = False
+
+    @property
+    def by(self) -> Speaker:
+        """Who interrupted."""
+        return Speaker.USER if self.name == "interruption_by_user" else Speaker.ASSISTANT
+
+
+class DeadAirFact(CallRecord):
+    """Nobody spoke and no tool ran for longer than the threshold after the user's audio ended; never taken back."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["dead_air"] = "dead_air"
+    silent_since_ms: int
+    threshold_ms: int
+
+
+class ToolUseFact(CallRecord):
+    """A tool call came to its outcome; `duration_ms` from call to response on the audit log's clock."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["tool_call"] = "tool_call"
+    tool: str
+    outcome: ToolOutcome
+    duration_ms: int | None
+    is_withdrawn: bool = False
+
+
+class ClosedFact(CallRecord):
+    """The call is over: `through` is the last offset of each input that counted; what comes later is only counted."""
+
+    kind: Literal["closed"] = "closed"
+    name: Literal["closed"] = "closed"
+    reason: CloseReason
+    ended_reason: str | None
+    turns: int
+    events: int
+    through: dict[str, int]
+
+
+ScoreRecord = Annotated[
+    VoiceToVoiceLatency | CallStartedFact | TurnFact | InterruptionFact | DeadAirFact | ToolUseFact | ClosedFact,
+    Field(discriminator="name"),
+]
+AnyScoreRecord = (
+    VoiceToVoiceLatency | CallStartedFact | TurnFact | InterruptionFact | DeadAirFact | ToolUseFact | ClosedFact
+)
+
+SCORE_RECORD: TypeAdapter[AnyScoreRecord] = TypeAdapter(ScoreRecord)
+"""Reads one value of the `scores` topic."""

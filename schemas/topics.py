@@ -1,0 +1,88 @@
+"""The topic table: every topic callgauge reads or writes, and the rules it must obey."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from schemas.audit_events import AuditEvent
+from schemas.codec import ControlEvent, InputSource
+from schemas.metric_context import MetricContext
+from schemas.pipecat_events import PipecatEvent
+from schemas.quarantine import QuarantineRecord
+from schemas.scores import ScoreRecord
+from schemas.simulator_events import AudioEvent, TypedSimulatorEvent
+
+DAY_MS = 24 * 3_600 * 1_000
+
+
+class Topic(BaseModel):
+    """One row. `partitions` says the rule, since the number is the operator's; `retention_ms` -1 keeps for ever."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    direction: Literal["input", "output", "reference"]
+    key: str
+    value: str
+    partitions: Literal["same as the inputs", "any"]
+    cleanup_policy: Literal["delete", "compact"]
+    retention_ms: int
+    what: str
+
+
+_SAME: Literal["same as the inputs"] = "same as the inputs"
+_CONVERSATION = "conversation id"
+
+TOPICS = (
+    Topic(name="pipecat.events", direction="input", key=_CONVERSATION, value="pipecat-event", partitions=_SAME,
+          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="what pipecat bots write while a call runs"),
+    Topic(name="elevenlabs.events", direction="input", key=_CONVERSATION, value="simulator-event", partitions=_SAME,
+          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the simulated caller's events, and those of ElevenLabs agents"),
+    Topic(name="audit.events", direction="input", key=_CONVERSATION, value="audit-event", partitions=_SAME,
+          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the agent framework's audit log: turns, replies, tools"),
+    Topic(name="judge.verdicts", direction="input", key=_CONVERSATION, value="control-event", partitions=_SAME,
+          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the judges' answers"),
+    Topic(name="scores", direction="output", key=_CONVERSATION, value="score", partitions=_SAME,
+          cleanup_policy="delete", retention_ms=14 * DAY_MS, what="scores and facts of calls; also the ledger"),
+    Topic(name="quarantine", direction="output", key="the refused record's key", value="quarantine", partitions="any",
+          cleanup_policy="delete", retention_ms=14 * DAY_MS, what="records that can never be processed, with the reason"),
+    Topic(name="transcripts", direction="output", key=_CONVERSATION, value="transcript", partitions="any",
+          cleanup_policy="delete", retention_ms=14 * DAY_MS, what="one transcript per ended call"),
+    Topic(name="judge.requests", direction="output", key=_CONVERSATION, value="judge-request", partitions="any",
+          cleanup_policy="delete", retention_ms=7 * DAY_MS, what="questions to the judges"),
+    Topic(name="goals", direction="reference", key="goal set id", value="goals", partitions="any",
+          cleanup_policy="compact", retention_ms=-1, what="goal sets of calls"),
+)  # fmt: skip
+
+TOPIC_BY_SOURCE = {
+    InputSource.PIPECAT: "pipecat.events",
+    InputSource.ELEVENLABS: "elevenlabs.events",
+    InputSource.AUDIT: "audit.events",
+    InputSource.JUDGE: "judge.verdicts",
+}
+SOURCE_BY_TOPIC = {topic: source for source, topic in TOPIC_BY_SOURCE.items()}
+INPUT_TOPICS = tuple(topic.name for topic in TOPICS if topic.direction == "input")
+SCORES_TOPIC = "scores"
+QUARANTINE_TOPIC = "quarantine"
+
+_SCHEMAS: dict[str, TypeAdapter[Any]] = {
+    "pipecat-event": TypeAdapter(PipecatEvent),
+    "simulator-event": TypeAdapter(TypedSimulatorEvent | AudioEvent),
+    "audit-event": TypeAdapter(AuditEvent),
+    "control-event": TypeAdapter(ControlEvent),
+    "score": TypeAdapter(ScoreRecord),
+    "quarantine": TypeAdapter(QuarantineRecord),
+    "metric-context": TypeAdapter(MetricContext),
+}
+SCHEMA_NAMES = tuple(sorted(_SCHEMAS))
+
+
+def json_schema(name: str) -> dict[str, Any]:
+    """JSON Schema of the record type `name`.
+
+    Raises:
+        KeyError: no record type has that name; `SCHEMA_NAMES` lists them.
+    """
+    return _SCHEMAS[name].json_schema(
+        mode="serialization" if name in {"score", "quarantine", "metric-context"} else "validation"
+    )

@@ -1,0 +1,171 @@
+"""Which calls run and how they go, folded from the records of `scores`: what the demo's table shows. Pure."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeVar
+
+from schemas.scores import (
+    Anchor,
+    AnyScoreRecord,
+    ClosedFact,
+    DeadAirFact,
+    InterruptionFact,
+    Scored,
+    Speaker,
+    ToolUseFact,
+    TurnFact,
+    VoiceToVoiceLatency,
+)
+
+Subject = TypeVar("Subject", bound=Hashable)
+
+MAX_CALLS: Final = 500
+"""Calls held; the one that was quiet for longest makes room for a new one."""
+
+SHOWN_AFTER_END_MS: Final = 5_000
+"""How long a call stays in the table after it closed, so that a person sees how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLatency:
+    """A voice-to-voice latency in ms, its anchor and its turn; negative when the assistant was early."""
+
+    turn: int
+    latency_ms: float
+    anchor: Anchor | None
+
+
+@dataclass(slots=True)
+class CallRow:
+    """One call as its score records have it so far.
+
+    Attributes:
+        conversation_id: Whose row it is.
+        agent: As `call_started` names it; `unknown` until then.
+        first_seen_ms: Broker's time of what caused its first record.
+        changed_ms: Broker's time of what caused its newest record.
+        closed: The closing record, once there is one.
+    """
+
+    conversation_id: str
+    first_seen_ms: int
+    changed_ms: int
+    agent: str = "unknown"
+    closed: ClosedFact | None = None
+    _turns: set[int] = field(default_factory=set)
+    _latencies: dict[int, MeasuredLatency] = field(default_factory=dict)
+    _interruptions: set[tuple[Speaker, int | None, int]] = field(default_factory=set)
+    _dead_airs: set[tuple[int | None, int]] = field(default_factory=set)
+    _tools: set[tuple[int | None, int]] = field(default_factory=set)
+
+    @property
+    def turn(self) -> int | None:
+        """The newest turn; None before the first, 0 during the greeting."""
+        return max(self._turns, default=None)
+
+    @property
+    def latency(self) -> MeasuredLatency | None:
+        """That of the newest turn that has one."""
+        return self._latencies[max(self._latencies)] if self._latencies else None
+
+    @property
+    def dead_airs(self) -> int:
+        """How often nobody spoke for too long."""
+        return len(self._dead_airs)
+
+    @property
+    def tool_calls(self) -> int:
+        """How many tool calls came to an outcome."""
+        return len(self._tools)
+
+    @property
+    def status(self) -> Literal["running", "over"]:
+        """Whether the call has closed."""
+        return "running" if self.closed is None else "over"
+
+    def interruptions_by(self, speaker: Speaker) -> int:
+        """How often `speaker` spoke over the other."""
+        return sum(who is speaker for who, _, _ in self._interruptions)
+
+    def fold(self, record: AnyScoreRecord) -> None:
+        """Takes in one record of this call; a later revision replaces an earlier one."""
+        self.changed_ms = max(self.changed_ms, record.caused_at_ms)
+        self.agent = record.labels.agent
+        subject = (record.turn, record.index)
+        match record:
+            case TurnFact(turn=int(turn)):
+                _keep(self._turns, turn, wanted=not record.is_withdrawn)
+            case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms)):
+                self._latencies[turn] = MeasuredLatency(turn, latency_ms, record.anchor)
+            case VoiceToVoiceLatency(turn=int(turn)):
+                self._latencies.pop(turn, None)
+            case InterruptionFact():
+                _keep(self._interruptions, (record.by, *subject), wanted=not record.is_withdrawn)
+            case DeadAirFact():
+                self._dead_airs.add(subject)
+            case ToolUseFact():
+                _keep(self._tools, subject, wanted=not record.is_withdrawn)
+            case ClosedFact():
+                self.closed = record
+            case _:
+                pass  # the start says no more than the labels, which every record has
+
+
+class CallTable:
+    """The calls that run, and those that ended moments ago.
+
+    Attributes:
+        calls_started: Calls seen to start, since the table was made.
+        calls_ended: Calls seen to close.
+        calls_dropped: Calls that made room for others while they still ran.
+    """
+
+    def __init__(self, max_calls: int = MAX_CALLS) -> None:
+        self.calls_started = 0
+        self.calls_ended = 0
+        self.calls_dropped = 0
+        self._max_calls = max_calls
+        self._rows: dict[str, CallRow] = {}
+
+    def fold(self, record: AnyScoreRecord) -> CallRow:
+        """Takes in one record and gives the row it changed."""
+        row = self._rows.get(record.conversation_id)
+        if row is None:
+            row = CallRow(record.conversation_id, record.caused_at_ms, record.caused_at_ms)
+            self._make_room()
+            self._rows[record.conversation_id] = row
+            self.calls_started += 1
+        was_open = row.closed is None
+        row.fold(record)
+        self.calls_ended += was_open and row.closed is not None
+        return row
+
+    def rows(self, now_ms: int) -> list[CallRow]:
+        """The rows in the order in which their calls began; those that closed `SHOWN_AFTER_END_MS` ago are let go."""
+        gone = [
+            row.conversation_id
+            for row in self._rows.values()
+            if row.closed is not None and row.changed_ms < now_ms - SHOWN_AFTER_END_MS
+        ]
+        for conversation_id in gone:
+            del self._rows[conversation_id]
+        return sorted(self._rows.values(), key=lambda row: (row.first_seen_ms, row.conversation_id))
+
+    @property
+    def calls_running(self) -> int:
+        """Calls in the table that have not closed."""
+        return sum(row.closed is None for row in self._rows.values())
+
+    def _make_room(self) -> None:
+        if len(self._rows) < self._max_calls:
+            return
+        quietest = min(self._rows.values(), key=lambda row: (row.closed is None, row.changed_ms))
+        self.calls_dropped += quietest.closed is None
+        del self._rows[quietest.conversation_id]
+
+
+def _keep(kept: set[Subject], item: Subject, *, wanted: bool) -> None:
+    if wanted:
+        kept.add(item)
+    else:
+        kept.discard(item)

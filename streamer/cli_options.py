@@ -1,0 +1,59 @@
+"""Options that several commands share, and how they become settings."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from streamer.settings import Settings, load_settings, near_misses
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings file (TOML); else the one CALLGAUGE_CONFIG names."),
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option("--bootstrap", metavar="HOST:PORT", help="Kafka brokers [default: 127.0.0.1:9092 or as set]."),
+]
+PrefixOption = Annotated[
+    str | None, typer.Option("--topic-prefix", metavar="TEXT", help="Put before every topic name as it is.")
+]
+HttpPortOption = Annotated[
+    int | None,
+    typer.Option("--http-port", metavar="N", help="Port of /metrics [default: 8080 or as set]; 0: a free one."),
+]
+PathsArgument = Annotated[
+    list[Path],
+    typer.Argument(metavar="PATH...", help="EVA record directories, and wire-level .jsonl or .jsonl.gz files."),
+]
+
+
+def settings_from(config: Path | None, **options: Any) -> Settings:
+    """The settings with what was given on the command line on top; warns of variables that look like a slip.
+
+    Raises:
+        SettingsError: At least one of them cannot be used.
+    """
+    for warning in near_misses(os.environ):
+        say(f"Warning: {warning}")
+    return load_settings(config, options)
+
+
+def say(text: str) -> None:
+    """Tells the person something, on standard error: standard output is for results."""
+    typer.echo(text, err=True)
+
+
+def error_console() -> Console:
+    """Standard error as a terminal for progress and live tables; knows when it is none."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def with_example(text: str, *lines: str) -> str:
+    """Help text that ends with examples, shown as they are typed."""
+    return f"{text}\n\n\b\n" + "\n".join(
+        ["Example:" if len(lines) == 1 else "Examples:", *(f"  {each}" for each in lines)]
+    )

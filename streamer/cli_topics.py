@@ -1,0 +1,130 @@
+"""The commands about the contract: `topics` and `schema`."""
+
+import asyncio
+import json
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from schemas.topics import DAY_MS, SCHEMA_NAMES, TOPICS, Topic, json_schema
+from streamer.cli_options import BootstrapOption, ConfigOption, PrefixOption, say, settings_from, with_example
+from streamer.topic_admin import TopicState, create_topics, topic_states
+
+TOPICS_HELP: Final = with_example(
+    "Show the topic table: every topic that is read or written, and the rules it must obey.\n\nWithout a command it "
+    "needs no broker.",
+    "callgauge topics",
+    "callgauge topics create --partitions 24 --replication-factor 3",
+    "callgauge topics check",
+)
+CREATE_HELP: Final = with_example(
+    "Make the topics that are not there yet. Existing ones are left as they are.\n\nAll get the same number of "
+    "partitions, so that everything about a call has one partition number. Changing it later breaks that for calls that "
+    "run then: be generous.",
+    "callgauge topics create --partitions 24 --replication-factor 3",
+)
+CHECK_HELP: Final = with_example(
+    "Compare the topics on the broker with the table; exit code 1 when one is missing or has a wrong number of "
+    "partitions.",
+    "callgauge topics check --bootstrap kafka:9092",
+)
+SCHEMA_HELP: Final = with_example(
+    "Print the JSON Schema of a record type; without a name, list the names.",
+    "callgauge schema",
+    "callgauge schema score > score.schema.json",
+)
+
+_PLAIN_COLUMNS: Final = 200
+"""Width of a table that goes into a file or a pipe, wide enough that no cell is broken."""
+
+topics_app = typer.Typer(help=TOPICS_HELP, invoke_without_command=True)
+
+
+@topics_app.callback()
+def _topics(context: typer.Context) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    table = _table("topic", "for", "key", "value", "partitions", "cleanup", "kept", "what")
+    for topic in TOPICS:
+        table.add_row(
+            topic.name,
+            topic.direction,
+            topic.key,
+            topic.value,
+            topic.partitions,
+            topic.cleanup_policy,
+            _kept(topic),
+            topic.what,
+        )
+    _print(table)
+
+
+@topics_app.command(help=CREATE_HELP)
+def create(
+    partitions: Annotated[
+        int, typer.Option("--partitions", metavar="N", min=1, max=10_000, help="Of every topic.")
+    ] = 4,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", metavar="N", min=1, max=100, help="Brokers that hold each record.")
+    ] = 1,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    made = asyncio.run(
+        create_topics(
+            settings.bootstrap, settings.topic_prefix, partitions=partitions, replication_factor=replication_factor
+        )
+    )
+    for name, is_new in made.items():
+        typer.echo(f"{name}: {'made' if is_new else 'was there'}")
+    _report(asyncio.run(topic_states(settings.bootstrap, settings.topic_prefix)))
+
+
+@topics_app.command(help=CHECK_HELP)
+def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, config: ConfigOption = None) -> None:
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    states = asyncio.run(topic_states(settings.bootstrap, settings.topic_prefix))
+    table = _table("topic", "partitions", "state")
+    for state in states:
+        table.add_row(state.name, "-" if state.partitions is None else str(state.partitions), state.problem or "ok")
+    _print(table)
+    _report(states)
+
+
+def schema(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A record type, for example score.")] = None,
+) -> None:
+    if name is None:
+        typer.echo("\n".join(SCHEMA_NAMES))
+    elif name in SCHEMA_NAMES:
+        typer.echo(json.dumps(json_schema(name), indent=2))
+    else:
+        raise typer.BadParameter(f"{name!r} is no record type; there are {', '.join(SCHEMA_NAMES)}.")
+
+
+def _report(states: tuple[TopicState, ...]) -> None:
+    """Ends with exit code 1 when a topic is not as it must be."""
+    faults = [f"{state.name} {state.problem}" for state in states if state.problem]
+    if faults:
+        say(f"Not as it must be: {'; '.join(faults)}.")
+        raise typer.Exit(1)
+
+
+def _kept(topic: Topic) -> str:
+    return "for ever" if topic.retention_ms < 0 else f"{topic.retention_ms // DAY_MS} days"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _print(table: Table) -> None:
+    console = Console(highlight=False)
+    console.print(table, width=None if console.is_terminal else _PLAIN_COLUMNS, soft_wrap=False)

@@ -1,0 +1,60 @@
+"""A broker inside this process, for the demo: librdkafka's mock cluster. It speaks Kafka's protocol and keeps nothing.
+
+What it lacks against a real broker: it has no transactions (they seem to work and do not), no disk, about 5 MB of
+memory per partition beyond which the oldest records go, no requests that make or describe topics (a topic appears with
+four partitions when it is first asked for), and groups must have a single member. The client options it needs are here
+and used nowhere else.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka import KafkaException, Producer
+
+KEEPS_NOTHING: Final = (
+    "This broker is in the process itself and keeps nothing: when the program ends, all of it is gone."
+)
+
+PARTITIONS: Final = 4
+"""How many partitions the mock cluster gives each topic; it cannot be told otherwise by its properties."""
+
+_ANSWER_SECONDS: Final = 5.0
+
+
+class EmbeddedBrokerError(Exception):
+    """The broker inside the process did not come up: use a real one."""
+
+
+@contextmanager
+def embedded_broker(topics: Sequence[str]) -> Iterator[str]:
+    """Runs the broker while the context is open.
+
+    Args:
+        topics: Names of the topics to make at once, so that no consumer has to wait for one to appear.
+
+    Yields:
+        Its address, `host:port` on loopback.
+
+    Raises:
+        EmbeddedBrokerError: It does not answer, or a topic does not have `PARTITIONS` partitions.
+    """
+    # The client that asks for a mock cluster owns it: the cluster is gone when the client is.
+    owner = Producer({"test.mock.num.brokers": 1, "log_level": 2})  # 2: critical; it would log its address as a notice
+    try:
+        (broker,) = owner.list_topics(timeout=_ANSWER_SECONDS).brokers.values()
+        for name in topics:
+            made = owner.list_topics(topic=name, timeout=_ANSWER_SECONDS).topics[name]
+            if made.error is not None or len(made.partitions) != PARTITIONS:
+                raise EmbeddedBrokerError(
+                    f"The embedded broker made the topic {name} with {len(made.partitions)} partitions, expected "
+                    f"{PARTITIONS} (error: {made.error}). Use a real broker and `callgauge run` instead."
+                )
+    except KafkaException as error:
+        raise EmbeddedBrokerError(
+            f"The embedded broker does not answer on loopback: {error}. Use a real broker and `callgauge run` instead."
+        ) from error
+    try:
+        yield f"{broker.host}:{broker.port}"
+    finally:
+        del owner

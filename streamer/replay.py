@@ -1,0 +1,76 @@
+"""Recorded calls made ready to be played again as if they happened now: what `callgauge replay` sends."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamer.playback import PlayedCall, in_time_order, renamed, seconds_to_now, shifted, with_control_events
+from streamer.recordings import RecordedCall, read_recordings
+
+MAX_ID_BYTES_KEPT = 200
+"""How much of a recorded id is in the fresh one; what follows it must fit into the longest key too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """How recorded calls are played.
+
+    Attributes:
+        paths: Record directories and wire-level files, played in this order.
+        speed: How much faster than they happened; None is as fast as possible.
+        run_name: Makes the conversation ids of this run fresh; None keeps those of the recordings.
+        keeps_times: Whether the recordings' own times are kept instead of being moved to now.
+        agent: Named in each `call_started` that the recording does not have itself.
+    """
+
+    paths: tuple[Path, ...]
+    speed: float | None
+    run_name: str | None
+    keeps_times: bool
+    agent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAmount:
+    """How much there is to play."""
+
+    calls: int
+    events: int
+
+
+def amount_of(plan: ReplayPlan) -> RecordedAmount:
+    """Reads everything once without playing it: a broken line is found before anything is sent.
+
+    Raises:
+        RecordingError: A path or a line cannot be read.
+    """
+    calls = events = 0
+    for call in _recorded(plan.paths):
+        calls += 1
+        ready = with_control_events(call)
+        events += sum(len(stream or ()) for stream in (ready.audit, ready.pipecat, ready.elevenlabs, ready.control))
+    return RecordedAmount(calls, events)
+
+
+def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[PlayedCall]:
+    """The calls, each moved to the present at the moment when it is taken.
+
+    Every call gets `call_started` and `call_ended` where its recording has none.
+
+    Raises:
+        RecordingError: A path or a line cannot be read.
+    """
+    for number, recorded in enumerate(_recorded(plan.paths), start=1):
+        call = recorded
+        if plan.run_name is not None:
+            name = call.conversation_id.encode()[:MAX_ID_BYTES_KEPT].decode(errors="ignore")
+            call = renamed(call, f"{name}-{plan.run_name}-{number}")
+        if not plan.keeps_times:
+            call = shifted(call, seconds_to_now(call, now_ms(), plan.speed))
+        call = with_control_events(call, agent=plan.agent, environment="replay")
+        yield PlayedCall(call.conversation_id, tuple(in_time_order(call)))
+
+
+def _recorded(paths: Sequence[Path]) -> Iterator[RecordedCall]:
+    for path in paths:
+        yield from read_recordings(path)

@@ -1,0 +1,255 @@
+"""Settings of every command: defaults, then a TOML file, then the environment, then the command line; the later wins.
+
+All mistakes are found before anything is started and told at once, each with the name to change and a value that works.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from pydantic_settings import SettingsError as UnreadableSettingError
+
+from consumers.engine.limits import Limits
+
+ENV_PREFIX: Final = "CALLGAUGE_"
+CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
+_NESTING: Final = "__"
+_MAX_PORT: Final = 65_535
+_MAX_SHOWN_CHARS: Final = 60
+
+
+class SettingsError(Exception):
+    """Settings cannot be used: change them and start again; nothing was started.
+
+    Attributes:
+        mistakes: One text per mistake, all of them.
+    """
+
+    def __init__(self, mistakes: Iterable[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        count = "One setting is" if len(self.mistakes) == 1 else f"{len(self.mistakes)} settings are"
+        super().__init__("\n".join([f"{count} wrong; nothing was started.", *(f"  {each}" for each in self.mistakes)]))
+
+
+def _bootstrap(value: str) -> str:
+    addresses = [address.strip() for address in value.split(",")]
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT):
+            raise ValueError("expected host:port, several separated by commas")
+    return ",".join(addresses)
+
+
+class LimitSettings(Limits):
+    """The engine's limits as settings: a misspelt one is a mistake instead of a default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Settings(BaseSettings):
+    """What an operator may change; `callgauge run --help` says how."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=_NESTING,
+        extra="forbid",
+        frozen=True,
+    )
+
+    bootstrap: Annotated[str, AfterValidator(_bootstrap)] = Field(
+        "127.0.0.1:9092", description="Kafka brokers as host:port, several separated by commas"
+    )
+    topic_prefix: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        max_length=100,
+        examples=["staging."],
+        description="text put before every topic name as it is: letters, digits, dot, dash and underscore",
+    )
+    evaluator_group: str = Field(
+        "callgauge-evaluator",
+        min_length=1,
+        max_length=200,
+        description="consumer group of the evaluators that share the work",
+    )
+    exporter_group: str = Field(
+        "callgauge-exporter",
+        min_length=1,
+        max_length=200,
+        description="consumer group of the exporters that share the work",
+    )
+    http_host: str = Field(
+        "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
+    )
+    http_port: int = Field(8080, ge=0, le=_MAX_PORT, description="port of /metrics, 0 to 65535; 0 takes a free one")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="log lines for people (text) or for machines (json)"
+    )
+    limits: LimitSettings = Field(LimitSettings(), description="bounds of the engine, each with its unit in its name")
+
+
+def load_settings(
+    config_file: Path | None, options: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> Settings:
+    """Gathers the settings.
+
+    Args:
+        config_file: A TOML file; None takes the one that CALLGAUGE_CONFIG names, if any.
+        options: Values from the command line by field name; None means not given.
+        environment: Stands in for the process's own, in tests.
+
+    Raises:
+        SettingsError: At least one of them cannot be used; it names them all.
+    """
+    env = os.environ if environment is None else environment
+    named = env.get(CONFIG_VARIABLE)
+    path = config_file or (Path(named) if named else None)
+    in_file = {} if path is None else _read_toml(path)
+    given = {name: value for name, value in options.items() if value is not None}
+
+    class Gathered(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, _Environment(settings_cls, env), InitSettingsSource(settings_cls, in_file)
+
+    try:
+        return Gathered(**given)
+    except UnreadableSettingError as error:
+        raise SettingsError(
+            [f"{error}: expected JSON. Set its parts one by one, for example {_EXAMPLE_LIMIT}"]
+        ) from error
+    except ValidationError as error:
+        places = _Places(given, env, in_file, path)
+        raise SettingsError(_mistake(detail, places) for detail in error.errors(include_url=False)) from error
+
+
+def near_misses(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that look like a misspelt setting, each as a sentence.
+
+    Others that begin with CALLGAUGE_ are left alone: Kubernetes sets some for every service of that name.
+    """
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE}
+    found = []
+    for name in sorted(environment):
+        if name.startswith(ENV_PREFIX) and name not in known and _NESTING not in name:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+            found += [f"{name} is set but is no setting and changes nothing; did you mean {match}?" for match in close]
+    return tuple(found)
+
+
+class _Environment(EnvSettingsSource):
+    """Environment variables from a given mapping."""
+
+    def __init__(self, settings_cls: type[BaseSettings], environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        super().__init__(settings_cls)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environment.items()}
+
+
+class _Places:
+    """Where each value came from, so that a message names what the person wrote."""
+
+    def __init__(
+        self, given: Mapping[str, Any], environment: Mapping[str, str], in_file: Mapping[str, Any], path: Path | None
+    ) -> None:
+        self._given = given
+        self._environment = {name.upper() for name in environment}
+        self._in_file = in_file
+        self._path = path
+
+    def of(self, names: tuple[str, ...]) -> str:
+        """For example `--http-port`, `CALLGAUGE_HTTP_PORT` or `http_port in callgauge.toml`."""
+        if names[0] in self._given:
+            return "--" + names[0].replace("_", "-")
+        variable = _variable(names)
+        if variable in self._environment or _variable(names[:1]) in self._environment:
+            return variable
+        if names[0] in self._in_file:
+            return f"{'.'.join(names)} in {self._path} ({variable})"
+        return variable
+
+
+_EXAMPLE_LIMIT: Final = "CALLGAUGE_LIMITS__IDLE_MS=300000"
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise SettingsError(
+            [f"{path}: the settings file cannot be read ({reason}). Check --config and {CONFIG_VARIABLE}."]
+        ) from error
+    except ValueError as error:  # TOML's own error and bad UTF-8 are both of this kind
+        raise SettingsError(
+            [f"{path}: the settings file is not TOML: {error}. A line looks like: http_port = 8080"]
+        ) from error
+
+
+def _mistake(detail: Mapping[str, Any], places: _Places) -> str:
+    names = tuple(str(part) for part in detail["loc"])
+    where = places.of(names)
+    if detail["type"] == "extra_forbidden":
+        known = (f"{'.'.join((*names[:-1], name))}" for name in _fields_beside(names))
+        close = difflib.get_close_matches(".".join(names), list(known), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_fields_beside(names))}."
+        return f"{where}: there is no such setting; {hint}"
+    field = _field(names)
+    if field is None:
+        return f"{where}: {detail['msg']}"
+    example = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
+    meaning = (field.description or "").rstrip(".")
+    shown = _EXAMPLE_LIMIT if names == ("limits",) else f"{_variable(names)}={example}"
+    return f"{where} is {_seen(detail['input'])}: {_expected(detail)} ({meaning}). For example {shown}"
+
+
+def _expected(detail: Mapping[str, Any]) -> str:
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    match detail["type"]:
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "expected a whole number"
+        case "string_pattern_mismatch":
+            return "it has characters that are not allowed"
+        case "string_too_short":
+            return "it must not be empty"
+    return re.sub(r"^Input should be", "expected", message)
+
+
+def _seen(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _MAX_SHOWN_CHARS else shown[: _MAX_SHOWN_CHARS - 3] + "..."
+
+
+def _variable(names: tuple[str, ...]) -> str:
+    return ENV_PREFIX + _NESTING.join(names).upper()
+
+
+def _fields_beside(names: tuple[str, ...]) -> list[str]:
+    return list(LimitSettings.model_fields if len(names) > 1 else Settings.model_fields)
+
+
+def _field(names: tuple[str, ...]) -> FieldInfo | None:
+    fields = Settings.model_fields if len(names) == 1 else LimitSettings.model_fields
+    return fields.get(names[-1])

@@ -1,0 +1,112 @@
+"""Which labels a PromQL expression yields, worked out against the metric catalogue.
+
+Prometheus never complains about a misspelt metric, a label that does not exist or two sides that cannot match: the
+answer is empty and the alert silent. Following the labels through the expression finds all three.
+"""
+
+from collections.abc import Mapping
+
+import promql_parser
+
+from schemas.metric_catalogue import METRICS, metric_of_series
+
+CATALOGUE_SERIES: Mapping[str, frozenset[str]] = {
+    name: labels for metric in METRICS for name, labels in metric.series.items()
+}
+FROM_PROMETHEUS: Mapping[str, frozenset[str]] = {"up": frozenset({"job", "instance"})}
+_DROP_LE = {"histogram_quantile"}
+_EXACT = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)  # a tuple: they cannot be hashed
+_NO_LABELS = {"absent", "scalar", "time", "vector"}
+_KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time"}
+
+
+def labels_of(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> frozenset[str]:
+    """The labels of an expression's result; `recorded` adds what recording rules yield.
+
+    Raises:
+        ValueError: The expression is no PromQL, or names a metric, label or label value that does not exist, or joins
+            two sides that can never match. The message says which.
+    """
+    series = {**CATALOGUE_SERIES, **FROM_PROMETHEUS, **(recorded or {})}
+    return _labels(promql_parser.parse(expression), series)
+
+
+def _labels(node: object, series: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    match node:
+        case promql_parser.VectorSelector():
+            return _selected(node, series)
+        case promql_parser.MatrixSelector():
+            return _selected(node.vector_selector, series)
+        case promql_parser.NumberLiteral():
+            return frozenset()
+        case promql_parser.ParenExpr() | promql_parser.UnaryExpr() | promql_parser.SubqueryExpr():
+            return _labels(node.expr, series)
+        case promql_parser.AggregateExpr():
+            inner = _labels(node.expr, series)
+            if node.modifier is None:
+                return frozenset()
+            if node.modifier.type != promql_parser.AggModifierType.By:
+                raise ValueError(f"`without` lets new labels through: {node}")
+            return _subset(node.modifier.labels, inner, node)
+        case promql_parser.Call():
+            return _called(node, series)
+        case promql_parser.BinaryExpr():
+            return _joined(node, series)
+    raise ValueError(f"no rule for {type(node).__name__}: {node}")
+
+
+def _selected(node: promql_parser.VectorSelector, series: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    if node.name is None or node.name not in series:
+        raise ValueError(f"no metric exposes {node.name}")
+    for matcher in node.matchers.matchers:
+        _subset([matcher.name], series[node.name], node)
+        if node.name in CATALOGUE_SERIES and matcher.op in _EXACT:
+            metric = metric_of_series(node.name)
+            closed: dict[str, tuple[str, ...]] = {label.name: label.values for label in metric.label_set}
+            allowed = metric.le_values if matcher.name == "le" else closed[matcher.name]
+            if allowed and matcher.value not in allowed:
+                raise ValueError(f'{node.name} never has {matcher.name}="{matcher.value}"')
+    return series[node.name]
+
+
+def _called(node: promql_parser.Call, series: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    arguments = [_labels(argument, series) for argument in node.args]
+    if node.func.name in _NO_LABELS:
+        return frozenset()
+    if node.func.name in _DROP_LE:
+        return _subset(["le"], arguments[-1], node) ^ arguments[-1]
+    if node.func.name in _KEEP_LABELS:
+        return arguments[-1]
+    raise ValueError(f"no rule for the function {node.func.name}")
+
+
+def _joined(node: promql_parser.BinaryExpr, series: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    left, right = _labels(node.lhs, series), _labels(node.rhs, series)
+    if _is_scalar(node.lhs) or _is_scalar(node.rhs):
+        return left | right
+    if node.modifier is not None and node.modifier.matching is not None:
+        on = node.modifier.matching.labels
+        _subset(on, left, node)
+        _subset(on, right, node)
+    elif left != right:
+        raise ValueError(f"sides with {sorted(left)} and {sorted(right)} never match: {node}")
+    return left
+
+
+def _is_scalar(node: object) -> bool:
+    match node:
+        case promql_parser.NumberLiteral():
+            return True
+        case promql_parser.ParenExpr() | promql_parser.UnaryExpr():
+            return _is_scalar(node.expr)
+        case promql_parser.BinaryExpr():
+            return _is_scalar(node.lhs) and _is_scalar(node.rhs)
+        case promql_parser.Call():
+            return bool(node.func.name in {"scalar", "time"})
+    return False
+
+
+def _subset(wanted: list[str], present: frozenset[str], node: object) -> frozenset[str]:
+    if missing := sorted(set(wanted) - present):
+        raise ValueError(f"no label {', '.join(missing)} in {node}")
+    return frozenset(wanted)

@@ -1,0 +1,226 @@
+"""The image and the compose set-up as far as they can be judged without an engine."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES: dict[str, Any] = COMPOSE["services"]
+BIN = Path(sys.executable).parent
+
+
+def _instructions() -> list[tuple[str, str]]:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", "")
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line.strip())]
+
+
+INSTRUCTIONS = _instructions()
+LAST_STAGE = INSTRUCTIONS[max(at for at, (word, _) in enumerate(INSTRUCTIONS) if word == "FROM") :]
+
+
+def _last(word: str) -> str:
+    return next(rest for found, rest in reversed(LAST_STAGE) if found == word)
+
+
+# -- Dockerfile --------------------------------------------------------------------------------------------------------
+
+
+def test_hadolint_accepts_the_dockerfile() -> None:
+    result = subprocess.run([BIN / "hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_image_runs_as_a_numbered_user_without_rights() -> None:
+    user = re.fullmatch(r"(\d+):(\d+)", _last("USER"))
+    assert user is not None
+    assert int(user[1]) > 0
+    assert int(user[2]) > 0
+
+
+def test_the_entry_point_is_our_command_and_gets_the_signals() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    (script,) = json.loads(_last("ENTRYPOINT"))  # exec form: JSON, no shell between
+    assert script in scripts
+    assert json.loads(_last("CMD")) == ["run"]
+    assert _last("STOPSIGNAL") == "SIGTERM"
+
+
+def test_both_stages_stand_on_the_same_pinned_python() -> None:
+    bases = [rest.split()[0] for word, rest in INSTRUCTIONS if word == "FROM"]
+    assert len(bases) == 2
+    assert len(set(bases)) == 1
+    assert re.fullmatch(r"python:3\.\d+-slim-\w+", bases[0])
+    images = [found[1] for _, rest in INSTRUCTIONS if (found := re.match(r"--from=(\S+:\S+)", rest))]
+    assert [image for image in images if not re.search(r":\d+\.\d+\.\d+$", image)] == []
+
+
+def test_the_image_has_the_python_the_project_asks_for() -> None:
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    minor = re.search(r"python:3\.(\d+)", LAST_STAGE[0][1])
+    lowest = re.fullmatch(r">=3\.(\d+)", required)
+    assert minor is not None
+    assert lowest is not None
+    assert int(minor[1]) >= int(lowest[1])
+
+
+def _copied_from_checkout() -> list[str]:
+    copies = [rest.split()[:-1] for word, rest in INSTRUCTIONS if word == "COPY" and not rest.startswith("--from=")]
+    return [source for sources in copies for source in sources]
+
+
+def test_what_is_copied_exists_and_reaches_the_builder() -> None:
+    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
+    assert "*" in ignore
+    kept = {line[1:] for line in ignore if line.startswith("!")}
+    sources = _copied_from_checkout()
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    assert set(sources) == kept  # nothing is sent that is not used
+
+
+def test_every_package_of_the_wheel_is_copied() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    files = {project["project"]["readme"], *project["project"]["license-files"], "pyproject.toml", "requirements.lock"}
+    assert packages | files == set(_copied_from_checkout())
+
+
+def test_only_locked_and_hashed_dependencies_are_installed() -> None:
+    installs = [rest for word, rest in INSTRUCTIONS if word == "RUN" and re.search(r"uv pip|pip install", rest)]
+    assert len(installs) == 2
+    assert "--require-hashes requirements.lock" in installs[0]
+    assert "--no-deps" in installs[1]
+
+
+def test_the_health_check_is_python_and_asks_the_published_port() -> None:
+    python, flag, program = json.loads(_last("HEALTHCHECK").split("CMD ", 1)[1])
+    assert (python, flag) == ("python", "-c")
+    compile(program, "HEALTHCHECK", "exec")
+    assert "CALLGAUGE_HTTP_PORT" in program
+    environment = " ".join(rest for word, rest in LAST_STAGE if word == "ENV")
+    assert f"CALLGAUGE_HTTP_PORT={_last('EXPOSE')}" in environment.split()
+
+
+# -- compose.yaml ------------------------------------------------------------------------------------------------------
+
+
+def test_compose_follows_its_schema() -> None:
+    command: list[str | Path] = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    result = subprocess.run([*command, DEPLOY / "compose.yaml"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_docker_compose_reads_it() -> None:
+    docker = shutil.which("docker")
+    command = ["docker", "compose"]
+    if docker is None or subprocess.run([*command, "version"], capture_output=True).returncode != 0:
+        pytest.skip("docker compose is not here; the schema and the checks below stand in for it")
+    result = subprocess.run(
+        [*command, "--file", DEPLOY / "compose.yaml", "config", "-q"], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_services_are_those_described() -> None:
+    assert list(SERVICES) == ["kafka", "topics", "callgauge", "traffic", "prometheus", "grafana"]
+    commands = {name: SERVICES[name]["command"] for name in ("topics", "callgauge", "traffic")}
+    assert commands == {"topics": ["topics", "create"], "callgauge": ["run"], "traffic": ["simulate"]}
+    for service in SERVICES.values():
+        for needed in service.get("depends_on", ()):
+            assert needed in SERVICES
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_on_loopback_only(name: str) -> None:
+    for port in SERVICES[name].get("ports", ()):
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_image_tags_are_pinned_and_can_be_overridden(name: str) -> None:
+    tag = re.fullmatch(r"[a-z/]+:\$\{[A-Z]+_TAG:-(.+)\}", SERVICES[name]["image"])
+    assert tag is not None
+    assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag[1]) or (SERVICES[name]["build"] and tag[1] == "local")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_mounted_files_exist_and_are_read_only(name: str) -> None:
+    for volume in SERVICES[name].get("volumes", ()):
+        source, _, target = volume.partition(":")
+        if source.startswith("."):
+            assert (DEPLOY / source).exists()
+            assert target.endswith(":ro")
+        else:
+            assert source in COMPOSE["volumes"]
+
+
+def test_our_build_context_is_the_repository() -> None:
+    for name in ("topics", "callgauge", "traffic"):
+        build = SERVICES[name]["build"]
+        assert (DEPLOY / build["context"]).resolve() == ROOT
+        assert (ROOT / build["dockerfile"]).is_file()
+
+
+def test_containers_without_a_page_have_no_health_check() -> None:
+    assert SERVICES["topics"]["healthcheck"] == SERVICES["traffic"]["healthcheck"] == {"disable": True}
+    assert "healthcheck" not in SERVICES["callgauge"]  # the image's own
+
+
+def test_everybody_reaches_kafka_by_the_address_it_advertises() -> None:
+    kafka = SERVICES["kafka"]["environment"]
+    advertised = dict(re.findall(r"(\w+)://([\w.:]+)", kafka["KAFKA_ADVERTISED_LISTENERS"]))
+    for name in ("topics", "callgauge", "traffic"):
+        assert SERVICES[name]["environment"]["CALLGAUGE_BOOTSTRAP"] == advertised["INSIDE"]
+    assert advertised["INSIDE"].split(":")[0] in SERVICES
+    assert advertised["HOST"] == "localhost:9092"
+    assert "127.0.0.1:9092:9092" in SERVICES["kafka"]["ports"]
+    protocols = dict(re.findall(r"(\w+):(\w+)", kafka["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"]))
+    listeners = dict(re.findall(r"(\w+)://:(\d+)", kafka["KAFKA_LISTENERS"]))
+    assert set(protocols) == set(listeners) == {"CONTROLLER", *advertised}
+    assert {name: address.split(":")[1] for name, address in advertised.items()}.items() <= listeners.items()
+
+
+def test_one_broker_is_never_asked_for_two_copies() -> None:
+    kafka = SERVICES["kafka"]["environment"]
+    copies = {key: value for key, value in kafka.items() if key.endswith(("_REPLICATION_FACTOR", "_MIN_ISR"))}
+    assert len(copies) == 5
+    assert set(copies.values()) == {"1"}
+
+
+def test_prometheus_scrapes_a_service_at_its_port_and_keeps_exemplars() -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    targets = [
+        target for job in config["scrape_configs"] for group in job["static_configs"] for target in group["targets"]
+    ]
+    assert targets
+    for target in targets:
+        host, port = target.split(":")
+        assert SERVICES[host]["environment"]["CALLGAUGE_HTTP_PORT"] == port == _last("EXPOSE")
+    assert "--enable-feature=exemplar-storage" in SERVICES["prometheus"]["command"]
+    mounts = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
+    assert mounts["./prometheus/prometheus.yml"] == "/etc/prometheus/prometheus.yml"
+    assert mounts["./prometheus/rules"] == "/etc/prometheus/rules"  # `rules/*.yml` beside the configuration
+
+
+def test_grafana_finds_its_data_source_and_its_dashboards() -> None:
+    mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text(encoding="utf-8"))["datasources"]
+    assert urlparse(source["url"]).hostname in SERVICES
+    (provider,) = yaml.safe_load((provisioning / "dashboards/callgauge.yml").read_text(encoding="utf-8"))["providers"]
+    assert provider["options"]["path"] == mounts["./grafana/dashboards"]
+    home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert str(home.parent) == mounts["./grafana/dashboards"]
+    assert (DEPLOY / "grafana" / "dashboards" / home.name).is_file()
+    assert SERVICES["grafana"]["environment"]["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"

@@ -1,0 +1,77 @@
+"""What integration tests get: the address of a real broker, and topics of their own on it."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import for_code
+
+from tests import kafka_broker
+from tests.required_tools import MISSING
+
+VISIBLE_SECONDS = 10
+
+
+@pytest.fixture(scope="session")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real broker as "host:port", the same for every test of the run, whatever xdist worker it is on."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # a worker's own folder is in the folder of the run
+    try:
+        with kafka_broker.shared(folder) as address:
+            yield address
+    except kafka_broker.NoBrokerError as error:
+        pytest.skip(f"{MISSING}{error}")
+
+
+@pytest.fixture
+async def topic_prefix(bootstrap: str) -> AsyncIterator[str]:
+    """How this test's topics, groups and transactional ids begin, so that tests can share a broker.
+
+    Topics that begin with it are deleted after the test: the broker may be a person's own.
+    """
+    prefix = f"t{uuid.uuid4().hex[:8]}."
+    yield prefix
+    async with _admin(bootstrap) as admin:
+        mine = [name for name in await admin.list_topics() if name.startswith(prefix)]
+        if mine:
+            await admin.delete_topics(mine)
+
+
+async def create_topics(bootstrap: str, topics: Mapping[str, int], configs: dict[str, str] | None = None) -> None:
+    """Makes topics, names to numbers of partitions, and returns when every partition has a leader.
+
+    Raises the broker's error, for example TopicAlreadyExistsError.
+    """
+    async with _admin(bootstrap) as admin, asyncio.timeout(VISIBLE_SECONDS):
+        wanted = [NewTopic(name, partitions, 1, topic_configs=configs or {}) for name, partitions in topics.items()]
+        response = await admin.create_topics(wanted)
+        for _, code, message in response.topic_errors:
+            if code:
+                raise for_code(code)(message)
+        while not all(  # noqa: ASYNC110 - the broker tells nobody when a leader is there: it has to be asked
+            _is_visible(topic, topics) for topic in await admin.describe_topics(list(topics))
+        ):
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def _admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
+def _is_visible(found: dict[str, Any], wanted: Mapping[str, int]) -> bool:
+    partitions = found["partitions"]
+    complete = len(partitions) == wanted[found["topic"]]
+    return not found["error_code"] and complete and all(partition["leader"] >= 0 for partition in partitions)

@@ -1,0 +1,98 @@
+"""Imports go one way: schemas, then engine and runtime side by side, then the shells, then streamer."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.source_tree import ROOT, imports, is_within, modules
+
+OURS = ("schemas", "consumers", "streamer", "tests", "deploy")
+
+# Pure computation only: nothing here reads a clock, a file, a random number or the network.
+ENGINE_MAY_IMPORT = (
+    *("__future__", "abc", "array", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "hashlib"),
+    *("heapq", "itertools", "json", "math", "operator", "re", "statistics", "string", "struct", "types", "typing"),
+    *("unicodedata", "zlib", "typing_extensions", "pydantic", "pydantic_core", "schemas", "consumers.engine"),
+)
+
+
+def _shells() -> list[str]:
+    folders = (path.name for path in (ROOT / "consumers").iterdir() if path.is_dir() and any(path.glob("*.py")))
+    return sorted(f"consumers.{name}" for name in folders if name not in {"engine", "runtime"})
+
+
+def _package(path: Path) -> str:
+    """What a module belongs to: schemas, consumers.engine, consumers.evaluator, ..., streamer."""
+    return ".".join(path.parts[:2]) if path.parts[0] == "consumers" and len(path.parts) > 2 else path.parts[0]
+
+
+def _may_import(package: str) -> tuple[str, ...]:
+    match package:
+        case "schemas" | "consumers":  # consumers/__init__.py is nobody's: it imports nothing
+            return ("schemas",) if package == "schemas" else ()
+        case "consumers.engine" | "consumers.runtime":
+            return ("schemas", package)
+        case "streamer":
+            return ("schemas", "consumers", "streamer")
+    return ("schemas", "consumers.engine", "consumers.runtime", package)
+
+
+def _offences(path: Path, tree: ast.Module) -> list[str]:
+    allowed = _may_import(_package(path))
+    return [
+        f"{path}:{line} imports {name}"
+        for line, name in imports(tree)
+        if any(is_within(name, top) for top in OURS) and not any(is_within(name, top) for top in allowed)
+    ]
+
+
+@pytest.mark.parametrize("folder", ["schemas", "consumers", "streamer"])
+def test_imports_go_one_way(folder: str) -> None:
+    assert [offence for path, tree in modules(folder).items() for offence in _offences(path, tree)] == []
+
+
+def test_the_engine_imports_only_pure_computation() -> None:
+    offences = [
+        f"{path}:{line} imports {name}"
+        for path, tree in modules("consumers/engine").items()
+        for line, name in imports(tree)
+        if not any(is_within(name, top) for top in ENGINE_MAY_IMPORT)
+    ]
+    assert offences == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("schemas/x.py", "import consumers.engine.x"),
+        ("schemas/x.py", "from streamer import cli"),
+        ("consumers/engine/x.py", "from consumers.runtime.kafka import client"),
+        ("consumers/engine/x.py", "from consumers import exporter"),
+        ("consumers/runtime/x.py", "from consumers.engine import call"),
+        ("consumers/exporter/x.py", "def f():\n    from consumers.evaluator import shell"),
+        ("consumers/exporter/x.py", "import streamer"),
+        ("consumers/x.py", "import schemas"),
+        ("streamer/x.py", "from tests import oracle"),
+    ],
+)
+def test_a_wrong_direction_is_seen(path: str, line: str) -> None:
+    assert len(_offences(Path(path), ast.parse(line))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("consumers/engine/x.py", "from schemas import wire"),
+        ("consumers/evaluator/x.py", "from consumers.engine import call\nfrom consumers.runtime import kafka"),
+        ("streamer/x.py", "from consumers.exporter import app"),
+    ],
+)
+def test_a_right_direction_is_accepted(path: str, line: str) -> None:
+    assert _offences(Path(path), ast.parse(line)) == []
+
+
+def test_the_standard_library_names_are_real() -> None:
+    tops = {name for name in ENGINE_MAY_IMPORT if not name.startswith(("typing_extensions", "pydantic", *OURS))}
+    assert tops <= sys.stdlib_module_names
