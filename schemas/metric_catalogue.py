@@ -67,7 +67,7 @@ _VERSION = Label("version", "the installed version")
 _CALL_OUTCOME = Label(
     "outcome",
     "why the call closed",
-    ("ended", "session_ended", "idle", "limit_duration", "limit_events", "limit_turns"),
+    ("ended", "session_ended", "idle", "limit_duration", "limit_events", "limit_turns", "limit_open_calls"),
 )
 _TOOL_OUTCOME = Label("outcome", "how the tool call ended", ("success", "error", "unanswered"))
 _EVENT_OUTCOME = Label(
@@ -84,7 +84,11 @@ _ANCHOR = Label(
 )
 _PIPELINE = Label("pipeline", "the kind of agent", ("cascade", "audio_llm", "s2s"))
 _BY = Label("by", "who spoke over the other", ("user", "assistant"))
-_UNMEASURED_REASON = Label("reason", "what was missing", ("no_user_speech", "no_assistant_speech", "no_speech_events"))
+_UNMEASURED_REASON = Label(
+    "reason",
+    "what was missing",
+    ("no_user_speech", "no_assistant_speech", "no_speech_events", "user_still_speaking", "withdrawn"),
+)
 _QUARANTINE_REASON = Label(
     "reason",
     "why the record can never be processed",
@@ -95,7 +99,7 @@ _QUARANTINE_REASON = Label(
 )  # fmt: skip
 _KIND = Label("kind", "the kind of score record", ("score", "fact", "closed"))
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
-_LIMIT = Label("limit", "the limit", ("duration", "events", "turns"))
+_LIMIT = Label("limit", "the limit", ("duration", "events", "turns", "open_calls"))
 _CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
 
 _WHO = (_AGENT, _TENANT, _ENVIRONMENT)

@@ -2,13 +2,14 @@
 
 import json
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Final
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
-from streamer.cli_options import ConfigOption, PathsArgument, error_console, say, settings_from, with_example
+from consumers.runtime.http import AddressInUseError
+from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
+from streamer.cli_options import PathsArgument, error_console, say, with_example
 from streamer.cli_service import DEMO_HELP, RUN_HELP, demo, run
 from streamer.cli_topics import SCHEMA_HELP, schema, topics_app
 from streamer.cli_traffic import REPLAY_HELP, SIMULATE_HELP, replay, simulate
@@ -18,6 +19,7 @@ from streamer.publisher import PublishError
 from streamer.recordings import RecordingError
 from streamer.settings import SettingsError
 from streamer.topic_admin import TopicsError
+from streamer.version import installed_version
 
 CONTEXT_HELP: Final = with_example(
     "Stream recorded calls through the engine, event by event, and print what it made of each: one line of JSON per "
@@ -26,7 +28,15 @@ CONTEXT_HELP: Final = with_example(
     "callgauge context records/1.1.2 --arrival 7",
 )
 
-FORESEEN: Final = (RecordingError, PublishError, TopicsError, EmbeddedBrokerError)
+FORESEEN: Final = (
+    AddressInUseError,
+    EmbeddedBrokerError,
+    KafkaUnreachableError,
+    PublishError,
+    RecordingError,
+    TopicsError,
+    TopicsUnfitError,
+)
 """Faults of the world that a person can mend: told in plain words, exit code 1."""
 
 _MOST_TOLD_PER_CALL: Final = 3
@@ -67,9 +77,7 @@ def context(
             "--arrival", metavar="SEED", help="Interleave the sources at random by this seed, each in its own order."
         ),
     ] = None,
-    config: ConfigOption = None,
 ) -> None:
-    settings = settings_from(config)
     console = error_console()
     # A bar beside results on the same screen would be torn apart by them.
     shows_progress = console.is_terminal and not sys.stdout.isatty()
@@ -83,7 +91,7 @@ def context(
             if events % _REFRESH_EVENTS == 0:
                 bar.update(task, description=f"{calls} calls, {events} events")
 
-        for result in contexts_of(paths, settings.limits, arrival_seed=arrival, on_event=count_event):
+        for result in contexts_of(paths, arrival_seed=arrival, on_event=count_event):
             calls += 1
             sys.stdout.write(json.dumps({"id": result.conversation_id, "context": result.context}) + "\n")
             _tell_refused(result)
@@ -98,14 +106,6 @@ def _tell_refused(result: CallContext) -> None:
         say(f"Call {result.conversation_id}: {more} more events left out.")
 
 
-def installed_version() -> str:
-    """The version of the installed distribution; of a tree that is not installed, `unknown`."""
-    try:
-        return version("callgauge")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 app.command(help=DEMO_HELP)(demo)
 app.command(help=RUN_HELP)(run)
 app.command(help=REPLAY_HELP)(replay)
@@ -118,7 +118,7 @@ app.command(help=SCHEMA_HELP)(schema)
 def main() -> None:
     """Runs a command; exit code 2 when it was asked for wrongly, 1 when it failed, with the reason in plain words."""
     try:
-        app()
+        app(prog_name="callgauge")
     except SettingsError as error:
         say(str(error))
         sys.exit(2)

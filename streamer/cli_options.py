@@ -16,18 +16,18 @@ ConfigOption = Annotated[
 ]
 BootstrapOption = Annotated[
     str | None,
-    typer.Option("--bootstrap", metavar="HOST:PORT", help="Kafka brokers [default: 127.0.0.1:9092 or as set]."),
+    typer.Option("--bootstrap", metavar="HOST:PORT", help="Kafka brokers (127.0.0.1:9092 unless set)."),
 ]
 PrefixOption = Annotated[
     str | None, typer.Option("--topic-prefix", metavar="TEXT", help="Put before every topic name as it is.")
 ]
 HttpPortOption = Annotated[
     int | None,
-    typer.Option("--http-port", metavar="N", help="Port of /metrics [default: 8080 or as set]; 0: a free one."),
+    typer.Option("--http-port", metavar="N", help="Port of /metrics (8080 unless set); 0 takes a free one."),
 ]
 PathsArgument = Annotated[
     list[Path],
-    typer.Argument(metavar="PATH...", help="EVA record directories, and wire-level .jsonl or .jsonl.gz files."),
+    typer.Argument(metavar="PATH", help="EVA record directories, and wire-level .jsonl or .jsonl.gz files."),
 ]
 
 

@@ -1,11 +1,99 @@
 """The commands that run roles: `run` and `demo`."""
 
-RUN_HELP = DEMO_HELP = "x"
+import asyncio
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from consumers.runtime.logs import configure_logging
+from consumers.runtime.stopping import first_of
+from streamer.cli_options import (
+    BootstrapOption,
+    ConfigOption,
+    HttpPortOption,
+    PrefixOption,
+    say,
+    settings_from,
+    with_example,
+)
+from streamer.demo import Demo
+from streamer.service import ROLE_NAMES, RoleName, Service
+from streamer.settings import Settings
+from streamer.signals import stop_on_signals
+
+RUN_HELP: Final = with_example(
+    "Run the roles in one process until Ctrl-C or SIGTERM: the evaluator rebuilds calls from their events and writes "
+    "scores, the exporter turns scores into metrics. Both are on /metrics; /healthz says whether they are well.\n\nEvery "
+    "setting is an environment variable too, CALLGAUGE_ and its name, or a line of a TOML file. The command line wins over "
+    "the environment, and that over the file.",
+    "callgauge run --bootstrap kafka:9092",
+    "CALLGAUGE_LIMITS__IDLE_MS=120000 callgauge run --roles evaluator",
+    "callgauge run --config callgauge.toml",
+)
+DEMO_HELP: Final = with_example(
+    "Show callgauge at work, with nothing to set up: a broker inside the process, simulated calls in real time, every "
+    "role, and a table of the running calls. Ctrl-C ends it.\n\nNothing is kept.",
+    "callgauge demo",
+    "callgauge demo --calls 12 --seconds 60 --http-port 0",
+)
+
+DEMO_SEED: Final = 9
 
 
-def run() -> None:
-    pass
+def _roles(text: str) -> tuple[RoleName, ...]:
+    names = [name.strip() for name in text.split(",")]
+    roles = tuple(role for role in ROLE_NAMES if role in names)
+    if unknown := [name for name in names if name not in ROLE_NAMES]:
+        raise typer.BadParameter(f"{unknown[0]!r} is no role: give one or more of {','.join(ROLE_NAMES)}.")
+    return roles
 
 
-def demo() -> None:
-    pass
+def run(
+    *,
+    roles: Annotated[
+        str, typer.Option("--roles", metavar="NAMES", help="Which roles, separated by commas.")
+    ] = ",".join(ROLE_NAMES),
+    http_port: HttpPortOption = None,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    chosen = _roles(roles)
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
+    configure_logging(settings.log_format, settings.log_level)
+    asyncio.run(_run(settings, chosen))
+
+
+async def _run(settings: Settings, roles: tuple[RoleName, ...]) -> None:
+    async def announce(service: Service) -> None:
+        await service.ready.wait()
+        say(f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: {service.metrics_url}")
+
+    with stop_on_signals() as stop:
+        service = Service(settings, settings.kafka, roles)
+        announcing = asyncio.create_task(announce(service))
+        try:
+            await first_of(stop.wait(), service.run())
+        finally:
+            announcing.cancel()
+
+
+def demo(
+    *,
+    http_port: HttpPortOption = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", metavar="N", min=0.1, help="End after this long; else with Ctrl-C.")
+    ] = None,
+    calls: Annotated[int, typer.Option("--calls", metavar="N", min=1, max=200, help="Calls at the same time.")] = 6,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Decides the calls.")] = DEMO_SEED,
+    config: ConfigOption = None,
+) -> None:
+    settings = settings_from(config, http_port=http_port)
+    asyncio.run(_demo(settings, Console(highlight=False), seconds, calls, seed))
+
+
+async def _demo(settings: Settings, console: Console, seconds: float | None, calls: int, seed: int) -> None:
+    configure_logging(settings.log_format, "warning")
+    with stop_on_signals() as stop:
+        await first_of(stop.wait(), Demo(settings, console, concurrent_calls=calls, seed=seed).run(seconds))

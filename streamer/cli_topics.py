@@ -21,8 +21,8 @@ TOPICS_HELP: Final = with_example(
 )
 CREATE_HELP: Final = with_example(
     "Make the topics that are not there yet. Existing ones are left as they are.\n\nAll get the same number of "
-    "partitions, so that everything about a call has one partition number. Changing it later breaks that for calls that "
-    "run then: be generous.",
+    "partitions, so that everything about a call has one partition number. Changing it later breaks that for calls "
+    "that run then: be generous.",
     "callgauge topics create --partitions 24 --replication-factor 3",
 )
 CHECK_HELP: Final = with_example(
@@ -36,8 +36,8 @@ SCHEMA_HELP: Final = with_example(
     "callgauge schema score > score.schema.json",
 )
 
-_PLAIN_COLUMNS: Final = 200
-"""Width of a table that goes into a file or a pipe, wide enough that no cell is broken."""
+_WIDE_COLUMNS: Final = 180
+"""Width at which no cell of the topic table is broken: what a file or a pipe gets."""
 
 topics_app = typer.Typer(help=TOPICS_HELP, invoke_without_command=True)
 
@@ -46,19 +46,18 @@ topics_app = typer.Typer(help=TOPICS_HELP, invoke_without_command=True)
 def _topics(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
-    table = _table("topic", "for", "key", "value", "partitions", "cleanup", "kept", "what")
+    console = _console()
+    if console.width < _WIDE_COLUMNS:
+        for topic in TOPICS:
+            console.print(f"[bold]{topic.name}[/bold]: {topic.direction}, {topic.what}.")
+            console.print(
+                f"    Key {topic.key}, value {topic.value}, partitions {topic.partitions}, kept {_kept(topic)}."
+            )
+        return
+    table = _table("topic", "for", "key", "value", "partitions", "kept", "what")
     for topic in TOPICS:
-        table.add_row(
-            topic.name,
-            topic.direction,
-            topic.key,
-            topic.value,
-            topic.partitions,
-            topic.cleanup_policy,
-            _kept(topic),
-            topic.what,
-        )
-    _print(table)
+        table.add_row(topic.name, topic.direction, topic.key, topic.value, topic.partitions, _kept(topic), topic.what)
+    console.print(table)
 
 
 @topics_app.command(help=CREATE_HELP)
@@ -74,24 +73,20 @@ def create(
     config: ConfigOption = None,
 ) -> None:
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    made = asyncio.run(
-        create_topics(
-            settings.bootstrap, settings.topic_prefix, partitions=partitions, replication_factor=replication_factor
-        )
-    )
+    made = asyncio.run(create_topics(settings.kafka, partitions=partitions, replication_factor=replication_factor))
     for name, is_new in made.items():
         typer.echo(f"{name}: {'made' if is_new else 'was there'}")
-    _report(asyncio.run(topic_states(settings.bootstrap, settings.topic_prefix)))
+    _report(asyncio.run(topic_states(settings.kafka)))
 
 
 @topics_app.command(help=CHECK_HELP)
 def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, config: ConfigOption = None) -> None:
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    states = asyncio.run(topic_states(settings.bootstrap, settings.topic_prefix))
+    states = asyncio.run(topic_states(settings.kafka))
     table = _table("topic", "partitions", "state")
     for state in states:
         table.add_row(state.name, "-" if state.partitions is None else str(state.partitions), state.problem or "ok")
-    _print(table)
+    _console().print(table)
     _report(states)
 
 
@@ -115,6 +110,8 @@ def _report(states: tuple[TopicState, ...]) -> None:
 
 
 def _kept(topic: Topic) -> str:
+    if topic.cleanup_policy == "compact":
+        return "newest of each key"
     return "for ever" if topic.retention_ms < 0 else f"{topic.retention_ms // DAY_MS} days"
 
 
@@ -125,6 +122,6 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _print(table: Table) -> None:
+def _console() -> Console:
     console = Console(highlight=False)
-    console.print(table, width=None if console.is_terminal else _PLAIN_COLUMNS, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE_COLUMNS)

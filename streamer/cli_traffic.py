@@ -11,6 +11,8 @@ from typing import Annotated, Final
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from consumers.runtime.kafka import partition_counts
+from consumers.runtime.stopping import first_of
 from schemas.codec import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.cli_options import (
@@ -27,9 +29,8 @@ from streamer.playback import SOURCES, PlayedCall
 from streamer.publisher import MAX_OPEN_CALLS, EventPublisher, PlayProgress, play
 from streamer.replay import ReplayPlan, amount_of, calls_to_play
 from streamer.settings import Settings
+from streamer.signals import over_after, stop_on_signals
 from streamer.simulator import simulated_traffic
-from streamer.stopping import until_stopped
-from streamer.topic_admin import require_topics
 
 REPLAY_HELP: Final = with_example(
     "Play recorded calls onto the topics as if they happened now.\n\nEvery call gets a conversation id of its own and "
@@ -167,20 +168,15 @@ async def _publish(
             show(progress)
 
     async def work() -> None:
-        await require_topics(
-            settings.bootstrap, settings.topic_prefix, {TOPIC_BY_SOURCE[InputSource(s)] for s in SOURCES}
-        )
+        await partition_counts(settings.kafka, [TOPIC_BY_SOURCE[InputSource(source)] for source in SOURCES])
         publisher = EventPublisher(settings.bootstrap, ce_source=ce_source, topic_prefix=settings.topic_prefix)
         async with publisher:
-            # Time is over by a timeout only while playing: closing has its own deadline.
-            try:
-                async with asyncio.timeout(seconds):
-                    await play(calls(), publisher, speed=speed, on_progress=on_progress, max_open_calls=max_open_calls)
-            except TimeoutError:
-                if seconds is None:
-                    raise
+            playing = play(calls(), publisher, speed=speed, on_progress=on_progress, max_open_calls=max_open_calls)
+            await first_of(over_after(seconds), playing)  # closing the publisher has a deadline of its own
 
-    completed = await until_stopped(work())
+    with stop_on_signals() as stop:
+        await first_of(stop.wait(), work())
+        completed = not stop.is_set()
     show(latest)
     return completed, latest
 

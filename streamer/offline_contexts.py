@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
-from consumers.engine.offline import context_of
+from consumers.engine.offline import NO_LIMITS, context_of
 from schemas.codec import InputSource
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.playback import WireEvent, in_random_order, in_time_order
-from streamer.recordings import RecordedCall, read_recordings
+from streamer.recordings import MAX_DOCUMENT_BYTES, RecordedCall, read_recordings
+
+_INTAKE_LIMITS: Final[Limits] = NO_LIMITS.model_copy(update={"max_record_bytes": MAX_DOCUMENT_BYTES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class CallContext:
     refused: tuple[QuarantineRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _FiledRecord:
     """An event of a recording in the shape of a Kafka record, so that it passes the same checks."""
 
@@ -45,38 +47,32 @@ class _FiledRecord:
 
 
 def contexts_of(
-    paths: Sequence[Path],
-    limits: Limits,
-    *,
-    arrival_seed: int | None = None,
-    on_event: Callable[[], None] | None = None,
+    paths: Sequence[Path], *, arrival_seed: int | None = None, on_event: Callable[[], None] | None = None
 ) -> Iterator[CallContext]:
     """Streams each recorded call through the engine, event by event, and gives its context at the end of the call.
 
+    A recording is complete, so none of the engine's limits applies to it.
+
     Args:
         paths: Record directories and wire-level files, read in this order.
-        limits: The engine's bounds, but for the distance of an event's time from the broker's: there is no broker.
         arrival_seed: Decides in which order events of different sources arrive; None is by their times.
         on_event: Called after each event.
 
     Raises:
         RecordingError: A path or a line cannot be read.
     """
-    timeless = limits.model_copy(update={"max_event_time_skew_ms": 0})
     for path in paths:
         for call in read_recordings(path):
-            yield _context(call, timeless, arrival_seed, on_event)
+            yield _context(call, arrival_seed, on_event)
 
 
-def _context(
-    call: RecordedCall, limits: Limits, arrival_seed: int | None, on_event: Callable[[], None] | None
-) -> CallContext:
+def _context(call: RecordedCall, arrival_seed: int | None, on_event: Callable[[], None] | None) -> CallContext:
     events = in_time_order(call) if arrival_seed is None else in_random_order(call, arrival_seed)
     refused: list[QuarantineRecord] = []
 
     def arrivals() -> Iterator[Arrival]:
         for source, record in _records(call.conversation_id, events):
-            match admit(source, record, limits):
+            match admit(source, record, _INTAKE_LIMITS):
                 case QuarantineRecord() as refusal:
                     refused.append(refusal)
                 case arrival:
@@ -84,7 +80,7 @@ def _context(
             if on_event is not None:
                 on_event()
 
-    context = context_of(arrivals(), call.pipeline_type, call.conversation_ended_reason, limits)
+    context = context_of(arrivals(), call.pipeline_type, call.conversation_ended_reason)
     return CallContext(call.conversation_id, context, tuple(refused))
 
 

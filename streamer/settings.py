@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -23,6 +23,9 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as UnreadableSettingError
 
 from consumers.engine.limits import Limits
+from consumers.runtime.http import HttpSettings
+from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.logs import LogFormat, LogLevel
 
 ENV_PREFIX: Final = "CALLGAUGE_"
 CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
@@ -95,10 +98,19 @@ class Settings(BaseSettings):
         "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
     )
     http_port: int = Field(8080, ge=0, le=_MAX_PORT, description="port of /metrics, 0 to 65535; 0 takes a free one")
-    log_format: Literal["text", "json"] = Field(
-        "text", description="log lines for people (text) or for machines (json)"
-    )
+    log_format: LogFormat = Field("console", description="log lines for people (console) or for machines (json)")
+    log_level: LogLevel = Field("info", description="least level of our own log lines; libraries' start at warning")
     limits: LimitSettings = Field(LimitSettings(), description="bounds of the engine, each with its unit in its name")
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """Where Kafka is."""
+        return KafkaSettings(bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix)
+
+    @property
+    def http(self) -> HttpSettings:
+        """Where /metrics is served."""
+        return HttpSettings(host=self.http_host, port=self.http_port)
 
 
 def load_settings(

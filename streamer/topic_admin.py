@@ -1,20 +1,21 @@
 """Makes and checks the topics of the topic table on a broker."""
 
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
+from consumers.runtime.kafka import KafkaSettings
 from schemas.topics import TOPICS, Topic
 
 REQUEST_TIMEOUT_MS: Final = 10_000
 
 
 class TopicsError(Exception):
-    """The broker cannot be asked, or refused what was asked; the message says what to do."""
+    """The broker refused to make a topic; a person must change what was asked for, or the rights of the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,13 @@ class TopicState:
     problem: str | None
 
 
-async def create_topics(
-    bootstrap_servers: str, prefix: str, *, partitions: int, replication_factor: int
-) -> dict[str, bool]:
+async def create_topics(kafka: KafkaSettings, *, partitions: int, replication_factor: int) -> dict[str, bool]:
     """Makes every topic of the table that is not there yet; those that exist are left as they are.
 
     Input topics take the broker's time: idleness and dead air are judged by one clock, not by each producer's.
 
     Args:
-        bootstrap_servers: `host:port`, several separated by commas.
-        prefix: Put before each name.
+        kafka: Where, and what is put before each name.
         partitions: Of every topic, so that a call is on the same number everywhere.
         replication_factor: How many brokers hold each record.
 
@@ -51,15 +49,16 @@ async def create_topics(
         For each full name whether it was made now.
 
     Raises:
-        TopicsError: No broker answers, or it refused one of them.
+        KafkaUnreachableError: No broker answers.
+        TopicsError: It refused one of them; those before it are made.
     """
-    async with _admin(bootstrap_servers) as admin:
+    async with _admin(kafka) as admin:
         made: dict[str, bool] = {}
         for topic in TOPICS:
             configs = {"cleanup.policy": topic.cleanup_policy, "retention.ms": str(topic.retention_ms)}
             if topic.direction == "input":
                 configs["message.timestamp.type"] = "LogAppendTime"
-            name = prefix + topic.name
+            name = kafka.topic(topic.name)
             new = NewTopic(name, partitions, replication_factor, topic_configs=configs)
             answer = await admin.create_topics([new], timeout_ms=REQUEST_TIMEOUT_MS)
             (_, code, *text) = answer.topic_errors[0]
@@ -75,68 +74,49 @@ async def create_topics(
         return made
 
 
-async def topic_states(bootstrap_servers: str, prefix: str) -> tuple[TopicState, ...]:
+async def topic_states(kafka: KafkaSettings) -> tuple[TopicState, ...]:
     """Every topic of the table as it is on the broker: whether it exists and has the right number of partitions.
 
     Raises:
-        TopicsError: No broker answers.
+        KafkaUnreachableError: No broker answers.
     """
-    async with _admin(bootstrap_servers) as admin:
+    async with _admin(kafka) as admin:
         described = await admin.describe_topics()
     partitions: dict[str, int] = {}
     for entry in described:
         if not entry["error_code"]:
             partitions[entry["topic"]] = len(entry["partitions"])
-    return judged(partitions, prefix)
+    return judged(partitions, kafka)
 
 
-async def require_topics(bootstrap_servers: str, prefix: str, names: Collection[str]) -> None:
-    """Makes sure that topics can be used before anything is started.
-
-    Args:
-        bootstrap_servers: `host:port`, several separated by commas.
-        prefix: Put before each name.
-        names: Which topics of the table are needed.
-
-    Raises:
-        TopicsError: No broker answers, or one of them is missing or has a wrong number of partitions.
-    """
-    states = await topic_states(bootstrap_servers, prefix)
-    faults = [f"{state.name} {state.problem}" for state in states if state.problem and state.topic.name in names]
-    if faults:
-        raise TopicsError(
-            f"Topics at {bootstrap_servers} are not as they must be: {'; '.join(faults)}.\n"
-            "  Nothing was started. Missing ones are made by `callgauge topics create`; all are shown by "
-            "`callgauge topics check`."
-        )
-
-
-def judged(partitions_by_name: Mapping[str, int], prefix: str) -> tuple[TopicState, ...]:
+def judged(partitions_by_name: Mapping[str, int], kafka: KafkaSettings) -> tuple[TopicState, ...]:
     """What is wrong with each topic, given how many partitions the existing ones have."""
-    needed = next((partitions_by_name[prefix + t.name] for t in TOPICS if prefix + t.name in partitions_by_name), None)
+    first = kafka.topic(TOPICS[0].name)
+    needed = partitions_by_name.get(first)
     states = []
     for topic in TOPICS:
-        name = prefix + topic.name
+        name = kafka.topic(topic.name)
         partitions = partitions_by_name.get(name)
         problem = None
         if partitions is None:
             problem = "does not exist"
-        elif topic.partitions == "same as the inputs" and partitions != needed:
-            problem = f"needs {needed} partitions as {prefix}{TOPICS[0].name} has"
+        elif topic.partitions == "same as the inputs" and needed is not None and partitions != needed:
+            problem = f"has {partitions} partitions, not {needed} as {first}"
         states.append(TopicState(topic, name, partitions, problem))
     return tuple(states)
 
 
 @contextlib.asynccontextmanager
-async def _admin(bootstrap_servers: str) -> AsyncIterator[Any]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers, request_timeout_ms=REQUEST_TIMEOUT_MS)
+async def _admin(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(
+        bootstrap_servers=kafka.bootstrap_servers,
+        client_id=f"{kafka.client_id}-topics",
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+    )
     try:
         await admin.start()
         yield admin
     except (TimeoutError, KafkaError) as error:
-        raise TopicsError(
-            f"The broker at {bootstrap_servers} could not be asked about topics: {error}\n"
-            "  Check that it runs at this address (--bootstrap or CALLGAUGE_BOOTSTRAP)."
-        ) from error
+        raise kafka.unreachable(error) from error
     finally:
         await admin.close()

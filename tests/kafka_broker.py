@@ -111,7 +111,10 @@ def running() -> Iterator[str]:
                     yield address
                     return
         errors.seek(0)
-        raise (NoBrokerError if keeper.returncode == NOTHING_TO_RUN else BrokerStartError)(errors.read().strip())
+        message = errors.read().strip()
+        if keeper.returncode == NOTHING_TO_RUN:
+            raise NoBrokerError(message.splitlines()[-1])  # apt may have said something before
+        raise BrokerStartError(message)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,14 +87,16 @@ def names(tools: tuple[Tool, ...]) -> str:
 
 
 def _install(packages: list[str]) -> None:
-    print(f"Installing {' '.join(packages)} with apt-get, which the tests need.", flush=True)
+    # Standard error: a process that starts a broker reads the address from standard output.
+    print(f"Installing {' '.join(packages)} with apt-get, which the tests need.", file=sys.stderr, flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["install", "--yes", "--quiet", "--no-install-recommends", *packages]
     with _no_services():
         for arguments in (["update", "--quiet"], install):
             done = subprocess.run(["apt-get", *arguments], env=environment, capture_output=True, text=True)
             if done.returncode != 0:
-                print(f"apt-get {arguments[0]} failed:", *done.stderr.strip().splitlines()[-3:], sep="\n  ", flush=True)
+                last = done.stderr.strip().splitlines()[-3:]
+                print(f"apt-get {arguments[0]} failed:", *last, sep="\n  ", file=sys.stderr, flush=True)
                 return
 
 

@@ -33,7 +33,6 @@ from schemas.simulator_events import (
     ConnectionState,
     UserSpeech,
 )
-from schemas.topics import TOPIC_BY_SOURCE
 
 MAX_PRODUCERS = 16
 """Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
@@ -45,16 +44,18 @@ class Call:
     def __init__(self, first: Arrival, limits: Limits, code_version: str) -> None:
         self.conversation_id = first.conversation_id
         self.history = EvaHistory()
+        self._text_stream = self.history.text_stream
         self.ended_reason: str | None = None
         self.events = 0
         self.first_offsets: dict[InputSource, int] = {}
         self.is_closed = False
+        self.wakeup_ms: int | None = None
         self.last_broker_ms = first.broker_time_ms
         self._limits = limits
         self._book = RecordBook(first.conversation_id, code_version)
-        self._live = LiveSide(self.history, self._book, limits)
+        self._offsets = self._book.offsets
+        self.live = LiveSide(self.history, self._book, limits)
         self._seen: dict[str, SeenEvents] = {}
-        self._offsets: dict[InputSource, int] = {}
         self._first_broker_ms = first.broker_time_ms
         self._close_at_ms: int | None = None
         self._close_reason = CloseReason.ENDED
@@ -62,7 +63,7 @@ class Call:
     @property
     def replayed_elements(self) -> int:
         """Elements folded again because something came late."""
-        return self.history.timeline.replayed_elements + self._live.replayed_elements
+        return self.history.timeline.replayed_elements + self.live.replayed_elements
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Fold one record.
@@ -73,27 +74,31 @@ class Call:
         source = arrival.source
         event = arrival.event
         broker_ms = arrival.broker_time_ms
-        self._offsets[source] = arrival.offset
-        if source not in self.first_offsets:
+        offsets = self._offsets
+        if source not in offsets:
             self.first_offsets[source] = arrival.offset
+        offsets[source] = arrival.offset
         if broker_ms > self.last_broker_ms:
             self.last_broker_ms = broker_ms
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._is_repeat(arrival):
             return "repeated"
         self.events += 1
-        outcome = "unknown" if type(event) is UnrecognizedEvent else "folded"
-        if event.timestamp is not None:
-            time_ms = int(event.timestamp)
-            live = self._live
+        event_type = type(event)
+        outcome = "unknown" if event_type is UnrecognizedEvent else "folded"
+        timestamp = event.timestamp
+        if timestamp is not None:
+            time_ms = int(timestamp)
+            live = self.live
             if live.note_time(source, time_ms, broker_ms):
-                outcome = "late"
+                outcome = "late" if outcome == "folded" else outcome
                 out.append(Count("callgauge_late_events_total", (source.value,)))
-            handler = _HANDLERS.get(type(event))
+            handler = _HANDLERS.get(event_type)
             if handler is not None:
                 handler(self, event, time_ms, out)
-            self._book.offsets = self._offsets
+            elif event_type is UnrecognizedEvent:
+                self._on_unrecognized(source, time_ms)
             live.refresh(time_ms, broker_ms, out)
-            if live.turns.highest_turn > self._limits.max_turns_per_call:
+            if out and live.turns.highest_turn > self._limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", out)
         if event.__pydantic_extra__ and outcome != "unknown":
             out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
@@ -103,7 +108,7 @@ class Call:
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time has reached `now_ms`: dead air, closing."""
-        self._live.reached(now_ms, out)
+        self.live.reached(now_ms, out)
         limits = self._limits
         if self._close_at_ms is not None and now_ms >= self._close_at_ms:
             self.close(self._close_reason, now_ms, out)
@@ -116,15 +121,16 @@ class Call:
         """Broker time of the next thing that can happen to this call by silence."""
         limits = self._limits
         due_ms = min(self.last_broker_ms + limits.idle_ms, self._first_broker_ms + limits.max_call_duration_ms)
-        for other_ms in (self._close_at_ms, self._live.silence.due_at_ms):
+        for other_ms in (self._close_at_ms, self.live.silence.due_at_ms):
             if other_ms is not None and other_ms < due_ms:
                 due_ms = other_ms
         return due_ms
 
-    def takes_wakeup_request(self) -> bool:
-        """Whether the next wake-up may have moved closer since this was last asked."""
-        needs, self._live.needs_wakeup = self._live.needs_wakeup, False
-        return needs
+    def release(self) -> None:
+        """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
+        self.history.release()
+        self.__dict__.pop("_text_stream")
+        self.__dict__.pop("live")
 
     def context(self) -> MetricContext:
         """EVA's context of the call so far, core and tail."""
@@ -134,13 +140,13 @@ class Call:
         """Final scores and, last, the `closed` fact, as one effect."""
         self.is_closed = True
         self._book.caused_at_ms = now_ms
-        self._live.announce(out)
+        self.live.announce(out)
         last_ms = self.history.last_time_ms()
-        records = self._live.final_records(last_ms)
+        records = self.live.final_records(last_ms)
         closed = self._book.record(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, self.ended_reason), event_time_ms=last_ms,
-            reason=reason, ended_reason=self.ended_reason, turns=self._live.turns.highest_turn, events=self.events,
-            through={TOPIC_BY_SOURCE[source]: offset for source, offset in self._offsets.items()},
+            reason=reason, ended_reason=self.ended_reason, turns=self.live.turns.highest_turn, events=self.events,
+            through=self._book.offsets_by_topic(),
         )  # fmt: skip
         out.append(CloseCall(self.conversation_id, tuple(records) if closed is None else (*records, closed)))
 
@@ -170,12 +176,12 @@ class Call:
         if self._close_at_ms is None:
             self._close_at_ms = self.last_broker_ms + self._limits.closing_grace_ms
             self._close_reason = reason
-            self._live.needs_wakeup = True
+            self.live.needs_wakeup = True
 
     # One handler for each kind of event; the table below finds it by the event's type.
 
     def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
-        self.history.text_stream.speech(event.timestamp, event.data.frame)
+        self._text_stream.speech(event.timestamp, event.data.frame)
 
     def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.response(event.timestamp, event.data.frame)
@@ -184,17 +190,17 @@ class Call:
         self.history.text_stream.marker(event.type, event.timestamp)
 
     def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
-        self._live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
+        self.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
 
     def _on_speech_event(self, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
         moment = MOMENT_BY_KIND.get(event.data.kind)
         if moment is not None:
-            self._live.moment(moment, event.data.timestamp)
+            self.live.moment(moment, event.data.timestamp)
 
     def _on_audio(self, event: AudioEvent, time_ms: int, _out: list[Effect]) -> None:
         is_user, is_start = event.user in USER_ROLES, event.event_type == "audio_start"
         self.history.simulator(_AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
-        self._live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
+        self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)
@@ -213,7 +219,7 @@ class Call:
 
     def _on_audit_user(self, event: AuditUser, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit_user(time_ms, event.value, event.turn_id)
-        self._live.user_text(time_ms)
+        self.live.user_text(time_ms)
 
     def _on_audit_assistant(self, event: AuditAssistant, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(Kind.AUDIT_ASSISTANT, time_ms, event.value)
@@ -227,31 +233,30 @@ class Call:
     def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.parameters)
         self.history.audit(Kind.TOOL_CALL, time_ms, use)
-        self._live.tool_called(use, time_ms)
+        self.live.tool_called(use, time_ms)
 
     def _on_tool_response(self, event: AuditToolResponse, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.response)
         self.history.audit(Kind.TOOL_RESPONSE, time_ms, use)
-        self._live.tool_answered(use, time_ms)
+        self.live.tool_answered(use, time_ms)
 
-    def _on_unrecognized(self, event: UnrecognizedEvent, time_ms: int, _out: list[Effect]) -> None:
-        if event.message_type is not None:
+    def _on_unrecognized(self, source: InputSource, time_ms: int) -> None:
+        if source is InputSource.AUDIT:
             self.history.audit(None, time_ms, None)
-        elif event.event_type is not None:
+        elif source is InputSource.ELEVENLABS:
             self.history.simulator(None, time_ms, None)
 
     def _on_call_started(self, event: CallStarted, _time_ms: int, out: list[Effect]) -> None:
         known = self._book.labels
         if event.pipeline_type is not None:
             self.history.set_pipeline_type(event.pipeline_type)
-        self._book.offsets = self._offsets
         labels = CallLabels(
             agent=event.agent or known.agent,
             tenant=event.tenant or known.tenant,
             environment=event.environment or known.environment,
             pipeline_type=self.history.pipeline_type,
         )
-        self._live.set_labels(labels, self.last_broker_ms, out)
+        self.live.set_labels(labels, self.last_broker_ms, out)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
         if event.reason is not None:
@@ -285,7 +290,6 @@ _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     AuditLlmCall: Call._on_llm_call,
     AuditToolCall: Call._on_tool_call,
     AuditToolResponse: Call._on_tool_response,
-    UnrecognizedEvent: Call._on_unrecognized,
     CallStarted: Call._on_call_started,
     CallEnded: Call._on_call_ended,
     UserTextUpdated: Call._on_user_text_updated,

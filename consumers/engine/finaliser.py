@@ -111,7 +111,7 @@ class _Finaliser:
             num_assistant_turns=num_assistant_turns,
             num_user_turns=num_user_turns,
             num_tool_calls=len(calls),
-            tool_called=[use["tool_name"].lower() for use in calls],
+            tool_called=[str(use["tool_name"]).lower() for use in calls],
             tool_params=calls,
             tool_responses=responses,
             conversation_trace=trace,

@@ -125,6 +125,11 @@ class EvaHistory:
         if group.key is not None and self.pipeline_type is not PipelineType.S2S:
             self.timeline.reread(group.key)
 
+    def release(self) -> None:
+        """Cut the cycle with the text stream."""
+        self.listener = None
+        del self.text_stream
+
     def session_end_s(self) -> float:
         """Where sound without an end stops (E1): the session's end, else the last event."""
         return (self.machine.session_ended_ms or self.last_time_ms() or 0) / 1000

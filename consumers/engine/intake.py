@@ -29,13 +29,33 @@ class Arrival:
 class BrokerRecord(Protocol):
     """A record as aiokafka hands it over; `timestamp` in ms is the broker's or the producer's, as the topic is set up."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+
+    @property
+    def partition(self) -> int:
+        """Partition number."""
+
+    @property
+    def offset(self) -> int:
+        """Place in the partition."""
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The conversation id."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The event."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """The envelope."""
 
 
 def admit(source: InputSource, record: BrokerRecord, limits: Limits) -> Arrival | QuarantineRecord:
@@ -75,14 +95,13 @@ def admit(source: InputSource, record: BrokerRecord, limits: Limits) -> Arrival 
                         "Compare with `callgauge schema`, mend the producer, then put the record back.")  # fmt: skip
     skew_ms = limits.max_event_time_skew_ms
     broker_time_ms: int = record.timestamp
-    if skew_ms:
-        time_ms = getattr(event, "timestamp", None)
-        if time_ms is not None and not -skew_ms <= time_ms - broker_time_ms <= skew_ms:
-            return _refused(
-                record, RefusalReason.TIME_OUT_OF_BOUNDS, "the event's time is far from the broker's",
-                f"expected within {skew_ms} ms of {broker_time_ms}, saw {time_ms} (milliseconds since 1970)",
-                "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are.",
-            )  # fmt: skip
+    time_ms = event.timestamp
+    if skew_ms and time_ms is not None and not -skew_ms <= time_ms - broker_time_ms <= skew_ms:
+        return _refused(
+            record, RefusalReason.TIME_OUT_OF_BOUNDS, "the event's time is far from the broker's",
+            f"expected within {skew_ms} ms of {broker_time_ms}, saw {time_ms} (milliseconds since 1970)",
+            "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are.",
+        )  # fmt: skip
     return Arrival(source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope)
 
 

@@ -16,7 +16,7 @@ class Limits(BaseModel):
     max_event_time_skew_ms: int = Field(
         24 * 3_600_000,
         ge=0,
-        description="How far an event's own time may lie from the broker's, in ms. A day forgives a wrong time zone; 0 switches the check off.",
+        description="How far an event's time may lie from the broker's, in ms: a day forgives a wrong time zone; 0 = no check.",
     )
     max_events_per_call: int = Field(
         50_000, gt=0, description="Events of one call. An hour has about 9,000; more is a loop in the producer."

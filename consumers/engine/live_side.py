@@ -58,7 +58,8 @@ class LiveSide:
         watermarks = self._watermarks
         own_ms = watermarks.get(source)
         if own_ms is not None and time_ms >= own_ms:
-            watermarks[source] = time_ms
+            if time_ms > own_ms:
+                watermarks[source] = time_ms
             return False
         low_ms = min(watermarks.values(), default=time_ms)
         if own_ms is None:
@@ -129,20 +130,21 @@ class LiveSide:
 
     def refresh(self, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """Publish what changed, and settle turns that every stream has passed."""
-        touched = self._history.machine.touched if self._speaking is None else self._speaking.machine.touched
-        if touched:
+        machine = self._history.machine if self._speaking is None else self._speaking.machine
+        if machine.touched:
             self._book.caused_at_ms = broker_ms
-            current = self._history.machine.turn if self._speaking is None else self._speaking.machine.turn
-            records = self.turns.update(touched, self._views(touched), current, time_ms)
-            touched.clear()
-            self._publish(records, out)
-            self._plan_settling()
+            records = self.turns.update(machine.touched, self._views(machine.touched), machine.turn, time_ms)
+            machine.touched.clear()
+            if records:
+                self._publish(records, out)
+                self._plan_settling()
         settle_at_ms = self._settle_at_ms
         if settle_at_ms is not None and time_ms >= settle_at_ms:
-            self._book.caused_at_ms = broker_ms
-            passed_ms = min(self._watermarks.values()) - self._limits.allowed_lateness_ms
-            self._publish(self.turns.settle(passed_ms), out)
-            self._plan_settling()
+            low_ms = min(self._watermarks.values())
+            if low_ms >= settle_at_ms:
+                self._book.caused_at_ms = broker_ms
+                self._publish(self.turns.settle(low_ms - self._limits.allowed_lateness_ms), out)
+                self._plan_settling()
         if self._found:
             self._book.caused_at_ms = broker_ms
             self._declare_dead_air(out)

@@ -8,6 +8,7 @@ from consumers.engine.turn_view import TurnView, unmeasured_reason, voice_to_voi
 from schemas.scores import (
     AnyScoreRecord,
     InterruptionFact,
+    NotApplicable,
     Scored,
     ToolOutcome,
     ToolUseFact,
@@ -19,6 +20,7 @@ from schemas.scores import (
 )
 
 LATENCY = "voice_to_voice_latency_ms"
+_NEVER = 1 << 62  # the turn of a response that has not come
 
 
 class LiveTurns:
@@ -30,6 +32,9 @@ class LiveTurns:
         self._left_at_ms: dict[int, int] = {}
         self._settled: set[int] = set()
         self._current = 0
+        self._highest = 0
+        self._tool_indexes: dict[int, set[int]] = {}
+        self._tool_spans: list[tuple[int, int]] = []
 
     @property
     def turns(self) -> set[int]:
@@ -39,7 +44,7 @@ class LiveTurns:
     @property
     def highest_turn(self) -> int:
         """Largest turn number seen; 0 before the first turn."""
-        return max(self._views, default=0)
+        return self._highest
 
     @property
     def unsettled_since_ms(self) -> int | None:
@@ -60,7 +65,7 @@ class LiveTurns:
         has_moved = current != self._current
         self._current = current
         records: list[AnyScoreRecord | None] = []
-        tools_changed = False
+        first_tool_turn: int | None = None
         for turn in sorted(touched):
             view = views.get(turn)
             old = self._views.get(turn)
@@ -70,16 +75,21 @@ class LiveTurns:
                     self._left_at_ms.pop(turn, None)
                     self._settled.discard(turn)
                     records += self._withdrawn(turn, time_ms)
-                    tools_changed = tools_changed or bool(old.tools)
+                    if old.tools and first_tool_turn is None:
+                        first_tool_turn = turn
+                    if turn == self._highest:
+                        self._highest = max(self._views, default=0)
                 continue
             if view == old and not has_moved:
                 continue
             self._views[turn] = view
-            tools_changed = tools_changed or view.tools != (old.tools if old is not None else ())
+            self._highest = max(self._highest, turn)
+            if first_tool_turn is None and view.tools != (old.tools if old is not None else ()):
+                first_tool_turn = turn
             records.append(self._status_record(turn, time_ms))
             records += self._turn_records(turn, view, time_ms)
-        if tools_changed:
-            records += self._tool_records(time_ms)
+        if first_tool_turn is not None:
+            records += self._tool_records(time_ms, first_tool_turn)
         return [record for record in records if record is not None]
 
     def settle(self, passed_ms: int) -> list[AnyScoreRecord]:
@@ -99,14 +109,17 @@ class LiveTurns:
         self._views = dict(views)
         for turn in sorted(views):
             view = views[turn]
-            records.append(self._turn_fact(turn, TurnStatus.FINAL, time_ms))
+            is_unanswered_end = turn == self._current and view.has_user and not view.has_assistant
+            records.append(self._turn_fact(turn, TurnStatus.FINAL, time_ms, counts=not is_unanswered_end))
             if turn < 1:
                 continue
-            result = voice_to_voice_ms(view)
-            if result is None:
+            result: Scored | Unscored | NotApplicable | None = voice_to_voice_ms(view)
+            if is_unanswered_end:
+                result = NotApplicable(reason="the call ended before an answer")
+            elif result is None:
                 result = Unscored(reason=unmeasured_reason(view, has_speech_events=has_speech_events))
             records.append(self._latency_record(turn, view, result, TurnStatus.FINAL, time_ms))
-        records += self._tool_records(time_ms, is_over=True)
+        records += self._tool_records(time_ms, min(views, default=0), is_over=True)
         return [record for record in records if record is not None]
 
     def _status(self, turn: int) -> TurnStatus:
@@ -122,10 +135,11 @@ class LiveTurns:
             self._left_at_ms.setdefault(turn, time_ms)
         return self._turn_fact(turn, self._status(turn), time_ms)
 
-    def _turn_fact(self, turn: int, status: TurnStatus, time_ms: int | None) -> TurnFact | None:
-        is_left = status is not TurnStatus.OPEN
+    def _turn_fact(self, turn: int, status: TurnStatus, time_ms: int | None, *, counts: bool = True) -> TurnFact | None:
+        """A turn counts when it is left, or at the end of the call if it was answered: a goodbye is no turn."""
+        is_over = status is not TurnStatus.OPEN and counts
         return self._book.record(
-            TurnFact, ("turn", turn, 0), status, (status,), event_time_ms=time_ms, has_value=is_left
+            TurnFact, ("turn", turn, 0), status, (status,), event_time_ms=time_ms, has_value=is_over
         )
 
     def _turn_records(self, turn: int, view: TurnView, time_ms: int) -> list[AnyScoreRecord | None]:
@@ -147,7 +161,12 @@ class LiveTurns:
         return records
 
     def _latency_record(
-        self, turn: int, view: TurnView, result: Scored | Unscored, status: TurnStatus, time_ms: int | None
+        self,
+        turn: int,
+        view: TurnView,
+        result: Scored | Unscored | NotApplicable,
+        status: TurnStatus,
+        time_ms: int | None,
     ) -> VoiceToVoiceLatency | None:
         is_scored = isinstance(result, Scored)
         return self._book.record(
@@ -186,34 +205,54 @@ class LiveTurns:
             nothing = TurnView(False, False, False, None, None, None, None, False, False, ())  # noqa: FBT003  # a NamedTuple of nothing
             withdrawn = Unscored(reason=UnscoredReason.WITHDRAWN)
             records.append(self._latency_record(turn, nothing, withdrawn, TurnStatus.OPEN, time_ms))
-        for name in ("interruption_by_user", "interruption_by_assistant"):
-            if (name, turn, 0) in book.published:
-                records.append(self._interruption(name, turn, time_ms, is_withdrawn=True))
+        records += [
+            self._interruption(name, turn, time_ms, is_withdrawn=True)
+            for name in ("interruption_by_user", "interruption_by_assistant")
+            if (name, turn, 0) in book.published
+        ]
         return records
 
-    def _tool_records(self, time_ms: int | None, *, is_over: bool = False) -> list[AnyScoreRecord | None]:
-        """Every tool call whose outcome is known; at the end also those that were never answered."""
-        events = [(turn, event) for turn in sorted(self._views) for event in self._views[turn].tools]
+    def _tool_records(
+        self, time_ms: int | None, first_turn: int, *, is_over: bool = False
+    ) -> list[AnyScoreRecord | None]:
+        """Every tool call from `first_turn` on whose outcome is known; at the end also those that were never answered."""
+        for call_turn, response_turn in self._tool_spans:
+            if call_turn < first_turn <= response_turn:
+                first_turn = call_turn  # its response may lie where something changed
+        numbers = [turn for turn in self._turns_from(first_turn) if self._views[turn].tools]
+        uses = paired_uses([(turn, event) for turn in numbers for event in self._views[turn].tools])
+        self._tool_spans = [span for span in self._tool_spans if span[0] < first_turn]
         records: list[AnyScoreRecord | None] = []
-        said = set()
-        for use in paired_uses(events):
+        said: dict[int, set[int]] = {}
+        for use in uses:
+            if use.response_turn != use.turn:
+                self._tool_spans.append((use.turn, _NEVER if use.response_turn is None else use.response_turn))
             if use.outcome is None and not is_over:
                 continue
-            subject = ("tool_call", use.turn, use.index)
-            said.add(subject)
+            said.setdefault(use.turn, set()).add(use.index)
             status = TurnStatus.FINAL if is_over else self._status(use.turn)
             outcome = use.outcome or ToolOutcome.UNANSWERED
             records.append(
                 self._book.record(
-                    ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms), event_time_ms=time_ms,
-                    tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
+                    ToolUseFact, ("tool_call", use.turn, use.index), status, (use.tool, outcome, use.duration_ms),
+                    event_time_ms=time_ms, tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
                 )
             )  # fmt: skip
-        for subject in [s for s in self._book.published if s[0] == "tool_call" and s not in said]:
-            records.append(
-                self._book.record(
-                    ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms, has_value=False,
-                    tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
-                )
-            )  # fmt: skip
+        before = {turn: indexes for turn, indexes in self._tool_indexes.items() if turn >= first_turn}
+        records += [
+            self._book.record(
+                ToolUseFact, ("tool_call", turn, index), TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms,
+                has_value=False, tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
+            )
+            for turn, indexes in before.items()
+            for index in sorted(indexes - said.get(turn, set()))
+        ]  # fmt: skip
+        for turn in before:
+            del self._tool_indexes[turn]
+        self._tool_indexes |= said
         return records
+
+    def _turns_from(self, first_turn: int) -> list[int]:
+        if first_turn <= min(self._views, default=0):
+            return sorted(self._views)
+        return [turn for turn in range(first_turn, self._highest + 1) if turn in self._views]

@@ -37,6 +37,7 @@ class PartitionEvaluator:
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._wakeups: list[tuple[int, str]] = []
         self._last_offsets: dict[InputSource, int] = {}
+        self._folded = dict.fromkeys(InputSource, 0)
         self._outcomes: Counter[tuple[InputSource, str]] = Counter()
         self._replayed_by_closed = 0
 
@@ -67,11 +68,16 @@ class PartitionEvaluator:
             if len(self._calls) >= self._limits.max_open_calls:
                 self._close_quietest(arrival.broker_time_ms, out)
             call = self._calls[conversation_id] = Call(arrival, self._limits, self._code_version)
-        self._outcomes[source, call.receive(arrival, out)] += 1
+        outcome = call.receive(arrival, out)
+        if outcome == "folded":
+            self._folded[source] += 1
+        else:
+            self._outcomes[source, outcome] += 1
         if call.is_closed:
             self._forget(call)
-        elif call.takes_wakeup_request():
-            heapq.heappush(self._wakeups, (call.next_wakeup(), conversation_id))
+        elif call.live.needs_wakeup:
+            call.live.needs_wakeup = False
+            self._schedule(call, call.next_wakeup())
         return out
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
@@ -79,16 +85,17 @@ class PartitionEvaluator:
         out: list[Effect] = []
         wakeups = self._wakeups
         while wakeups and wakeups[0][0] <= now_ms:
-            _, conversation_id = heapq.heappop(wakeups)
+            due_ms, conversation_id = heapq.heappop(wakeups)
             call = self._calls.get(conversation_id)
-            if call is None:
-                continue
+            if call is None or call.wakeup_ms != due_ms:
+                continue  # closed, or an earlier wake-up took its place
+            call.wakeup_ms = None
             if call.next_wakeup() <= now_ms:
                 call.advance(now_ms, out)
             if call.is_closed:
                 self._forget(call)
             else:
-                heapq.heappush(wakeups, (max(call.next_wakeup(), now_ms + 1), conversation_id))
+                self._schedule(call, max(call.next_wakeup(), now_ms + 1))
         return out
 
     def next_wakeup(self) -> int | None:
@@ -129,12 +136,22 @@ class PartitionEvaluator:
 
     def drain_counts(self) -> list[Count]:
         """What became of the records since this was last asked, for the events counter."""
+        for source, number in self._folded.items():
+            if number:
+                self._outcomes[source, "folded"] = number
+                self._folded[source] = 0
         counts = [
             Count("callgauge_events_total", (source.value, outcome), number)
             for (source, outcome), number in self._outcomes.items()
         ]
         self._outcomes.clear()
         return counts
+
+    def _schedule(self, call: Call, due_ms: int) -> None:
+        """Wake the call at `due_ms`, unless it wakes sooner anyway: one entry of the heap for each change to sooner."""
+        if call.wakeup_ms is None or due_ms < call.wakeup_ms:
+            call.wakeup_ms = due_ms
+            heapq.heappush(self._wakeups, (due_ms, call.conversation_id))
 
     def _close_quietest(self, now_ms: int, out: list[Effect]) -> None:
         quietest = min(self._calls.values(), key=lambda call: (call.last_broker_ms, call.conversation_id))
@@ -145,6 +162,7 @@ class PartitionEvaluator:
     def _forget(self, call: Call) -> None:
         del self._calls[call.conversation_id]
         self._replayed_by_closed += call.replayed_elements
+        call.release()
         self._closed[call.conversation_id] = None
         if len(self._closed) > self._limits.max_closed_calls_remembered:
             self._closed.popitem(last=False)

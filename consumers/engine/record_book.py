@@ -3,7 +3,9 @@
 import hashlib
 from typing import Any, NamedTuple, TypeVar
 
+from schemas.codec import InputSource
 from schemas.scores import AnyScoreRecord, CallLabels, TurnStatus
+from schemas.topics import TOPIC_BY_SOURCE
 
 Subject = tuple[str, int | None, int]
 """Name, turn and index: what a record is about. A higher revision of a subject replaces a lower one."""
@@ -15,7 +17,7 @@ class Published(NamedTuple):
     """The newest record of a subject."""
 
     revision: int
-    input_hash: str
+    inputs: tuple[Any, ...]
     had_value: bool
     status: TurnStatus
 
@@ -27,9 +29,13 @@ class RecordBook:
         self._conversation_id = conversation_id
         self._code_version = code_version
         self.labels = CallLabels()
-        self.offsets: dict[str, int] = {}
+        self.offsets: dict[InputSource, int] = {}
         self.caused_at_ms = 0
         self.published: dict[Subject, Published] = {}
+
+    def offsets_by_topic(self) -> dict[str, int]:
+        """Last offset folded, for each input topic of the call."""
+        return {TOPIC_BY_SOURCE[source]: offset for source, offset in self.offsets.items()}
 
     def record(
         self,
@@ -48,19 +54,18 @@ class RecordBook:
             record_type: Which record.
             subject: What it is about.
             status: How final it is. A final record restates even what did not change.
-            inputs: What the value was computed from; their hash decides whether anything changed.
+            inputs: What the value was computed from; plain values, and they decide whether anything changed.
             event_time_ms: Time on the call's own clock.
             has_value: Whether it says something that counts; the first such revision is marked.
             fields: The record's own fields.
         """
-        input_hash = hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()
         last = self.published.get(subject)
-        is_change = last is None or last.input_hash != input_hash
+        is_change = last is None or last.inputs != inputs
         if last is not None and not is_change and (status is not TurnStatus.FINAL or last.status is TurnStatus.FINAL):
             return None
         had_value = last is not None and last.had_value
         revision = (last.revision if last is not None else 0) + is_change
-        self.published[subject] = Published(revision, input_hash, had_value or has_value, status)
+        self.published[subject] = Published(revision, inputs, had_value or has_value, status)
         name, turn, index = subject
         return record_type(
             conversation_id=self._conversation_id,
@@ -71,8 +76,8 @@ class RecordBook:
             status=status,
             is_first=has_value and not had_value,
             is_change=is_change,
-            input_hash=input_hash,
-            offsets=dict(self.offsets),
+            input_hash=hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest(),
+            offsets=self.offsets_by_topic(),
             event_time_ms=event_time_ms,
             caused_at_ms=self.caused_at_ms,
             labels=self.labels,

@@ -202,18 +202,16 @@ class SpeakingMachine:
         self._change(self.turn, tools=(*self._of(self.turn).tools, (is_response, use.name, use.value, time_ms)))
 
 
-_RULES: tuple[Callable[[SpeakingMachine, Any, int], None], ...] = tuple(
-    {
-        Moment.VAD_STARTED: SpeakingMachine._vad_started,
-        Moment.VAD_STOPPED: SpeakingMachine._vad_stopped,
-        Moment.TURN_STARTED: SpeakingMachine._turn_started,
-        Moment.TURN_RELEASED: SpeakingMachine._turn_released,
-        Moment.USER_TEXT: SpeakingMachine._user_text,
-        Moment.BOT_STARTED: SpeakingMachine._bot_started,
-        Moment.BOT_STOPPED: SpeakingMachine._bot_stopped,
-        Moment.BOT_TEXT: SpeakingMachine._bot_text,
-        Moment.TOOL_CALL: SpeakingMachine._tool_call,
-        Moment.TOOL_RESPONSE: SpeakingMachine._tool_response,
-    }[moment]
-    for moment in Moment
-)
+_RULE_BY_KIND: dict[Moment, Callable[[SpeakingMachine, Any, int], None]] = {
+    Moment.VAD_STARTED: SpeakingMachine._vad_started,
+    Moment.VAD_STOPPED: SpeakingMachine._vad_stopped,
+    Moment.TURN_STARTED: SpeakingMachine._turn_started,
+    Moment.TURN_RELEASED: SpeakingMachine._turn_released,
+    Moment.USER_TEXT: SpeakingMachine._user_text,
+    Moment.BOT_STARTED: SpeakingMachine._bot_started,
+    Moment.BOT_STOPPED: SpeakingMachine._bot_stopped,
+    Moment.BOT_TEXT: SpeakingMachine._bot_text,
+    Moment.TOOL_CALL: SpeakingMachine._tool_call,
+    Moment.TOOL_RESPONSE: SpeakingMachine._tool_response,
+}
+_RULES = tuple(_RULE_BY_KIND[kind] for kind in Moment)

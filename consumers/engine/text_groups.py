@@ -9,6 +9,7 @@ another frame (P3) and then vanish; a group of single words keeps only its text.
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from math import inf
 from typing import Protocol
 
 from consumers.engine.elements import INDEX_BITS, PIPECAT_RANK, key_time_ms, order_key
@@ -99,6 +100,7 @@ class TextStream:
         self._has_speech = False
         self._stamps = array("d")
         self._stamps_ascend = True
+        self._last_stamp = -inf
         self._phrases: dict[float, list[tuple[TextGroup, RawFrame]]] = {}
 
     def marker(self, kind: str, stamp: float) -> None:
@@ -126,11 +128,17 @@ class TextStream:
             self._drop_responses()
         group = self._open
         is_phrase = " " in frame
-        stamps = self._stamps
-        is_new_stamp = not stamps or stamp > stamps[-1]
-        if group is not None and not is_phrase and is_new_stamp and group.frames is None and self._stamps_ascend:
-            stamps.append(stamp)
-            self._append(group, frame)
+        if not is_phrase and stamp > self._last_stamp and group is not None and group.frames is None:
+            # Nine of ten frames: one more word of the open group, at a time of its own.
+            self._last_stamp = stamp
+            self._stamps.append(stamp)
+            length = group.length
+            new_length = length + 1 + len(frame)
+            if length and new_length != _ERROR_LENGTH and not group.is_error_sentence:
+                group.parts.append(frame)
+                group.length = new_length
+            else:
+                self._append(group, frame)
             return
         is_repeated = self._remember(stamp)
         if is_repeated:
@@ -187,7 +195,8 @@ class TextStream:
     def _remember(self, stamp: float) -> bool:
         """Note a stamp; true when an earlier `tts_text` has it too."""
         stamps = self._stamps
-        if not stamps or (self._stamps_ascend and stamp > stamps[-1]):
+        if stamp > self._last_stamp:
+            self._last_stamp = stamp
             stamps.append(stamp)
             return False
         if self._stamps_ascend:

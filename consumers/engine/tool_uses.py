@@ -11,7 +11,9 @@ _ERROR_STATUSES = frozenset({"error", "failed", "failure"})
 
 @dataclass(slots=True)
 class PairedUse:
-    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs."""
+    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs,
+    `response_turn` the turn in which the answer came.
+    """
 
     turn: int
     index: int
@@ -19,6 +21,7 @@ class PairedUse:
     called_at_ms: int | None
     outcome: ToolOutcome | None = None
     duration_ms: int | None = None
+    response_turn: int | None = None
 
 
 def paired_uses(events: Iterable[tuple[int, ToolEvent]]) -> list[PairedUse]:
@@ -43,6 +46,7 @@ def paired_uses(events: Iterable[tuple[int, ToolEvent]]) -> list[PairedUse]:
                 waiting.setdefault(tool, []).append(use)
         if is_response:
             use.outcome = outcome_of(value)
+            use.response_turn = turn
             use.duration_ms = None if use.called_at_ms is None else max(0, time_ms - use.called_at_ms)
     return uses
 

@@ -103,8 +103,12 @@ class TurnMachine:
         self._epoch += 1
         self.turns = dict(turns)
 
-    def _writable(self, number: int) -> TurnState:
+    def _heard(self, number: int) -> TurnState:
+        """The turn, to be changed in something that the live view shows."""
         self.touched.add(number)
+        return self._writable(number)
+
+    def _writable(self, number: int) -> TurnState:
         state = self.turns.get(number)
         if state is None:
             state = self.turns[number] = TurnState(self._epoch)
@@ -190,7 +194,7 @@ class TurnMachine:
 
     def _tool(self, use: ToolUse, time_ms: int, *, is_response: bool) -> None:
         self.has_tool_run = True
-        state = self._writable(self.turn)
+        state = self._heard(self.turn)
         state.tools = (*state.tools, (is_response, use.name, use.value, time_ms))
         kind = "tool_response" if is_response else "tool_call"
         self.trace = TraceEntry(self.trace, None, kind, self.turn, use, time_ms)
@@ -233,7 +237,7 @@ class TurnMachine:
             self.has_assistant_spoken, self.is_advance_owed = True, False
         self.was_owed_advance_used = False
         self._advance(from_audio=True)
-        state = self._writable(self.turn)
+        state = self._heard(self.turn)
         if self.is_user_interruption_pending:
             state.user_interrupted = True
         self.is_user_audio_open = self.has_user_audio_begun = True
@@ -249,7 +253,7 @@ class TurnMachine:
     def _assistant_audio_start(self, time_s: float, _time_ms: int) -> None:  # 5.7
         self.is_assistant_audio_open = True
         self.assistant_audio_turn = self.turn
-        state = self._writable(self.turn)
+        state = self._heard(self.turn)
         if not self.is_user_audio_open:
             self.is_responding = True
             if self._is_s2s:
@@ -263,7 +267,7 @@ class TurnMachine:
 
     def _user_audio_end(self, time_s: float, _time_ms: int) -> None:  # 5.8
         if self.user_start_turn is not None:
-            state = self._writable(self.user_start_turn)
+            state = self._heard(self.user_start_turn)
             state.user_ends = (*state.user_ends, time_s)
         self.is_user_audio_open = False
         if not self.has_user_speech and self.has_user_audio_begun:
@@ -274,7 +278,7 @@ class TurnMachine:
 
     def _assistant_audio_end(self, time_s: float, _time_ms: int) -> None:
         if self.assistant_start_turn is not None:
-            state = self._writable(self.assistant_start_turn)
+            state = self._heard(self.assistant_start_turn)
             state.assistant_ends = (*state.assistant_ends, time_s)
         self.is_assistant_audio_open = False
 
@@ -330,21 +334,19 @@ class TurnMachine:
         self.session_ended_ms = time_ms
 
 
-_RULES: tuple[Callable[[TurnMachine, Any, int], None], ...] = tuple(
-    {
-        Kind.AUDIT_USER: TurnMachine._audit_user,
-        Kind.AUDIT_ASSISTANT: TurnMachine._audit_assistant,
-        Kind.FALLBACK: TurnMachine._fallback,
-        Kind.TOOL_CALL: TurnMachine._tool_call,
-        Kind.TOOL_RESPONSE: TurnMachine._tool_response,
-        Kind.TEXT_GROUP: TurnMachine._text_group,
-        Kind.USER_AUDIO_START: TurnMachine._user_audio_start,
-        Kind.USER_AUDIO_END: TurnMachine._user_audio_end,
-        Kind.ASSISTANT_AUDIO_START: TurnMachine._assistant_audio_start,
-        Kind.ASSISTANT_AUDIO_END: TurnMachine._assistant_audio_end,
-        Kind.USER_SPEECH: TurnMachine._user_speech,
-        Kind.ASSISTANT_SPEECH: TurnMachine._assistant_speech,
-        Kind.SESSION_ENDED: TurnMachine._session_ended,
-    }[kind]
-    for kind in Kind
-)
+_RULE_BY_KIND: dict[Kind, Callable[[TurnMachine, Any, int], None]] = {
+    Kind.AUDIT_USER: TurnMachine._audit_user,
+    Kind.AUDIT_ASSISTANT: TurnMachine._audit_assistant,
+    Kind.FALLBACK: TurnMachine._fallback,
+    Kind.TOOL_CALL: TurnMachine._tool_call,
+    Kind.TOOL_RESPONSE: TurnMachine._tool_response,
+    Kind.TEXT_GROUP: TurnMachine._text_group,
+    Kind.USER_AUDIO_START: TurnMachine._user_audio_start,
+    Kind.USER_AUDIO_END: TurnMachine._user_audio_end,
+    Kind.ASSISTANT_AUDIO_START: TurnMachine._assistant_audio_start,
+    Kind.ASSISTANT_AUDIO_END: TurnMachine._assistant_audio_end,
+    Kind.USER_SPEECH: TurnMachine._user_speech,
+    Kind.ASSISTANT_SPEECH: TurnMachine._assistant_speech,
+    Kind.SESSION_ENDED: TurnMachine._session_ended,
+}
+_RULES = tuple(_RULE_BY_KIND[kind] for kind in Kind)

@@ -1,0 +1,138 @@
+"""One partition number over the four inputs, as long as it is assigned to this process."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from consumers.engine.effects import Count, Effect
+from consumers.engine.intake import Arrival, admit
+from consumers.engine.limits import Limits
+from consumers.evaluator.carry_out import carry_out
+from consumers.evaluator.record_order import Records, in_time_order
+from consumers.runtime.registry import Instruments
+from schemas.codec import InputSource
+from schemas.quarantine import QuarantineRecord
+from schemas.scores import AnyScoreRecord
+
+MAX_QUARANTINE_LINES: Final = 5
+"""Log lines about refused records of one batch; a broken producer sends thousands, and the topic holds them all."""
+
+log = structlog.get_logger()
+
+
+class Evaluates(Protocol):
+    """The verbs of the engine that a partition uses."""
+
+    @property
+    def open_calls(self) -> int: ...
+    @property
+    def replayed_elements(self) -> int: ...
+    def receive(self, arrival: Arrival) -> Sequence[Effect]: ...
+    def advance(self, now_ms: int) -> Sequence[Effect]: ...
+    def next_wakeup(self) -> int | None: ...
+    def low_watermarks(self) -> Mapping[InputSource, int]: ...
+    def drain_counts(self) -> Sequence[Count]: ...
+
+
+class Partition:
+    """The engine's state of one partition number, and what of its effects is not written yet.
+
+    It begins with an assignment and is dropped with it. Nothing here waits, so nothing can come between a record and its
+    effects.
+
+    Attributes:
+        number: The partition number.
+        outbox: Score records to write, in order.
+        refused: Quarantine records to write.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        evaluator: Evaluates,
+        limits: Limits,
+        source_by_topic: Mapping[str, InputSource],
+        instruments: Instruments,
+    ) -> None:
+        """Starts with nothing folded.
+
+        Args:
+            number: The partition number.
+            evaluator: The engine's state, new or restored.
+            limits: Bounds on records.
+            source_by_topic: Which input each topic is, by its name on this cluster.
+            instruments: Where counts go.
+        """
+        self.number = number
+        self.outbox: deque[AnyScoreRecord] = deque()
+        self.refused: deque[QuarantineRecord] = deque()
+        self.last_record_ms: dict[str, int] = {}
+        self._evaluator = evaluator
+        self._limits = limits
+        self._source_by_topic = source_by_topic
+        self._instruments = instruments
+        self._next_offsets: dict[str, int] = {}
+        self._replayed_counted = 0
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have not closed yet."""
+        return self._evaluator.open_calls
+
+    def fold(self, runs: Sequence[Records]) -> None:
+        """Folds one poll's records of this partition.
+
+        Args:
+            runs: Of each topic those of this partition, in order.
+        """
+        receive = self._evaluator.receive
+        outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
+        refused: list[QuarantineRecord] = []
+        for record in in_time_order(runs):
+            arrival = admit(sources[record.topic], record, limits)
+            if isinstance(arrival, Arrival):
+                effects = receive(arrival)
+                if effects:
+                    carry_out(effects, outbox, instruments)
+            else:
+                refused.append(arrival)
+        for run in runs:
+            last = run[-1]
+            self._next_offsets[last.topic] = last.offset + 1
+            self.last_record_ms[last.topic] = last.timestamp
+        if refused:
+            self.refused.extend(refused)
+            self._report(refused)
+
+    def advance(self, now_ms: int) -> None:
+        """Lets broker time pass, if the engine waits for that moment."""
+        wakeup_ms = self._evaluator.next_wakeup()
+        if wakeup_ms is not None and wakeup_ms <= now_ms:
+            carry_out(self._evaluator.advance(now_ms), self.outbox, self._instruments)
+
+    def offsets_to_commit(self) -> dict[str, int]:
+        """Per topic, where a successor must start to read: the oldest open call's first record, else after the last."""
+        watermarks = self._evaluator.low_watermarks()
+        return {
+            topic: min(offset, watermarks.get(self._source_by_topic[topic], offset))
+            for topic, offset in self._next_offsets.items()
+        }
+
+    def count_events(self) -> None:
+        """Moves the engine's own counts to the metrics."""
+        carry_out(self._evaluator.drain_counts(), self.outbox, self._instruments)
+        replayed = self._evaluator.replayed_elements
+        self._instruments.inc("callgauge_replayed_elements_total", (), replayed - self._replayed_counted)
+        self._replayed_counted = replayed
+
+    def _report(self, refused: Sequence[QuarantineRecord]) -> None:
+        for record in refused:
+            source = self._source_by_topic[record.topic]
+            self._instruments.inc("callgauge_events_total", (source, "quarantined"))
+            self._instruments.inc("callgauge_quarantined_total", (source, record.reason))
+        for record in refused[:MAX_QUARANTINE_LINES]:
+            log.warning("record_quarantined", reason=record.reason.value, message=record.message())
+        if len(refused) > MAX_QUARANTINE_LINES:
+            log.warning("more_records_quarantined", partition=self.number, records=len(refused) - MAX_QUARANTINE_LINES)

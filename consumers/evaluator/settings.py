@@ -1,0 +1,37 @@
+"""Settings of the evaluator role."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from consumers.engine.limits import Limits
+
+
+class EvaluatorSettings(BaseModel):
+    """How the inputs are read and how much is on its way at a time."""
+
+    model_config = ConfigDict(frozen=True)
+
+    group_id: str = Field(
+        "callgauge-evaluator", min_length=1, description="Consumer group; its members share the partitions."
+    )
+    group_instance_id: str | None = Field(
+        None,
+        min_length=1,
+        description="A name that outlives a restart of this replica, so that it causes no rebalance.",
+    )
+    code_version: str = Field("unknown", min_length=1, description="Written into every score record.")
+    limits: Limits = Field(default_factory=Limits, description="Bounds of one partition's evaluation.")
+    max_batch_records: int = Field(
+        500, gt=0, description="Most records folded before anything else has a turn: some milliseconds of work."
+    )
+    max_unacknowledged: int = Field(
+        5_000, gt=0, description="Most records sent and not yet acknowledged; folding waits when there are more."
+    )
+    tick_ms: int = Field(
+        100, gt=0, description="How often silence is looked at, in ms: a thirtieth of the dead-air threshold."
+    )
+    commit_interval_ms: int = Field(
+        1_000, gt=0, description="Least time between two commits, in ms: what a restart reads again at least."
+    )
+    session_timeout_ms: int = Field(
+        10_000, gt=0, description="Silence towards the broker, in ms, after which another replica takes our partitions."
+    )

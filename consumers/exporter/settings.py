@@ -1,0 +1,24 @@
+"""Settings of the exporter role."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ExporterSettings(BaseModel):
+    """How `scores` is read, and how much of it is remembered."""
+
+    model_config = ConfigDict(frozen=True)
+
+    group_id: str = Field(
+        "callgauge-exporter",
+        min_length=1,
+        description="Consumer group. A new one starts at the end of `scores`: the past is not counted as now.",
+    )
+    max_batch_records: int = Field(1_000, gt=0, description="Most score records of one poll.")
+    max_active_calls: int = Field(
+        100_000, gt=0, description="Running calls remembered for the gauge; the quietest is forgotten and counted."
+    )
+    forget_after_ms: int = Field(
+        5 * 3_600_000,
+        gt=0,
+        description="Silence in ms after which a running call is forgotten; above the longest call the evaluator allows.",
+    )

@@ -1,0 +1,56 @@
+"""Log lines: one event name each, with its facts as fields; for people on a terminal, or JSON for machines.
+
+What libraries log through the standard library goes the same way, from warnings up: the true cause of a refused
+connection is often only there.
+"""
+
+import logging
+import sys
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+
+LogFormat = Literal["console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure_logging(log_format: LogFormat, level: LogLevel = "info", stream: TextIO | None = None) -> None:
+    """Sets up structlog and the standard library's root logger for this process.
+
+    Args:
+        log_format: `console` for people, `json` for one object a line.
+        level: The least level of our own lines; libraries' lines start at warning.
+        stream: Where lines go; standard error by default, since standard output belongs to results.
+    """
+    output = stream if stream is not None else sys.stderr
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: Any
+    if log_format == "json":
+        shared.append(structlog.processors.format_exc_info)
+        renderer = structlog.processors.JSONRenderer(sort_keys=True)
+    else:
+        # The default formatter shows local variables: what callers say has no place in a log.
+        plain = structlog.dev.plain_traceback
+        renderer = structlog.dev.ConsoleRenderer(colors=output.isatty(), exception_formatter=plain)
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=output),
+        cache_logger_on_first_use=False,  # a second call changes every logger, also those made before
+    )
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(logging.WARNING, _LEVELS[level]))

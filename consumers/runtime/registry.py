@@ -1,0 +1,227 @@
+"""The instruments of the roles in one process, built from the metric catalogue into one registry.
+
+Counters and histograms move when something happens; gauges are read when Prometheus asks. Nothing here knows what is
+counted: names, labels, caps and edges are the catalogue's rows.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import product
+from typing import Final, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from schemas.metric_catalogue import OVERFLOW_VALUE, Label, LabelName, Metric, Role, metrics_of
+
+LabelValues = tuple[str, ...]
+GaugeReader = Callable[[], Mapping[LabelValues, float]]
+Child = TypeVar("Child", Counter, Histogram)
+
+OVERFLOW_METRIC: Final = "callgauge_label_overflow_total"
+
+MAX_CHILDREN: Final = 2_000
+"""Label combinations of one metric before its capped labels all say `other`. A histogram child is some 20 series and
+6 kB; a server wants fewer than some 10,000 series of one target, and the caps alone would allow more."""
+
+MAX_PREPARED: Final = 64
+"""Combinations made beforehand at 0, so that the first event is a step that `increase()` can see."""
+
+
+class Vocabulary:
+    """The values of capped labels that keep their name: the first ones seen, the same in every metric."""
+
+    def __init__(self, on_new: Callable[[Label, str], None], on_overflow: Callable[[LabelName], None]) -> None:
+        self._known: dict[LabelName, set[str]] = defaultdict(set)
+        self._on_new = on_new
+        self._on_overflow = on_overflow
+
+    def admit(self, label: Label, value: str) -> str:
+        """The value itself, or `other` when the label's cap is reached."""
+        known = self._known[label.name]
+        if value in known:
+            return value
+        if value == OVERFLOW_VALUE or label.cap is None or len(known) >= label.cap:
+            self._on_overflow(label.name)
+            return OVERFLOW_VALUE
+        known.add(value)
+        self._on_new(label, value)
+        return value
+
+    def shown(self, label: Label, value: str) -> str:
+        """How a gauge shows the value: reading it uses up nothing and counts nothing."""
+        return value if label.cap is None or value in self._known[label.name] else OVERFLOW_VALUE
+
+
+class Family(Generic[Child]):
+    """The children of one counter or histogram, kept by their label values: looking one up is one dictionary read."""
+
+    def __init__(self, metric: Metric, parent: Child, vocabulary: Vocabulary) -> None:
+        self.metric = metric
+        self._parent: Child = parent
+        self._vocabulary = vocabulary
+        self._children: dict[LabelValues, Child] = {}
+        self._capped = [index for index, label in enumerate(metric.label_set) if label.cap is not None]
+        if not self._capped and all(label.values for label in metric.label_set):
+            self.prepare({})
+
+    def child(self, values: LabelValues) -> Child:
+        """The child of these label values.
+
+        Raises:
+            ValueError: A value is outside its label's closed set, or there are too many or too few.
+        """
+        known = self._children.get(values)
+        return known if known is not None else self._resolve(values)
+
+    def prepare(self, given: Mapping[LabelName, str]) -> None:
+        """Makes every combination of the closed labels with the given values, if those are all and few enough."""
+        choices = [(given[label.name],) if label.name in given else label.values for label in self.metric.label_set]
+        combinations = list(product(*choices))
+        if all(choices) and len(combinations) <= MAX_PREPARED and len(self._children) < MAX_CHILDREN:
+            for values in combinations:
+                self._make(values)
+
+    def _resolve(self, values: LabelValues) -> Child:
+        labels = self.metric.label_set
+        if len(values) != len(labels):
+            raise ValueError(f"{self.metric.name} has the labels {self.metric.labels}, not {len(values)} values")
+        resolved = []
+        for label, value in zip(labels, values, strict=True):
+            if label.values and value not in label.values:
+                raise ValueError(f"{self.metric.name}: {label.name} is one of {label.values}, not {value!r}")
+            resolved.append(value if label.cap is None else self._vocabulary.admit(label, value))
+        if self._capped and tuple(resolved) not in self._children and len(self._children) >= MAX_CHILDREN:
+            for index in self._capped:
+                resolved[index] = OVERFLOW_VALUE
+        known = self._children.get(tuple(resolved))
+        if known is not None:
+            return known
+        if isinstance(self._parent, Counter):
+            self.prepare({labels[index].name: resolved[index] for index in self._capped})
+        return self._make(tuple(resolved))
+
+    def _make(self, values: LabelValues) -> Child:
+        known = self._children.get(values)
+        if known is None:
+            known = self._parent.labels(*values) if values else self._parent
+            self._children[values] = known
+        return known
+
+
+class _Gauges(Collector):
+    """Gauges as last read; a whole reading replaces the one before, so nothing that is gone stays on the page."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = tuple(metrics)
+        self.readings: dict[str, Mapping[LabelValues, float]] = {}
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        for metric in self._metrics:
+            yield GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for metric in self._metrics:
+            family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for values, reading in self.readings.get(metric.name, {}).items():
+                family.add_metric(values, reading)
+            yield family
+
+
+class Instruments:
+    """Every metric of some roles, ready to use; the only place where label values are bounded."""
+
+    def __init__(self, registry: CollectorRegistry, roles: Collection[Role]) -> None:
+        """Registers the metrics.
+
+        Args:
+            registry: What `/metrics` shows; never the process-wide default one, so that tests can have their own.
+            roles: The roles that run in this process.
+        """
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's function has no hints; saves a series per child
+        self.registry = registry
+        self._vocabulary = Vocabulary(self._prepare_for, self._count_overflow)
+        self._counters: dict[str, Family[Counter]] = {}
+        self._histograms: dict[str, Family[Histogram]] = {}
+        self._readers: dict[str, GaugeReader] = {}
+        self._hooks: list[Callable[[], None]] = []
+        metrics = [metric for role in sorted(set(roles)) for metric in metrics_of(role)]
+        for metric in metrics:
+            if metric.type == "counter":
+                counter = Counter(metric.name, metric.help, metric.labels, registry=registry)
+                self._counters[metric.name] = Family(metric, counter, self._vocabulary)
+            elif metric.type == "histogram":
+                histogram = Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.edges)
+                self._histograms[metric.name] = Family(metric, histogram, self._vocabulary)
+        self._gauge_metrics = {metric.name: metric for metric in metrics if metric.type == "gauge"}
+        self._gauges = _Gauges(self._gauge_metrics.values())
+        registry.register(self._gauges)
+
+    def inc(
+        self, name: str, values: LabelValues = (), by: float = 1, exemplar: Mapping[str, str] | None = None
+    ) -> None:
+        """Adds to a counter.
+
+        Args:
+            name: The metric's full name.
+            values: Its label values, in the catalogue's order.
+            by: How much, not below 0.
+            exemplar: Names one case of what was counted; at most 128 characters, names included.
+
+        Raises:
+            KeyError: These roles have no counter of that name.
+            ValueError: A label value is outside its closed set.
+        """
+        self._counters[name].child(values).inc(by, dict(exemplar) if exemplar else None)
+
+    def observe(
+        self, name: str, values: LabelValues, reading: float, exemplar: Mapping[str, str] | None = None
+    ) -> None:
+        """Puts one value into a histogram; arguments and errors as in `inc`."""
+        self._histograms[name].child(values).observe(reading, dict(exemplar) if exemplar else None)
+
+    def read_gauge(self, name: str, reader: GaugeReader) -> None:
+        """Lets a gauge be read at each scrape, on the event loop: label values to value, all of them each time.
+
+        Raises:
+            KeyError: These roles have no gauge of that name.
+            ValueError: It is read already.
+        """
+        metric = self._gauge_metrics[name]
+        if name in self._readers:
+            raise ValueError(f"{metric.name} has a reader already")
+        self._readers[name] = reader
+
+    def before_scrape(self, hook: Callable[[], None]) -> None:
+        """Calls the hook on the event loop before each reading, for counts that a role still holds."""
+        self._hooks.append(hook)
+
+    def refresh(self) -> None:
+        """Runs the hooks and reads every gauge. On the event loop, where what they read does not change meanwhile."""
+        for hook in self._hooks:
+            hook()
+        for name, reader in self._readers.items():
+            self._gauges.readings[name] = self._bounded(self._gauge_metrics[name], reader())
+
+    def _bounded(self, metric: Metric, readings: Mapping[LabelValues, float]) -> Mapping[LabelValues, float]:
+        """The readings under the names the vocabulary allows; what shares a name adds up."""
+        if all(label.cap is None for label in metric.label_set):
+            return dict(readings)
+        shown: dict[LabelValues, float] = defaultdict(float)
+        for values, reading in readings.items():
+            names = tuple(
+                self._vocabulary.shown(label, value) for label, value in zip(metric.label_set, values, strict=True)
+            )
+            if names not in shown and len(shown) >= MAX_CHILDREN:
+                names = tuple(OVERFLOW_VALUE for _ in names)
+            shown[names] += reading
+        return shown
+
+    def _prepare_for(self, label: Label, value: str) -> None:
+        for family in self._counters.values():
+            if label in family.metric.label_set:
+                family.prepare({label.name: value})
+
+    def _count_overflow(self, name: LabelName) -> None:
+        self.inc(OVERFLOW_METRIC, (name,))

@@ -1,0 +1,130 @@
+"""How running calls look on a terminal, and as plain lines where there is none. Pure: values in, text out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from schemas.scores import (
+    AnyScoreRecord,
+    ClosedFact,
+    DeadAirFact,
+    InterruptionFact,
+    Scored,
+    Speaker,
+    VoiceToVoiceLatency,
+)
+from streamer.call_table import CallRow, MeasuredLatency
+
+SLOW_MS: Final = 1_500
+"""The objective of voice agents is that 95 % of answers are faster."""
+VERY_SLOW_MS: Final = 3_500
+
+_ID_CHARS: Final = 8
+_MS_PER_SECOND: Final = 1_000
+_SECONDS_PER_MINUTE: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What is said above the table.
+
+    Attributes:
+        metrics_url: Address of `/metrics`.
+        calls_running: Calls seen to start that have not closed.
+        calls_ended: Calls that closed.
+        events_per_second: Events put on the topics, over the last seconds.
+    """
+
+    metrics_url: str
+    calls_running: int
+    calls_ended: int
+    events_per_second: float
+
+    def text(self) -> str:
+        """One line."""
+        return (
+            f"{self.calls_running} calls running, {self.calls_ended} over, {self.events_per_second:.0f} events/s, "
+            f"metrics: {self.metrics_url}"
+        )
+
+
+def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, height: int) -> RenderableType:
+    """The headline and the table of calls, the newest of them when not all fit into `height` lines."""
+    table = Table(expand=False, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("call", "agent"):
+        table.add_column(column, no_wrap=True)
+    for column in ("time", "turn", "latency"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("anchor", no_wrap=True)
+    for column in ("user cut in", "agent cut in", "dead air", "tools"):
+        table.add_column(column, justify="right")
+    table.add_column("status", no_wrap=True)
+    fitting = max(1, height - 5)  # headline, space, column names, what is left out, and the cursor's line
+    for row in rows[-fitting:]:
+        table.add_row(
+            short_id(row.conversation_id),
+            row.agent,
+            _clock(now_ms - row.first_seen_ms if row.closed is None else row.changed_ms - row.first_seen_ms),
+            "" if row.turn is None else str(row.turn),
+            _latency(row.latency),
+            "" if row.latency is None or row.latency.anchor is None else row.latency.anchor.value,
+            _count(row.interruptions_by(Speaker.USER)),
+            _count(row.interruptions_by(Speaker.ASSISTANT)),
+            _count(row.dead_airs),
+            _count(row.tool_calls),
+            _status(row),
+            style="dim" if row.closed else "",
+        )
+    title = Text.assemble(("callgauge ", "bold"), headline.text())
+    more = len(rows) - fitting
+    return Group(title, Text(), table, Text(f"and {more} more calls" if more > 0 else "", style="dim"))
+
+
+def plain_line(record: AnyScoreRecord) -> str | None:
+    """What a record says to someone who reads lines; None when it is no news."""
+    if not record.is_change:
+        return None
+    call = f"{short_id(record.conversation_id)} {record.labels.agent}"
+    match record:
+        case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms)) if record.is_first:
+            by = "" if record.anchor is None else f" ({record.anchor.value})"
+            return f"{call}: turn {turn} answered after {latency_ms:.0f} ms{by}"
+        case InterruptionFact(turn=int(turn), is_withdrawn=False):
+            return f"{call}: turn {turn} interrupted by the {record.by.value}"
+        case DeadAirFact():
+            return f"{call}: dead air"
+        case ClosedFact():
+            return f"{call}: over ({record.ended_reason or record.reason.value}), {record.turns} turns"
+        case _:
+            return None
+
+
+def short_id(conversation_id: str) -> str:
+    """The end of a conversation id: its beginning is often the same for all calls."""
+    return conversation_id[-_ID_CHARS:]
+
+
+def _latency(latency: MeasuredLatency | None) -> Text:
+    if latency is None:
+        return Text("")
+    if latency.latency_ms < 0:
+        return Text("overlap", style="magenta")
+    style = "green" if latency.latency_ms <= SLOW_MS else "yellow" if latency.latency_ms <= VERY_SLOW_MS else "red"
+    return Text(f"{latency.latency_ms / _MS_PER_SECOND:.2f} s", style=style)
+
+
+def _status(row: CallRow) -> str:
+    return "running" if row.closed is None else f"over: {row.closed.ended_reason or row.closed.reason.value}"
+
+
+def _clock(duration_ms: int) -> str:
+    minutes, seconds = divmod(max(0, duration_ms) // _MS_PER_SECOND, _SECONDS_PER_MINUTE)
+    return f"{minutes}:{seconds:02}"
+
+
+def _count(number: int) -> str:
+    return str(number) if number else ""

@@ -1,0 +1,11 @@
+"""Which version runs."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def installed_version() -> str:
+    """The version of the installed distribution; `unknown` in a tree that is not installed."""
+    try:
+        return version("callgauge")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,70 @@
+"""Recorded-looking input for the benchmarks: broker records of simulated calls, made before any clock starts."""
+
+import json
+from dataclasses import dataclass, field
+
+from schemas.codec import InputSource
+from schemas.topics import TOPIC_BY_SOURCE
+from streamer.simulator import simulate_call
+
+START_MS = 1_790_000_000_000
+
+
+@dataclass(slots=True)
+class BrokerRecord:
+    """The fields of a consumed record that the engine reads."""
+
+    topic: str
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+    partition: int = 0
+    headers: tuple[tuple[str, bytes], ...] = field(default=())
+
+
+Traffic = list[tuple[InputSource, BrokerRecord]]
+
+
+def interleaved(calls: list[list[tuple[int, InputSource, bytes]]]) -> Traffic:
+    """Merge calls by arrival time; offsets count per source as on one partition."""
+    events = sorted(
+        (at_ms, number, place, source, value)
+        for number, call in enumerate(calls)
+        for place, (at_ms, source, value) in enumerate(call)
+    )
+    offsets = dict.fromkeys(InputSource, -1)
+    traffic: Traffic = []
+    for at_ms, number, _place, source, value in events:
+        offsets[source] += 1
+        traffic.append(
+            (source, BrokerRecord(TOPIC_BY_SOURCE[source], offsets[source], at_ms, b"call-%d" % number, value))
+        )
+    return traffic
+
+
+def simulated_events(
+    seed: int, start_ms: int = START_MS, kind: str = "cascade"
+) -> list[tuple[int, InputSource, bytes]]:
+    """One simulated call as (arrival, source, bytes)."""
+    call = simulate_call(seed, start_ms=start_ms, kind=kind)  # type: ignore[arg-type]  # a plain string is handier here
+    return [(event.arrival_ms, InputSource(event.source), event.value) for event in call.wire_events()]
+
+
+def long_call(minutes: float, seed: int = 7) -> list[tuple[int, InputSource, bytes]]:
+    """One call of `minutes`: simulated calls end to end, numbered through, without the events that would end it."""
+    events: list[tuple[int, InputSource, bytes]] = []
+    start_ms = START_MS
+    sequence = 0
+    while not events or events[-1][0] - START_MS < minutes * 60_000:
+        for at_ms, source, value in simulated_events(seed, start_ms):
+            event = json.loads(value)
+            if event.get("type") in {"call_started", "call_ended", "connection_state"}:
+                continue
+            if "sequence" in event:
+                sequence += 1
+                event["sequence"] = sequence
+            events.append((at_ms, source, json.dumps(event, separators=(",", ":")).encode()))
+        start_ms = events[-1][0] + 1_000
+        seed += 1
+    return [event for event in events if event[0] - START_MS <= minutes * 60_000]

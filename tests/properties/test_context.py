@@ -1,0 +1,39 @@
+"""The first law: the context at any moment is the batch result on what has arrived, in whatever order it did."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.engine.call import Call
+from consumers.engine.effects import Effect
+from consumers.engine.offline import NO_LIMITS
+from tests.oracle import batch_context
+from tests.properties.steered_calls import Prefix, arrived, drawn, steered_arrivals
+from tests.wire_calls import arrivals_of
+
+
+@given(st.data())
+def test_prefix_equals_batch(data: st.DataObject) -> None:
+    wire_call, order = drawn(data)
+    prefix = Prefix(wire_call)
+    call: Call | None = None
+    out: list[Effect] = []
+    for (stream, index), arrival in zip(order, arrivals_of(wire_call, order), strict=True):
+        call = call or Call(arrival, NO_LIMITS, "test")
+        call.receive(arrival, out)
+        prefix.add(stream, index)
+        assert call.context().to_dict() == batch_context(prefix.call()), f"after {stream}[{index}]"
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_interleaving_gives_the_same_context(data: st.DataObject) -> None:
+    wire_call, order = drawn(data, updates=False)
+    other = data.draw(steered_arrivals(wire_call))
+    contexts = []
+    for taken in (order, other):
+        arrivals = arrivals_of(wire_call, taken)
+        call = Call(arrivals[0], NO_LIMITS, "test")
+        for arrival in arrivals:
+            call.receive(arrival, [])
+        contexts.append(call.context().to_dict())
+    assert contexts[0] == contexts[1] == batch_context(arrived(wire_call, other))

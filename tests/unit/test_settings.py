@@ -1,0 +1,124 @@
+"""Settings come from defaults, file, environment and command line, and every mistake is told at once with its remedy."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from streamer.settings import Settings, SettingsError, load_settings, near_misses
+
+
+def loaded(environment: dict[str, str] | None = None, config: Path | None = None, **options: object) -> Settings:
+    return load_settings(config, options, environment or {})
+
+
+def mistakes(environment: dict[str, str] | None = None, config: Path | None = None, **options: object) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        loaded(environment, config, **options)
+    return list(caught.value.mistakes)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "callgauge.toml"
+    path.write_text('bootstrap = "file:1"\nhttp_port = 1\n[limits]\nidle_ms = 1\ndead_air_ms = 1\n')
+    return path
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = loaded()
+    assert (settings.bootstrap, settings.topic_prefix, settings.http_host) == ("127.0.0.1:9092", "", "127.0.0.1")
+    assert (settings.http_port, settings.limits.idle_ms) == (8080, 300_000)
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(config: Path) -> None:
+    environment = {"CALLGAUGE_HTTP_PORT": "2", "CALLGAUGE_LIMITS__IDLE_MS": "2", "CALLGAUGE_TOPIC_PREFIX": "env."}
+    settings = loaded(environment, config, topic_prefix="option.", http_host=None)
+    assert (settings.bootstrap, settings.http_port, settings.topic_prefix) == ("file:1", 2, "option.")
+    assert (settings.limits.idle_ms, settings.limits.dead_air_ms, settings.limits.closing_grace_ms) == (2, 1, 10_000)
+
+
+def test_the_environment_may_name_the_file(config: Path) -> None:
+    assert loaded({"CALLGAUGE_CONFIG": str(config)}).http_port == 1
+
+
+def test_clients_get_what_was_set() -> None:
+    settings = loaded({"CALLGAUGE_BOOTSTRAP": "a:1, b:2", "CALLGAUGE_TOPIC_PREFIX": "x."}, http_port=0)
+    assert settings.kafka.bootstrap_servers == "a:1,b:2"
+    assert settings.kafka.topic("scores") == "x.scores"
+    assert (settings.http.host, settings.http.port) == ("127.0.0.1", 0)
+
+
+def test_all_mistakes_are_told_together_each_where_it_was_made(config: Path) -> None:
+    config.write_text('http_port = "abc"\nhtp_host = "x"\n[limits]\nidle_ms = -4\nmax_open_call = 3\n')
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": "nowhere",
+        "CALLGAUGE_LIMITS__DEAD_AIR_MS": "3.5",
+        "CALLGAUGE_LIMITS__ZAP": "1",
+    }
+    told = mistakes(environment, config, topic_prefix="a b")
+    beginnings = [
+        "CALLGAUGE_BOOTSTRAP is 'nowhere': expected host:port",
+        "--topic-prefix is 'a b'",
+        f"http_port in {config} (CALLGAUGE_HTTP_PORT) is 'abc': expected a whole number",
+        f"limits.idle_ms in {config} (CALLGAUGE_LIMITS__IDLE_MS) is -4: expected greater than 0",
+        "CALLGAUGE_LIMITS__DEAD_AIR_MS is '3.5': expected a whole number",
+        f"limits.max_open_call in {config} (CALLGAUGE_LIMITS__MAX_OPEN_CALL): there is no such setting; "
+        "did you mean limits.max_open_calls?",
+        "CALLGAUGE_LIMITS__ZAP: there is no such setting",
+        f"htp_host in {config} (CALLGAUGE_HTP_HOST): there is no such setting; did you mean http_host?",
+    ]
+    assert len(told) == len(beginnings)
+    for beginning in beginnings:
+        assert [text for text in told if text.startswith(beginning)], (beginning, told)
+
+
+def test_every_mistake_shows_a_value_that_works() -> None:
+    """The example in each message, set as it is typed there, is accepted."""
+    wrong = {
+        "CALLGAUGE_BOOTSTRAP": ":1", "CALLGAUGE_TOPIC_PREFIX": "/", "CALLGAUGE_EVALUATOR_GROUP": "",
+        "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
+        "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
+    }  # fmt: skip
+    assert {name.removeprefix("CALLGAUGE_").split("__")[0].lower() for name in wrong} == set(Settings.model_fields)
+    examples = [re.search(r"For example (\w+)=(\S+)$", text) for text in mistakes(wrong)]
+    assert len(examples) == len(wrong)
+    given = dict(match.groups() for match in examples if match)
+    assert set(given) == set(wrong)
+    loaded(given)
+
+
+@pytest.mark.parametrize("bootstrap", ["host", "host:", "host:0", "host:65536", "a:1,,b:2", "a:x", ""])
+def test_an_address_without_host_or_port_is_refused(bootstrap: str) -> None:
+    assert "expected host:port" in mistakes(bootstrap=bootstrap)[0]
+
+
+def test_what_was_given_is_shown_shortened() -> None:
+    (told,) = mistakes({"CALLGAUGE_HTTP_PORT": "9" * 5_000})
+    assert len(told) < 300
+
+
+def test_limits_as_one_text_are_explained() -> None:
+    (told,) = mistakes({"CALLGAUGE_LIMITS": "idle_ms=3"})
+    assert "CALLGAUGE_LIMITS__IDLE_MS=300000" in told
+
+
+def test_a_file_that_is_missing_or_no_toml_is_told(tmp_path: Path) -> None:
+    missing, broken = tmp_path / "missing.toml", tmp_path / "broken.toml"
+    broken.write_bytes(b"http_port: 80\n")
+    assert "cannot be read (No such file or directory)" in mistakes(config=missing)[0]
+    assert "is not TOML" in mistakes(config=broken)[0]
+    broken.write_bytes(b"\xff")
+    assert "is not TOML" in mistakes(config=broken)[0]
+
+
+def test_a_slip_in_a_variable_is_noticed_and_what_others_set_is_not() -> None:
+    others = {
+        "CALLGAUGE_PORT": "tcp://10.0.0.1:8080",
+        "CALLGAUGE_SERVICE_HOST": "10.0.0.1",
+        "CALLGAUGE_TEST_BOOTSTRAP": "",
+    }
+    assert near_misses({**others, "CALLGAUGE_HTTP_PORT": "1", "CALLGAUGE_LIMITS__IDLE_MS": "1", "PATH": ""}) == ()
+    (told,) = near_misses({"CALLGAUGE_BOOTSTRP": "a:1"})
+    assert "did you mean CALLGAUGE_BOOTSTRAP?" in told
+    loaded(others)
