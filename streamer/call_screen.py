@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.scores import (
+    Anchor,
     AnyScoreRecord,
     ClosedFact,
     DeadAirFact,
@@ -23,7 +24,10 @@ SLOW_MS: Final = 1_500
 """The objective of voice agents is that 95 % of answers are faster."""
 VERY_SLOW_MS: Final = 3_500
 
-_ID_CHARS: Final = 8
+_ID_CHARS: Final = 6
+_AGENT_CHARS: Final = 11
+_AGENT_CHARS_WIDE: Final = 20
+_WIDE_COLUMNS: Final = 100
 _MS_PER_SECOND: Final = 1_000
 _SECONDS_PER_MINUTE: Final = 60
 
@@ -52,35 +56,36 @@ class Headline:
         )
 
 
-def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, height: int) -> RenderableType:
+def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, width: int, height: int) -> RenderableType:
     """The headline and the table of calls, the newest of them when not all fit into `height` lines."""
-    table = Table(expand=False, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("call", "agent"):
-        table.add_column(column, no_wrap=True)
-    for column in ("time", "turn", "latency"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("anchor", no_wrap=True)
-    for column in ("user cut in", "agent cut in", "dead air", "tools"):
-        table.add_column(column, justify="right")
-    table.add_column("status", no_wrap=True)
-    fitting = max(1, height - 5)  # headline, space, column names, what is left out, and the cursor's line
+    is_wide = width >= _WIDE_COLUMNS
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("call", width=_ID_CHARS, no_wrap=True)
+    table.add_column("agent", width=_AGENT_CHARS_WIDE if is_wide else _AGENT_CHARS, no_wrap=True, overflow="ellipsis")
+    for column, chars in (("time", 5), ("turn", 4), ("latency", 7)):
+        table.add_column(column, justify="right", width=chars, no_wrap=True)
+    table.add_column("anchor", width=max(map(len, Anchor)), no_wrap=True)
+    for column in ("cut in\nuser", "cut in\nassistant", "dead\nair", *(("tool\ncalls",) if is_wide else ())):
+        table.add_column(column, justify="right", width=max(map(len, column.splitlines())), no_wrap=True)
+    table.add_column("status")  # the only column without a width: it gives way on a narrow terminal
+    fitting = max(1, height - 6)  # headline, space, two lines of column names, what is left out, the cursor's line
     for row in rows[-fitting:]:
-        table.add_row(
+        cells = [
             short_id(row.conversation_id),
             row.agent,
-            _clock(now_ms - row.first_seen_ms if row.closed is None else row.changed_ms - row.first_seen_ms),
+            _clock((now_ms if row.closed is None else row.changed_ms) - row.first_seen_ms),
             "" if row.turn is None else str(row.turn),
             _latency(row.latency),
             "" if row.latency is None or row.latency.anchor is None else row.latency.anchor.value,
             _count(row.interruptions_by(Speaker.USER)),
             _count(row.interruptions_by(Speaker.ASSISTANT)),
             _count(row.dead_airs),
-            _count(row.tool_calls),
-            _status(row),
-            style="dim" if row.closed else "",
-        )
-    title = Text.assemble(("callgauge ", "bold"), headline.text())
+            *((_count(row.tool_calls),) if is_wide else ()),
+            Text(_status(row), no_wrap=True, overflow="ellipsis"),
+        ]
+        table.add_row(*cells, style="dim" if row.closed else "")
     more = len(rows) - fitting
+    title = Text(headline.text(), style="bold", no_wrap=True, overflow="ellipsis")
     return Group(title, Text(), table, Text(f"and {more} more calls" if more > 0 else "", style="dim"))
 
 

@@ -1,130 +1,30 @@
-"""The command line: one command per thing a person does. Arguments come in, errors go out in plain words."""
+"""Where the command line begins: the entry point, and what a person is told when something goes wrong."""
 
-import json
 import sys
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-from rich.progress import BarColumn, Progress, TextColumn
-
-from consumers.runtime.http import AddressInUseError
-from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
-from streamer.cli_options import PathsArgument, error_console, say, with_example
-from streamer.cli_service import DEMO_HELP, RUN_HELP, demo, run
-from streamer.cli_topics import SCHEMA_HELP, schema, topics_app
-from streamer.cli_traffic import REPLAY_HELP, SIMULATE_HELP, replay, simulate
-from streamer.embedded_broker import EmbeddedBrokerError
-from streamer.offline_contexts import CallContext, contexts_of
-from streamer.publisher import PublishError
-from streamer.recordings import RecordingError
-from streamer.settings import SettingsError
-from streamer.topic_admin import TopicsError
-from streamer.version import installed_version
-
-CONTEXT_HELP: Final = with_example(
-    "Stream recorded calls through the engine, event by event, and print what it made of each: one line of JSON per "
-    'call, {"id": ..., "context": {...}}.\n\nNo broker is needed. The context is EVA\'s, field by field.',
-    "callgauge context calls.jsonl.gz > contexts.jsonl",
-    "callgauge context records/1.1.2 --arrival 7",
-)
-
-FORESEEN: Final = (
-    AddressInUseError,
-    EmbeddedBrokerError,
-    KafkaUnreachableError,
-    PublishError,
-    RecordingError,
-    TopicsError,
-    TopicsUnfitError,
-)
-"""Faults of the world that a person can mend: told in plain words, exit code 1."""
-
-_MOST_TOLD_PER_CALL: Final = 3
-_REFRESH_EVENTS: Final = 500
-
-app = typer.Typer(
-    name="callgauge",
-    help="Evaluates voice-agent calls while they run. `callgauge demo` shows it without any set-up.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,  # a fault nobody foresaw should look like one
-    rich_markup_mode="rich",
-)
-
-
-def _print_version(*, wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"callgauge {installed_version()}")
-        raise typer.Exit
-
-
-@app.callback()
-def _callgauge(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
-    ] = False,
-) -> None:
-    pass
-
-
-def context(
-    paths: PathsArgument,
-    *,
-    arrival: Annotated[
-        int | None,
-        typer.Option(
-            "--arrival", metavar="SEED", help="Interleave the sources at random by this seed, each in its own order."
-        ),
-    ] = None,
-) -> None:
-    console = error_console()
-    # A bar beside results on the same screen would be torn apart by them.
-    shows_progress = console.is_terminal and not sys.stdout.isatty()
-    with Progress(TextColumn("{task.description}"), BarColumn(), console=console, disable=not shows_progress) as bar:
-        task = bar.add_task("", total=None)
-        calls = events = 0
-
-        def count_event() -> None:
-            nonlocal events
-            events += 1
-            if events % _REFRESH_EVENTS == 0:
-                bar.update(task, description=f"{calls} calls, {events} events")
-
-        for result in contexts_of(paths, arrival_seed=arrival, on_event=count_event):
-            calls += 1
-            sys.stdout.write(json.dumps({"id": result.conversation_id, "context": result.context}) + "\n")
-            _tell_refused(result)
-    sys.stdout.flush()
-
-
-def _tell_refused(result: CallContext) -> None:
-    for record in result.refused[:_MOST_TOLD_PER_CALL]:
-        where = f"Call {result.conversation_id}, event {record.offset + 1} of {record.topic}"
-        say(f"{where}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would.")
-    if (more := len(result.refused) - _MOST_TOLD_PER_CALL) > 0:
-        say(f"Call {result.conversation_id}: {more} more events left out.")
-
-
-app.command(help=DEMO_HELP)(demo)
-app.command(help=RUN_HELP)(run)
-app.command(help=REPLAY_HELP)(replay)
-app.command(help=SIMULATE_HELP)(simulate)
-app.command(help=CONTEXT_HELP)(context)
-app.add_typer(topics_app, name="topics")
-app.command(help=SCHEMA_HELP)(schema)
+STOPPED_BY_SIGNAL: Final = 130
+"""Exit code of work that Ctrl-C or SIGTERM cut short: 128 and the number of SIGINT, as shells have it."""
 
 
 def main() -> None:
     """Runs a command; exit code 2 when it was asked for wrongly, 1 when it failed, with the reason in plain words."""
     try:
+        # Loading takes most of a second, and Ctrl-C in it must not end in a traceback.
+        from streamer.commands import FORESEEN, FORESEEN_AT_START, app
+    except KeyboardInterrupt:
+        sys.exit(STOPPED_BY_SIGNAL)
+    try:
         app(prog_name="callgauge")
-    except SettingsError as error:
-        say(str(error))
-        sys.exit(2)
+    except FORESEEN_AT_START as error:
+        _end(error, exit_code=2)
     except FORESEEN as error:
-        say(str(error))
-        sys.exit(1)
+        _end(error, exit_code=1)
+
+
+def _end(error: Exception, *, exit_code: int) -> None:
+    sys.stderr.write(f"{error}\n")
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

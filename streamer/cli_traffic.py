@@ -15,6 +15,7 @@ from consumers.runtime.kafka import partition_counts
 from consumers.runtime.stopping import first_of
 from schemas.codec import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
+from streamer.cli import STOPPED_BY_SIGNAL
 from streamer.cli_options import (
     BootstrapOption,
     ConfigOption,
@@ -44,7 +45,6 @@ SIMULATE_HELP: Final = with_example(
     "callgauge simulate --calls 20 --seconds 60 --seed 7",
 )
 
-STOPPED_BY_SIGNAL: Final = 130
 _REFRESH_SECONDS: Final = 0.1
 
 

@@ -59,10 +59,17 @@ class Demo:
             AddressInUseError: The HTTP address is taken.
             Exception: What a role failed on.
         """
+        self._console.print(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.", soft_wrap=True)
         with embedded_broker([topic.name for topic in TOPICS]) as bootstrap:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
             service = Service(self._settings, kafka, ROLE_NAMES)
-            await first_of(service.run(), self._show(service, kafka, seconds))
+            try:
+                await first_of(service.run(), self._show(service, kafka, seconds))
+            finally:
+                began, ended = self._table.calls_started, self._table.calls_ended
+                self._console.print(
+                    f"Over: {began} calls began, {ended} ended, {self._events_published} events were sent."
+                )
 
     async def _show(self, service: Service, kafka: KafkaSettings, seconds: float | None) -> None:
         await service.ready.wait()
@@ -124,7 +131,6 @@ class Demo:
         """What shows the present state when called: the table again, or a line each second where there is no terminal."""
         console = self._console
         if not console.is_terminal:
-            console.print(f"callgauge demo. {KEEPS_NOTHING}", soft_wrap=True)
             console.print(f"Metrics: {self._metrics_url}", soft_wrap=True)
             next_line_seconds = 0.0
 
@@ -140,10 +146,11 @@ class Demo:
 
         def render() -> RenderableType:
             now_ms = _now_ms()
-            return screen(self._headline(), self._table.rows(now_ms), now_ms, height=console.height)
+            return screen(
+                self._headline(), self._table.rows(now_ms), now_ms, width=console.width, height=console.height
+            )
 
         with Live(console=console, auto_refresh=False, transient=False) as live:
-            console.print(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.")
             yield lambda: live.update(render(), refresh=True)
 
 

@@ -86,7 +86,9 @@ class Feed:
 
     # What callers, bots and agents do; times are those of the sound, events are logged `behind_ms` later.
 
-    def user_audio(self, start_ms: int, end_ms: int | None = None, *, text: str | None = "Hello", behind_ms: int = 0) -> None:
+    def user_audio(
+        self, start_ms: int, end_ms: int | None = None, *, text: str | None = "Hello", behind_ms: int = 0
+    ) -> None:
         """The simulated caller is heard from `start_ms` (to `end_ms`) and means to say `text`."""
         self._audio("audio_start", "simulated_user", start_ms, behind_ms)
         if text is not None:

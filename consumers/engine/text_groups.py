@@ -260,16 +260,19 @@ class TextStream:
         """P4 and P5 anew for one group: after a phrase was dropped or recognised as a preview."""
         frames = [raw for raw in group.frames or () if not raw.is_dropped]
         kept = [raw for place, raw in enumerate(frames) if not _is_preview(frames, place)]
-        for raw in frames:
-            if raw.is_phrase and raw not in kept:
-                self._forget_phrase(raw)
         old_key = group.key
         text = " ".join(raw.text for raw in kept)
         new_key = order_key(int(kept[0].stamp), PIPECAT_RANK, kept[0].index) if kept else None
-        group.frames = kept if self._holds_phrase(kept) or not kept else None
-        phrase_place = max((place for place, raw in enumerate(kept) if raw.is_phrase), default=len(kept))
-        group.words_wanted = len(kept[phrase_place].text.split()) if phrase_place < len(kept) else 0
-        group.words_seen = len(kept) - 1 - phrase_place
+        if kept and not self._holds_phrase(kept):
+            for raw in frames:
+                if raw.is_phrase:
+                    self._forget_phrase(raw)
+            group.frames = None
+        else:  # a recognised preview still separates the words behind it from a phrase before it
+            group.frames = frames
+        phrase_place = max((place for place, raw in enumerate(frames) if raw.is_phrase), default=len(frames))
+        group.words_wanted = len(frames[phrase_place].text.split()) if phrase_place < len(frames) else 0
+        group.words_seen = len(frames) - 1 - phrase_place
         group.set_text(text)
         if new_key == old_key and old_key is not None:
             self._edits.reread(group)

@@ -106,7 +106,7 @@ async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mappin
     if missing:
         raise TopicsUnfitError(
             f"Topics: {', '.join(missing)} not found on {kafka.bootstrap_servers}. callgauge does not make topics, "
-            "so it does not start. Make them as `callgauge topics` prints them, or check the topic prefix."
+            "so it does not start. `callgauge topics create` makes them; or check the topic prefix."
         )
     return {name: counts[topic] for name, topic in zip(names, wanted, strict=True)}
 

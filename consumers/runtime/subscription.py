@@ -14,7 +14,7 @@ from faststream.kafka import KafkaMessage
 
 from consumers.runtime.kafka import KafkaSettings
 
-POLL_MS: Final = 20
+POLL_MS: Final = 10
 """How long one poll waits for records. FastStream sleeps as long again after an empty poll, so this, twice, is the
 delay it may add to the first event after a silence."""
 FETCH_WAIT_MS: Final = 100

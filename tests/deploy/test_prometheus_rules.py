@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.required_tools import require_tool
 
 from tests.deploy.promql_labels import labels_of
+from tests.required_tools import require_tool
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

@@ -14,8 +14,10 @@ from tests.strategies import PIPELINE_TYPES, START_MS, Json, arrivals, calls
 
 Order = list[tuple[str, int]]
 
-MOMENTS = ("user_speech_started", "user_speech_stopped", "user_turn_started", "user_turn_stopped", "bot_speech_started")
-MOMENTS = (*MOMENTS, "bot_speech_stopped", "interruption", "of a later version")
+MOMENTS = (
+    *("user_speech_started", "user_speech_stopped", "user_turn_started", "user_turn_stopped"),
+    *("bot_speech_started", "bot_speech_stopped", "interruption", "of a later version"),
+)
 STRANGE: dict[str, tuple[Json, ...]] = {
     "audit": ({"message_type": "note", "value": 1, "extra": True}, {"value": "of no type"}),
     "pipecat": (

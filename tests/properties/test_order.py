@@ -1,0 +1,57 @@
+"""Order of arrival, other calls and late facts do not change what is known of a call at its end."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.engine.intake import Arrival
+from schemas.codec import InputSource
+from tests.properties.evaluation import effects_of_calls, final_records, final_state, fold, fresh, renumbered, run
+from tests.properties.steered_calls import drawn, steered_arrivals
+from tests.wire_calls import arrivals_of
+
+
+@given(st.data())
+def test_any_interleaving_gives_the_same_final_scores(data: st.DataObject) -> None:
+    call, order = drawn(data, updates=False)
+    other = data.draw(steered_arrivals(call))
+    one, another = (run(arrivals_of(call, taken)) for taken in (order, other))
+    assert final_records(one) == final_records(another)
+    assert final_state(one) == final_state(another)
+
+
+@given(st.data())
+def test_a_pipeline_type_told_late_equals_one_told_first(data: st.DataObject) -> None:
+    call, order = drawn(data, updates=False)
+    told = order.index(("control", 0))
+    first = [order[told], *order[:told], *order[told + 1 :]]
+    late, early = (run(arrivals_of(call, taken)) for taken in (order, first))
+    assert final_records(late) == final_records(early)
+    assert final_state(late) == final_state(early)
+
+
+@given(st.data())
+def test_other_calls_in_between_change_nothing(data: st.DataObject) -> None:
+    alone: dict[str, list[Arrival]] = {}
+    for key in ("one", "two", "three"):
+        call, order = drawn(data)
+        alone[key] = arrivals_of({**call, "id": key}, order)
+    turns = data.draw(st.permutations([key for key, arrivals in alone.items() for _ in arrivals][:300]))
+    left = {key: iter(arrivals) for key, arrivals in alone.items()}
+    mixed = [next(left[key]) for key in turns]
+    together = effects_of_calls(fold(fresh(), renumbered(mixed)))
+    for key in alone:
+        mine = [arrival for arrival in mixed if arrival.conversation_id == key]
+        assert together.get(key, []) == effects_of_calls(fold(fresh(), mine)).get(key, [])
+
+
+@given(st.data())
+def test_each_call_is_replayed_from_its_own_first_record(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    evaluator = fresh()
+    assert evaluator.low_watermarks() == {}
+    fold(evaluator, arrivals)
+    firsts: dict[InputSource, int] = {}
+    for arrival in arrivals:
+        firsts.setdefault(arrival.source, arrival.offset)
+    assert evaluator.low_watermarks() == firsts

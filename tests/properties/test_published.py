@@ -1,0 +1,105 @@
+"""What is published: revisions that only grow, ids used once, values that are the context's at every moment."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.engine.effects import Count
+from schemas.metric_catalogue import metric_named
+from schemas.scores import SCORE_RECORD, InterruptionFact, Scored, TurnFact, VoiceToVoiceLatency
+from tests.engine_feed import LATENCY, records_of, value_of
+from tests.properties.evaluation import end_of, fresh, holds, run
+from tests.properties.steered_calls import drawn
+from tests.wire_calls import arrivals_of
+
+
+@given(st.data())
+def test_revisions_of_a_subject_only_grow_and_ids_are_unique(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    revisions: dict[tuple[Any, ...], int] = {}
+    ids = set()
+    counted = set()
+    for record in records_of(run(arrivals_of(call, order))):
+        subject = (record.name, record.turn, record.index)
+        assert record.revision == revisions.get(subject, 0) + record.is_change
+        revisions[subject] = record.revision
+        assert record.record_id not in ids
+        ids.add(record.record_id)
+        if record.is_first:
+            assert subject not in counted, "counted twice"
+            counted.add(subject)
+        assert SCORE_RECORD.validate_json(record.model_dump_json()) == record
+
+
+@given(st.data())
+def test_counts_are_in_the_catalogue(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    evaluator = fresh()
+    effects = [effect for arrival in arrivals for effect in evaluator.receive(arrival)]
+    effects += [*evaluator.advance(end_of(arrivals)), *evaluator.drain_counts()]
+    for count in (effect for effect in effects if isinstance(effect, Count)):
+        labels = metric_named(count.metric).label_set
+        assert len(labels) == len(count.labels)
+        assert all(value in label.values for label, value in zip(labels, count.labels, strict=True) if label.values)
+
+
+@given(st.data())
+def test_unknown_is_never_zero(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    evaluator = fresh()
+    for arrival in arrivals:
+        for record in records_of(evaluator.receive(arrival)):
+            if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored):
+                live = evaluator._calls[arrival.conversation_id].live
+                assert record.turn is not None
+                view = live.turns._views[record.turn]
+                assert view.user_end_s is not None
+                assert view.assistant_start_s is not None
+                assert record.anchor is not None
+                assert record.source is not None
+                assert record.turn >= 1
+
+
+@given(st.data())
+def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject) -> None:
+    """In a call heard through audio. A turn whose user's sound has no end yet has no latency, though EVA's rule E1 has."""
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    evaluator = fresh()
+    newest: dict[tuple[str, int | None], Any] = {}
+    for arrival in arrivals:
+        for record in records_of(evaluator.receive(arrival)):
+            newest[record.name, record.turn] = record
+        folded = evaluator._calls[arrival.conversation_id]
+        if folded.live._speaking is not None:
+            continue
+        context = folded.context()
+        heard = folded.history.machine.turns
+        expected: dict[int, float | str] = {}
+        for turn, latency_s in context.latency_assistant_turns.items():
+            has_end = len(heard[turn].user_ends) >= len(heard[turn].user_starts)
+            if turn >= 1:
+                expected[turn] = round(latency_s * 1000, 3) if has_end else "user_still_speaking"
+        latencies = [r for r in newest.values() if r.name == LATENCY and value_of(r) != "withdrawn"]
+        assert {record.turn: value_of(record) for record in latencies} == expected
+        for name, turns in (
+            ("interruption_by_user", context.user_interrupted_turns),
+            ("interruption_by_assistant", context.assistant_interrupted_turns),
+        ):
+            assert {r.turn for r in newest.values() if r.name == name and holds(r)} == turns
+        assert {r.turn for r in newest.values() if isinstance(r, TurnFact) and holds(r)} == set(heard)
+        assert all(isinstance(r, InterruptionFact) for r in newest.values() if r.name.startswith("interruption"))
+
+
+@given(st.data())
+def test_a_status_goes_forward_and_every_turn_ends_final(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    status: dict[int | None, str] = {}
+    for record in records_of(run(arrivals_of(call, order))):
+        if isinstance(record, TurnFact):
+            assert status.get(record.turn) != "final"
+            status[record.turn] = "withdrawn" if record.is_withdrawn else record.status.value
+    assert set(status.values()) <= {"final", "withdrawn"}

@@ -1,0 +1,77 @@
+"""Broker time: nothing happens before its deadline, nothing due is slept through, nothing follows a closing."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.engine.effects import Effect
+from tests.engine_feed import closings_of, records_of
+from tests.properties.evaluation import end_of, fold, fresh, run
+from tests.properties.steered_calls import drawn
+from tests.wire_calls import arrivals_of
+
+
+@given(st.data())
+def test_time_before_a_deadline_changes_nothing(data: st.DataObject) -> None:
+    """There are no batches in the engine: a group of records is its records, with time allowed to pass in between."""
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    pauses = data.draw(st.lists(st.sampled_from([0, 0, 1, 7, 400, 10**9]), min_size=1, max_size=8))
+    steady, paused = fresh(), fresh()
+    for place, arrival in enumerate(arrivals):
+        assert paused.receive(arrival) == steady.receive(arrival)
+        (open_call,) = paused._calls.values()
+        due_ms = open_call.next_wakeup()
+        wakeup_ms = paused.next_wakeup()
+        assert wakeup_ms is not None
+        assert wakeup_ms <= due_ms, "this would be slept through"
+        now_ms = min(arrival.broker_time_ms + pauses[place % len(pauses)], due_ms - 1)
+        assert paused.advance(now_ms) == []
+        wakeup_ms = paused.next_wakeup()
+        assert wakeup_ms is not None
+        assert now_ms < wakeup_ms <= due_ms
+    assert paused.advance(end_of(arrivals)) == steady.advance(end_of(arrivals))
+
+
+@given(st.data())
+def test_every_step_of_time_gives_what_one_leap_gives(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    leaping, stepping = fresh(), fresh()
+    fold(leaping, arrivals)
+    fold(stepping, arrivals)
+    leap = leaping.advance(end_of(arrivals))
+    steps: list[Effect] = []
+    while (wakeup_ms := stepping.next_wakeup()) is not None:
+        steps += stepping.advance(wakeup_ms)
+    subjects = [[(r.name, r.turn, r.index, r.revision, r.status) for r in records_of(e)] for e in (leap, steps)]
+    assert subjects[0] == subjects[1]
+
+
+@given(st.data())
+def test_a_call_closes_once_and_is_silent_ever_after(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    close_at = data.draw(st.integers(1, len(arrivals)))
+    evaluator = fresh()
+    effects = fold(evaluator, arrivals[:close_at])
+    closing = evaluator.advance(end_of(arrivals))
+    assert len(closings_of(closing)) == 1
+    assert records_of(closing)[-1].name == "closed"
+    assert closings_of(effects) == []
+    assert fold(evaluator, arrivals[close_at:]) == []
+    assert evaluator.open_calls == 0
+    assert evaluator.next_wakeup() is None or evaluator.advance(2 * end_of(arrivals)) == []
+    late = sum(count.by for count in evaluator.drain_counts() if count.labels[1] == "after_close")
+    assert late == len(arrivals) - close_at
+
+
+@given(st.data())
+def test_every_call_ends_with_its_closed_fact(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    closed = records_of(run(arrivals))[-1]
+    through = {}
+    for arrival in arrivals:
+        through[arrival.source] = arrival.offset
+    assert closed.name == "closed"
+    assert sorted(closed.model_dump()["through"].values()) == sorted(through.values())

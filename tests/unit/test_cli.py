@@ -1,0 +1,184 @@
+"""The command line teaches, prints results on standard output only, and tells faults in plain words."""
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from schemas.topics import SCHEMA_NAMES, TOPICS
+from streamer import cli, cli_service
+from streamer.commands import app
+from streamer.simulator import simulate_call
+
+COMMANDS = ["demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"]
+NOBODY = "127.0.0.1:1"
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Callgauge = Callable[..., Ended]
+
+
+@pytest.fixture
+def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
+    """Runs a command in this process, as the installed entry point does."""
+    monkeypatch.setattr(cli_service, "configure_logging", lambda *_: None)  # it would take the log away from pytest
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def write_calls(path: Path, *seeds: int) -> list[str]:
+    """A wire-level file of simulated calls; gives their ids."""
+    lines = []
+    for seed in seeds:
+        call = simulate_call(seed, start_ms=1_790_000_000_000, kind="cascade").call
+        line = {"id": call.conversation_id, "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+        lines.append({**line, "control": call.control})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return [str(line["id"]) for line in lines]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_ends_with_an_example_of_that_command(callgauge: Callgauge, command: str) -> None:
+    code, out, err = callgauge(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    assert "Example" in out
+    assert f"callgauge {command}" in out.split("Example", 1)[1]
+
+
+def test_the_list_of_commands_is_complete(callgauge: Callgauge) -> None:
+    registered = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert [*registered, "topics"] == ["demo", "run", "replay", "simulate", "context", "schema", "topics"]
+    assert callgauge("--version") == (0, f"callgauge {cli_version()}\n", "")
+
+
+def cli_version() -> str:
+    from streamer.version import installed_version
+
+    return installed_version()
+
+
+def test_a_context_is_printed_for_each_call_and_does_not_depend_on_the_arrival(
+    callgauge: Callgauge, tmp_path: Path
+) -> None:
+    path = tmp_path / "calls.jsonl"
+    ids = write_calls(path, 1, 2, 3)
+    code, out, err = callgauge("context", path)
+    assert (code, err) == (0, "")
+    printed = [json.loads(line) for line in out.splitlines()]
+    assert [line["id"] for line in printed] == ids
+    assert all(list(line) == ["id", "context"] and line["context"]["transcribed_user_turns"] for line in printed)
+    assert callgauge("context", path, "--arrival", 7).out == out
+
+
+def test_a_directory_of_records_works_too(callgauge: Callgauge, tmp_path: Path) -> None:
+    for name in ("1.1", "1.2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "audit_log.json").write_text('{"transcript": []}')
+    assert [json.loads(line)["id"] for line in callgauge("context", tmp_path).out.splitlines()] == ["1.1", "1.2"]
+
+
+def test_an_event_the_evaluator_would_refuse_is_told_and_left_out(callgauge: Callgauge, tmp_path: Path) -> None:
+    def line(*audit: object) -> str:
+        return json.dumps({"id": "c", "audit": list(audit)}) + "\n"
+
+    good = {"value": "hi", "timestamp": 1, "message_type": "user"}
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    whole.write_text(line(good))
+    broken.write_text(line(good, *[{"value": "hi", "message_type": "user"}] * 5))
+    code, out, err = callgauge("context", broken)
+    assert (code, out) == (0, callgauge("context", whole).out)
+    told = err.splitlines()
+    assert told[0].startswith("Call c, event 2 of audit.events: ")
+    assert told[3:] == ["Call c: 2 more events left out."]
+
+
+def test_the_topic_table_lists_every_topic_in_one_line(callgauge: Callgauge) -> None:
+    code, out, _ = callgauge("topics")
+    assert code == 0
+    rows = out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == [topic.name for topic in TOPICS]
+    assert all(topic.what in row for topic, row in zip(TOPICS, rows, strict=True))
+
+
+def test_schemas_are_listed_and_printed(callgauge: Callgauge) -> None:
+    assert callgauge("schema") == (0, "\n".join(SCHEMA_NAMES) + "\n", "")
+    assert "oneOf" in json.loads(callgauge("schema", "score").out)
+    code, out, err = callgauge("schema", "nothing")
+    assert (code, out) == (2, "")
+    assert "'nothing' is no record type" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["replay"], "Missing argument"),
+        (["replay", "x.jsonl", "--speed", "0"], "'0' is no speed"),
+        (["replay", "x.jsonl", "--speed", "inf"], "'inf' is no speed"),
+        (["run", "--roles", "evaluator,exporteur"], "'exporteur' is no role"),
+        (["run", "--roles", ""], "'' is no role"),
+        (["run", "--http-port", "70000"], "--http-port is 70000"),
+        (["run", "--config", "missing.toml"], "missing.toml: the settings file cannot be read"),
+        (["simulate", "--calls", "0"], "--calls"),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_says_why(callgauge: Callgauge, arguments: list[str], told: str) -> None:
+    code, out, err = callgauge(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+@pytest.mark.parametrize("command", [["topics", "check"], ["topics", "create"], ["simulate", "--seconds", "1"]])
+def test_a_broker_that_is_away_is_told_in_plain_words(callgauge: Callgauge, command: list[str]) -> None:
+    code, out, err = callgauge(*command, "--bootstrap", NOBODY)
+    assert (code, out) == (1, "")
+    assert f"no broker answers at {NOBODY}" in err
+    assert "Traceback" not in err
+
+
+def test_a_broken_recording_is_found_before_a_broker_is_asked(callgauge: Callgauge, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    write_calls(path, 1)
+    path.write_text(path.read_text() + "{\n")
+    code, _, err = callgauge("replay", path, "--bootstrap", NOBODY)
+    assert code == 1
+    assert f"{path}:2: this is not JSON" in err
+
+
+def test_a_taken_port_is_told_in_plain_words(callgauge: Callgauge) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = callgauge("run", "--http-port", port, "--bootstrap", NOBODY)
+    assert (code, out) == (1, "")
+    assert f"127.0.0.1:{port}" in err
+    assert "Choose another port" in err
+
+
+def test_a_variable_that_looks_like_a_slip_is_mentioned(callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLGAUGE_BOOTSTRAPS", "a:1")
+    assert "did you mean CALLGAUGE_BOOTSTRAP?" in callgauge("topics", "check", "--bootstrap", NOBODY).err
+
+
+def test_ctrl_c_while_loading_leaves_no_traceback(callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "streamer.commands", Interrupted())
+    assert callgauge("demo") == (130, "", "")
