@@ -107,15 +107,22 @@ class Call:
         return outcome
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time has reached `now_ms`: dead air, closing."""
-        self.live.reached(now_ms, out)
+        """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
         limits = self._limits
-        if self._close_at_ms is not None and now_ms >= self._close_at_ms:
-            self.close(self._close_reason, now_ms, out)
-        elif now_ms >= self._first_broker_ms + limits.max_call_duration_ms:
-            self._hit_limit(CloseReason.LIMIT_DURATION, "duration", out)
-        elif now_ms >= self.last_broker_ms + limits.idle_ms:
-            self.close(CloseReason.IDLE, now_ms, out)
+        deadlines = [
+            (self.last_broker_ms + limits.idle_ms, CloseReason.IDLE),
+            (self._first_broker_ms + limits.max_call_duration_ms, CloseReason.LIMIT_DURATION),
+        ]
+        if self._close_at_ms is not None:
+            deadlines.append((self._close_at_ms, self._close_reason))
+        due_ms, reason = min(deadlines)
+        self.live.reached(min(now_ms, due_ms), out)
+        if now_ms < due_ms:
+            return
+        if reason is CloseReason.LIMIT_DURATION:
+            self._hit_limit(reason, "duration", out)
+        else:
+            self.close(reason, now_ms, out)
 
     def next_wakeup(self) -> int:
         """Broker time of the next thing that can happen to this call by silence."""
@@ -250,6 +257,7 @@ class Call:
         known = self._book.labels
         if event.pipeline_type is not None:
             self.history.set_pipeline_type(event.pipeline_type)
+            self.live.pipeline_type_set()
         labels = CallLabels(
             agent=event.agent or known.agent,
             tenant=event.tenant or known.tenant,

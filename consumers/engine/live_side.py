@@ -96,11 +96,16 @@ class LiveSide:
     def user_text(self, time_ms: int) -> None:
         """The agent understood a whole turn of the caller; only in a cascade is that stamped when the turn ended."""
         speaking = self._speaking
-        if speaking is None or self._history.pipeline_type is not PipelineType.CASCADE:
+        if speaking is None:
             return
         speaking.audited(Moment.USER_TEXT, time_ms, time_ms / 1000)
-        if not speaking.machine.has_user_events:
+        if speaking.machine.hears_transcripts and not speaking.machine.has_user_events:
             self._user_fell_silent(time_ms, speaking.machine.turn)
+
+    def pipeline_type_set(self) -> None:
+        """The history goes by the rules of this type now; so do the transcripts heard."""
+        if self._speaking is not None:
+            self._speaking.hear_transcripts(are_heard=self._history.pipeline_type is PipelineType.CASCADE)
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
         """A tool is about to run."""

@@ -31,6 +31,7 @@ class LiveTurns:
         self._views: dict[int, TurnView] = {}
         self._left_at_ms: dict[int, int] = {}
         self._settled: set[int] = set()
+        self._said: dict[int, TurnStatus] = {}
         self._current = 0
         self._highest = 0
         self._tool_indexes: dict[int, set[int]] = {}
@@ -74,6 +75,7 @@ class LiveTurns:
                     del self._views[turn]
                     self._left_at_ms.pop(turn, None)
                     self._settled.discard(turn)
+                    self._said.pop(turn, None)
                     records += self._withdrawn(turn, time_ms)
                     if old.tools and first_tool_turn is None:
                         first_tool_turn = turn
@@ -86,8 +88,12 @@ class LiveTurns:
             self._highest = max(self._highest, turn)
             if first_tool_turn is None and view.tools != (old.tools if old is not None else ()):
                 first_tool_turn = turn
-            records.append(self._status_record(turn, time_ms))
-            records += self._turn_records(turn, view, time_ms)
+            self._move(turn, time_ms)
+            status = self._status(turn)
+            if self._said.get(turn) is not status:
+                records.append(self._turn_fact(turn, status, time_ms))
+            if view != old:
+                records += self._turn_records(turn, view, old, status, time_ms)
         if first_tool_turn is not None:
             records += self._tool_records(time_ms, first_tool_turn)
         return [record for record in records if record is not None]
@@ -127,36 +133,39 @@ class LiveTurns:
             return TurnStatus.SETTLED
         return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
 
-    def _status_record(self, turn: int, time_ms: int) -> TurnFact | None:
+    def _move(self, turn: int, time_ms: int) -> None:
+        """Note when a turn was left, or that the call is in it again."""
         if turn >= self._current:
             self._left_at_ms.pop(turn, None)
             self._settled.discard(turn)
         elif turn not in self._settled:
             self._left_at_ms.setdefault(turn, time_ms)
-        return self._turn_fact(turn, self._status(turn), time_ms)
 
     def _turn_fact(self, turn: int, status: TurnStatus, time_ms: int | None, *, counts: bool = True) -> TurnFact | None:
         """A turn counts when it is left, or at the end of the call if it was answered: a goodbye is no turn."""
         is_over = status is not TurnStatus.OPEN and counts
+        self._said[turn] = status
         return self._book.record(
             TurnFact, ("turn", turn, 0), status, (status,), event_time_ms=time_ms, has_value=is_over
         )
 
-    def _turn_records(self, turn: int, view: TurnView, time_ms: int) -> list[AnyScoreRecord | None]:
+    def _turn_records(
+        self, turn: int, view: TurnView, old: TurnView | None, status: TurnStatus, time_ms: int
+    ) -> list[AnyScoreRecord | None]:
+        """What a changed view says anew: the latency if its ends moved, an interruption if there now is one or is none."""
         records: list[AnyScoreRecord | None] = []
-        subject = (LATENCY, turn, 0)
-        if turn >= 1:
-            result = voice_to_voice_ms(view)
+        if turn >= 1 and (old is None or view.timing != old.timing):
+            result: Scored | Unscored | None = voice_to_voice_ms(view)
+            if result is None and (LATENCY, turn, 0) in self._book.published:
+                result = Unscored(reason=UnscoredReason.WITHDRAWN)
             if result is not None:
-                records.append(self._latency_record(turn, view, result, self._status(turn), time_ms))
-            elif subject in self._book.published:
-                withdrawn = Unscored(reason=UnscoredReason.WITHDRAWN)
-                records.append(self._latency_record(turn, view, withdrawn, self._status(turn), time_ms))
-        for name, is_so in (
-            ("interruption_by_user", view.user_interrupted),
-            ("interruption_by_assistant", view.assistant_interrupted),
+                records.append(self._latency_record(turn, view, result, status, time_ms))
+        by_user, by_assistant = (old.user_interrupted, old.assistant_interrupted) if old is not None else (False, False)
+        for name, is_so, was_so in (
+            ("interruption_by_user", view.user_interrupted, by_user),
+            ("interruption_by_assistant", view.assistant_interrupted, by_assistant),
         ):
-            if is_so or (name, turn, 0) in self._book.published:
+            if is_so is not was_so:
                 records.append(self._interruption(name, turn, time_ms, is_withdrawn=not is_so))
         return records
 

@@ -66,7 +66,8 @@ class SpeakingMachine:
     """State after the last moment. `turn` 0 is the greeting; `touched` collects the turns that changed.
 
     `bot_turn` is the turn in which the bot now speaks (None while silent), `pending_vad` a stretch of sound that no
-    ruling has made a turn yet: (start, end or None, whether the bot spoke when it began).
+    ruling has made a turn yet: (start, end or None, whether the bot spoke when it began). `hears_transcripts` is no state
+    but a fact of the call: whether its transcripts are stamped when the caller's turn ended.
     """
 
     def __init__(self) -> None:
@@ -82,6 +83,7 @@ class SpeakingMachine:
         self.has_rulings = False
         self.has_user_events = False
         self.has_bot_events = False
+        self.hears_transcripts = True
 
     @property
     def is_anyone_speaking(self) -> bool:
@@ -164,7 +166,7 @@ class SpeakingMachine:
         self._change(self.turn, release_ends=(*self._of(self.turn).release_ends, at_s))
 
     def _user_text(self, at_s: float, _time_ms: int) -> None:
-        if self.has_user_events:
+        if self.has_user_events or not self.hears_transcripts:
             return
         self._user_begins(over_bot=False)
         self._change(self.turn, transcripts=(*self._of(self.turn).transcripts, at_s))

@@ -39,6 +39,14 @@ class SpeakingTurns:
         self._audit_count += 1
         self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), moment, payload)
 
+    def hear_transcripts(self, *, are_heard: bool) -> None:
+        """Whether the agent's texts of the caller say when a turn ended; a change folds everything again."""
+        if are_heard is not self.machine.hears_transcripts:
+            self.machine.hears_transcripts = are_heard
+            for first_key, _, _ in self.timeline:
+                self.timeline.reread(first_key)
+                break
+
     def text_placed(self, key: int) -> None:
         """A group of the bot's text begins at `key`."""
         self.timeline.insert(_text_key(key), Moment.BOT_TEXT, None)
@@ -51,12 +59,14 @@ class SpeakingTurns:
         state = self.__dict__.copy()
         del state["machine"], state["timeline"]
         state["elements"] = list(self.timeline)
+        state["hears_transcripts"] = self.machine.hears_transcripts
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        elements = state.pop("elements")
+        elements, hears_transcripts = state.pop("elements"), state.pop("hears_transcripts")
         self.__dict__.update(state)
         self.machine = SpeakingMachine()
+        self.machine.hears_transcripts = hears_transcripts
         self.timeline = Timeline(self.machine, TIME_SHIFT)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)

@@ -111,6 +111,7 @@ class TurnMachine:
     def _writable(self, number: int) -> TurnState:
         state = self.turns.get(number)
         if state is None:
+            self.touched.add(number)
             state = self.turns[number] = TurnState(self._epoch)
         elif state.epoch != self._epoch:
             state = self.turns[number] = state.copied(self._epoch)

@@ -26,6 +26,11 @@ class TurnView(NamedTuple):
     assistant_interrupted: bool
     tools: tuple[ToolEvent, ...]
 
+    @property
+    def timing(self) -> tuple[object, ...]:
+        """What a latency depends on."""
+        return self[:7]
+
 
 def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> TurnView:
     """The turn as the simulated caller heard it.

@@ -78,7 +78,7 @@ def without_times(record: AnyScoreRecord) -> Json:
     """What it says, without the call's own time at which it was said, nor why a call closed, nor how final it is."""
     left_out = {"event_time_ms", "reason", "input_hash"}
     if isinstance(record, InterruptionFact):
-        left_out.add("status")  # that of the turn when it was noticed
+        left_out |= {"status", "labels"}  # those of when it was noticed; the closing does not restate it
     return {name: value for name, value in said(record).items() if name not in left_out}
 
 

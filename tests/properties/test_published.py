@@ -90,7 +90,8 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
             ("interruption_by_assistant", context.assistant_interrupted_turns),
         ):
             assert {r.turn for r in newest.values() if r.name == name and holds(r)} == turns
-        assert {r.turn for r in newest.values() if isinstance(r, TurnFact) and holds(r)} == set(heard)
+        known = {r.turn for r in newest.values() if isinstance(r, TurnFact) and holds(r)}
+        assert {turn for turn in heard if turn >= 1} <= known <= set(heard), "only a greeting may wait for its sound"
         assert all(isinstance(r, InterruptionFact) for r in newest.values() if r.name.startswith("interruption"))
 
 

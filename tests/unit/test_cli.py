@@ -3,16 +3,20 @@
 import json
 import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
-from schemas.topics import SCHEMA_NAMES, TOPICS
+from schemas.topics import INPUT_TOPICS, SCHEMA_NAMES, TOPICS
 from streamer import cli, cli_service
 from streamer.commands import app
+from streamer.embedded_broker import PARTITIONS, embedded_broker
 from streamer.simulator import simulate_call
+from streamer.version import installed_version
 
 COMMANDS = ["demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"]
 NOBODY = "127.0.0.1:1"
@@ -64,13 +68,7 @@ def test_every_help_ends_with_an_example_of_that_command(callgauge: Callgauge, c
 def test_the_list_of_commands_is_complete(callgauge: Callgauge) -> None:
     registered = [command.callback.__name__ for command in app.registered_commands if command.callback]
     assert [*registered, "topics"] == ["demo", "run", "replay", "simulate", "context", "schema", "topics"]
-    assert callgauge("--version") == (0, f"callgauge {cli_version()}\n", "")
-
-
-def cli_version() -> str:
-    from streamer.version import installed_version
-
-    return installed_version()
+    assert callgauge("--version") == (0, f"callgauge {installed_version()}\n", "")
 
 
 def test_a_context_is_printed_for_each_call_and_does_not_depend_on_the_arrival(
@@ -182,3 +180,79 @@ def test_ctrl_c_while_loading_leaves_no_traceback(callgauge: Callgauge, monkeypa
 
     monkeypatch.setitem(sys.modules, "streamer.commands", Interrupted())
     assert callgauge("demo") == (130, "", "")
+
+
+@pytest.fixture
+def embedded() -> Iterator[str]:
+    with embedded_broker(INPUT_TOPICS) as bootstrap:
+        yield bootstrap
+
+
+class Record(NamedTuple):
+    key: str
+    event: dict[str, Any]
+
+
+def records(bootstrap: str) -> list[Record]:
+    """All records of the input topics, in the order of each partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True})
+    try:
+        partitions = [TopicPartition(topic, number, 0) for topic in INPUT_TOPICS for number in range(PARTITIONS)]
+        consumer.assign(partitions)
+        found: list[Record] = []
+        ends = 0
+        deadline_seconds = time.monotonic() + 20
+        while ends < len(partitions):
+            assert time.monotonic() < deadline_seconds, "the records could not be read"
+            for message in consumer.consume(num_messages=500, timeout=1):
+                if message.error():
+                    ends += 1  # the end of a partition
+                else:
+                    found.append(Record((message.key() or b"").decode(), json.loads(message.value() or b"")))
+        return found
+    finally:
+        consumer.close()
+
+
+def test_a_replay_is_fresh_each_time_and_happens_now(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    ids = write_calls(path, 1, 2)
+    began_ms = time.time_ns() // 1_000_000
+    for _ in range(2):
+        code, out, err = callgauge("replay", path, "--speed", "max", "--bootstrap", embedded)
+        assert (code, out) == (0, "")
+    found = records(embedded)
+    assert f"Played 2 calls, {len(found) // 2} events" in err
+    keys = {record.key for record in found}
+    assert len(keys) == 4
+    assert all(sum(key.startswith(f"{name}-") for key in keys) == 2 for name in ids)
+    times_ms = [int(record.event["timestamp"]) for record in found]
+    assert max(times_ms) <= time.time_ns() // 1_000_000
+    assert min(times_ms) > began_ms - 300_000  # the calls are shorter than that, and end now
+
+
+def test_ids_and_times_are_kept_when_asked(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    (name,) = write_calls(path, 1)
+    arguments = ("--keep-ids", "--keep-times", "--speed", "max", "--bootstrap", embedded)
+    assert callgauge("replay", path, *arguments).code == 0
+    found = records(embedded)
+    assert {record.key for record in found} == {name}
+    assert min(int(record.event["timestamp"]) for record in found) == 1_790_000_000_000
+
+
+def test_the_agent_is_named_where_the_recording_has_none(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    path.write_text('{"id": "c", "audit": [{"value": "hi", "timestamp": 5000, "message_type": "user"}]}\n')
+    assert callgauge("replay", path, "--agent", "bot-7", "--bootstrap", embedded).code == 0
+    started, _, ended = (record.event for record in records(embedded))
+    assert (started["type"], started["agent"], ended["type"]) == ("call_started", "bot-7", "call_ended")
+
+
+def test_simulated_calls_flow_until_the_time_is_over(callgauge: Callgauge, embedded: str) -> None:
+    began_seconds = time.monotonic()
+    code, out, err = callgauge("simulate", "--calls", 3, "--seconds", 0.5, "--seed", 1, "--bootstrap", embedded)
+    assert time.monotonic() - began_seconds < 5
+    assert (code, out) == (0, "")
+    assert "seed 1" in err
+    assert "call_started" in {record.event.get("type") for record in records(embedded)}

@@ -83,7 +83,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
     assert {name.removeprefix("CALLGAUGE_").split("__")[0].lower() for name in wrong} == set(Settings.model_fields)
     examples = [re.search(r"For example (\w+)=(\S+)$", text) for text in mistakes(wrong)]
     assert len(examples) == len(wrong)
-    given = dict(match.groups() for match in examples if match)
+    given = {match[1]: match[2] for match in examples if match}
     assert set(given) == set(wrong)
     loaded(given)
 
