@@ -64,7 +64,7 @@ def replay(
     *,
     speed: Annotated[
         float, typer.Option("--speed", metavar="N|max", parser=_speed, help="How many times faster than they happened.")
-    ] = 1.0,  # typer gives the text of a default to the parser too
+    ] = 1.0,  # the parser gets the default too
     keep_ids: Annotated[
         bool, typer.Option("--keep-ids", help="Keep the recorded conversation ids; playing twice is then a repeat.")
     ] = False,

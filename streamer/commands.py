@@ -83,7 +83,9 @@ def context(
     console = error_console()
     # A bar beside results on the same screen would be torn apart by them.
     shows_progress = console.is_terminal and not sys.stdout.isatty()
-    with Progress(TextColumn("{task.description}"), BarColumn(), console=console, disable=not shows_progress) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn())
+    # Without redirect_stdout=False results would go where the bar is, not to standard output.
+    with Progress(*columns, console=console, disable=not shows_progress, redirect_stdout=False) as bar:
         task = bar.add_task("", total=None)
         calls = events = 0
 

@@ -59,7 +59,7 @@ class Demo:
             AddressInUseError: The HTTP address is taken.
             Exception: What a role failed on.
         """
-        self._console.print(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.", soft_wrap=True)
+        self._console.print(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.", soft_wrap=not self._console.is_terminal)
         with embedded_broker([topic.name for topic in TOPICS]) as bootstrap:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
             service = Service(self._settings, kafka, ROLE_NAMES)

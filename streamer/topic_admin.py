@@ -1,7 +1,8 @@
 """Makes and checks the topics of the topic table on a broker."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,8 @@ from consumers.runtime.kafka import KafkaSettings
 from schemas.topics import TOPICS, Topic
 
 REQUEST_TIMEOUT_MS: Final = 10_000
+VISIBLE_SECONDS: Final = 5.0
+_LOOK_AGAIN_SECONDS: Final = 0.1
 
 
 class TopicsError(Exception):
@@ -71,6 +74,7 @@ async def create_topics(kafka: KafkaSettings, *, partitions: int, replication_fa
                     "  Check the replication factor against the number of brokers, and the rights of this user."
                 )
             made[name] = not code
+        await _until_visible(admin, made)
         return made
 
 
@@ -81,12 +85,7 @@ async def topic_states(kafka: KafkaSettings) -> tuple[TopicState, ...]:
         KafkaUnreachableError: No broker answers.
     """
     async with _admin(kafka) as admin:
-        described = await admin.describe_topics()
-    partitions: dict[str, int] = {}
-    for entry in described:
-        if not entry["error_code"]:
-            partitions[entry["topic"]] = len(entry["partitions"])
-    return judged(partitions, kafka)
+        return judged(await _partitions_by_name(admin), kafka)
 
 
 def judged(partitions_by_name: Mapping[str, int], kafka: KafkaSettings) -> tuple[TopicState, ...]:
@@ -104,6 +103,23 @@ def judged(partitions_by_name: Mapping[str, int], kafka: KafkaSettings) -> tuple
             problem = f"has {partitions} partitions, not {needed} as {first}"
         states.append(TopicState(topic, name, partitions, problem))
     return tuple(states)
+
+
+async def _partitions_by_name(admin: AIOKafkaAdminClient) -> dict[str, int]:
+    """Of every topic that there is; asking for names instead could make them."""
+    described = await admin.describe_topics()
+    return {entry["topic"]: len(entry["partitions"]) for entry in described if not entry["error_code"]}
+
+
+async def _until_visible(admin: AIOKafkaAdminClient, names: Collection[str]) -> None:
+    """Waits until the broker shows the topics: it says that one is made a little before it does.
+
+    After `VISIBLE_SECONDS` it goes on without: whoever looks next says what is missing.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(VISIBLE_SECONDS):
+            while not set(names) <= set(await _partitions_by_name(admin)):  # noqa: ASYNC110  # Kafka tells nobody
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
 @contextlib.asynccontextmanager

@@ -225,7 +225,7 @@ class LiveTurns:
         self, time_ms: int | None, first_turn: int, *, is_over: bool = False
     ) -> list[AnyScoreRecord | None]:
         """Every tool call from `first_turn` on whose outcome is known; at the end also those that were never answered."""
-        for call_turn, response_turn in self._tool_spans:
+        for call_turn, response_turn in sorted(self._tool_spans, reverse=True):  # a span may lead on to an earlier one
             if call_turn < first_turn <= response_turn:
                 first_turn = call_turn  # its response may lie where something changed
         numbers = [turn for turn in self._turns_from(first_turn) if self._views[turn].tools]

@@ -24,6 +24,7 @@ from consumers.evaluator.partition import Evaluates, Partition
 from consumers.evaluator.record_order import runs_by_partition
 from consumers.evaluator.score_writer import ScoreWriter, WriteError
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.runtime.collection import tune_collection
 from consumers.runtime.kafka import KafkaSettings, partition_counts, require_equal_counts
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
@@ -89,6 +90,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             Exception: Whatever folding or writing failed on: the process must end, and its successor reads again what
                 was not committed.
         """
+        tune_collection()
         try:
             await first_of(stop.wait(), self._subscription.failure(), self._read())
             async with self._lock:

@@ -37,21 +37,26 @@ class Vocabulary:
         self._on_new = on_new
         self._on_overflow = on_overflow
 
-    def admit(self, label: Label, value: str) -> str:
-        """The value itself, or `other` when the label's cap is reached."""
+    def admit(self, label: Label, value: str, *, counts: bool = True) -> str:
+        """The value itself, or `other` when the label's cap is reached.
+
+        Args:
+            label: The label.
+            value: What an event says.
+            counts: Whether a value without a place counts as overflow; looking at one does not.
+        """
+        if label.cap is None:
+            return value
         known = self._known[label.name]
         if value in known:
             return value
-        if value == OVERFLOW_VALUE or label.cap is None or len(known) >= label.cap:
-            self._on_overflow(label.name)
+        if value == OVERFLOW_VALUE or len(known) >= label.cap:
+            if counts:
+                self._on_overflow(label.name)
             return OVERFLOW_VALUE
         known.add(value)
         self._on_new(label, value)
         return value
-
-    def shown(self, label: Label, value: str) -> str:
-        """How a gauge shows the value: reading it uses up nothing and counts nothing."""
-        return value if label.cap is None or value in self._known[label.name] else OVERFLOW_VALUE
 
 
 class Family(Generic[Child]):
@@ -91,7 +96,7 @@ class Family(Generic[Child]):
         for label, value in zip(labels, values, strict=True):
             if label.values and value not in label.values:
                 raise ValueError(f"{self.metric.name}: {label.name} is one of {label.values}, not {value!r}")
-            resolved.append(value if label.cap is None else self._vocabulary.admit(label, value))
+            resolved.append(self._vocabulary.admit(label, value))
         if self._capped and tuple(resolved) not in self._children and len(self._children) >= MAX_CHILDREN:
             for index in self._capped:
                 resolved[index] = OVERFLOW_VALUE
@@ -210,9 +215,8 @@ class Instruments:
             return dict(readings)
         shown: dict[LabelValues, float] = defaultdict(float)
         for values, reading in readings.items():
-            names = tuple(
-                self._vocabulary.shown(label, value) for label, value in zip(metric.label_set, values, strict=True)
-            )
+            pairs = zip(metric.label_set, values, strict=True)
+            names = tuple(self._vocabulary.admit(label, value, counts=False) for label, value in pairs)
             if names not in shown and len(shown) >= MAX_CHILDREN:
                 names = tuple(OVERFLOW_VALUE for _ in names)
             shown[names] += reading

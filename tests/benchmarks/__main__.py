@@ -17,6 +17,7 @@ from importlib.metadata import version
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
+from consumers.runtime.collection import tune_collection
 from schemas.codec import InputSource, decode
 from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_events, simulated_events
 from tests.oracle import batch_context
@@ -160,6 +161,7 @@ def main() -> None:
         f"callgauge {version('callgauge')}, Python {platform.python_version()}, {platform.machine()}, {platform.system()}"
     )
     say()
+    tune_collection()  # as the evaluator does
     throughput()
     by_open_calls()
     by_length()

@@ -1,7 +1,10 @@
 """The command line teaches, prints results on standard output only, and tells faults in plain words."""
 
 import json
+import os
+import pty
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +14,17 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from consumers.runtime.kafka import KafkaSettings
 from schemas.topics import INPUT_TOPICS, SCHEMA_NAMES, TOPICS
 from streamer import cli, cli_service
 from streamer.commands import app
 from streamer.embedded_broker import PARTITIONS, embedded_broker
 from streamer.simulator import simulate_call
+from streamer.topic_admin import judged
 from streamer.version import installed_version
 
 COMMANDS = ["demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"]
+ROOT = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:1"
 
 
@@ -82,6 +88,24 @@ def test_a_context_is_printed_for_each_call_and_does_not_depend_on_the_arrival(
     assert [line["id"] for line in printed] == ids
     assert all(list(line) == ["id", "context"] and line["context"]["transcribed_user_turns"] for line in printed)
     assert callgauge("context", path, "--arrival", 7).out == out
+
+
+def test_results_go_to_standard_output_also_while_progress_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    ids = write_calls(path, *range(1, 13))
+    ours, terminal = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "streamer.cli", "context", str(path)]
+        environment = {**os.environ, "TERM": "xterm"}
+        ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=terminal, timeout=60)
+        shown = os.read(ours, 65_536)
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    assert ended.returncode == 0
+    assert [json.loads(line)["id"] for line in ended.stdout.splitlines()] == ids
+    assert b" calls, " in shown
+    assert b"context" not in shown
 
 
 def test_a_directory_of_records_works_too(callgauge: Callgauge, tmp_path: Path) -> None:
@@ -256,3 +280,14 @@ def test_simulated_calls_flow_until_the_time_is_over(callgauge: Callgauge, embed
     assert (code, out) == (0, "")
     assert "seed 1" in err
     assert "call_started" in {record.event.get("type") for record in records(embedded)}
+
+
+def test_partitions_that_do_not_fit_are_named() -> None:
+    counts = {f"x.{topic.name}": 4 for topic in TOPICS} | {"x.scores": 8, "x.goals": 1, "elsewhere": 3}
+    del counts["x.audit.events"]
+    kafka = KafkaSettings(topic_prefix="x.")
+    assert {state.name: state.problem for state in judged(counts, kafka) if state.problem} == {
+        "x.audit.events": "does not exist",
+        "x.scores": "has 8 partitions, not 4 as x.pipecat.events",
+    }
+    assert all(state.problem == "does not exist" for state in judged({}, kafka))

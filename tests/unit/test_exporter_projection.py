@@ -1,0 +1,225 @@
+"""What each kind of score record adds to the metrics, record by record."""
+
+import itertools
+from typing import Any, get_args
+
+import pytest
+
+from consumers.exporter.projection import (
+    MAX_EXEMPLAR_CHARS,
+    Counted,
+    Observed,
+    Sample,
+    UncountableRecordError,
+    exemplar_of,
+    project,
+)
+from schemas.call_events import PipelineType
+from schemas.metric_catalogue import METRICS, metric_named
+from schemas.scores import (
+    SCORE_RECORD,
+    Anchor,
+    AnyScoreRecord,
+    CallStartedFact,
+    ClosedFact,
+    CloseReason,
+    DeadAirFact,
+    InterruptionFact,
+    NotApplicable,
+    Scored,
+    Speaker,
+    ToolOutcome,
+    ToolUseFact,
+    TurnFact,
+    TurnStatus,
+    Unscored,
+    UnscoredReason,
+    VoiceToVoiceLatency,
+)
+
+CAUSED_AT_MS = 1_790_000_000_000
+NOW_MS = CAUSED_AT_MS + 250
+WHO = ("ava", "acme", "live")
+ALWAYS = 2  # samples of every record: that it was read, and how old its cause is
+
+AnyRecord: dict[str, Any] = {
+    "conversation_id": "c-1",
+    "revision": 1,
+    "status": TurnStatus.OPEN,
+    "input_hash": "0",
+    "offsets": {},
+    "event_time_ms": CAUSED_AT_MS,
+    "caused_at_ms": CAUSED_AT_MS,
+    "labels": {"agent": "ava", "tenant": "acme", "environment": "live", "pipeline_type": "s2s"},
+    "code_version": "1",
+}
+FIRST: dict[str, Any] = AnyRecord | {"is_first": True}
+LATENCY: dict[str, Any] = {"turn": 2, "anchor": Anchor.VAD, "source": "pipecat"}
+
+
+def latency(value_ms: float | None, *, base: dict[str, Any] = FIRST, **fields: Any) -> VoiceToVoiceLatency:
+    """A latency record; None is one whose value is unknown."""
+    result = Scored(value=value_ms) if value_ms is not None else Unscored(reason=UnscoredReason.NO_USER_SPEECH)
+    return VoiceToVoiceLatency(**base | LATENCY | {"result": result} | fields)
+
+
+def closed(reason: CloseReason) -> ClosedFact:
+    return ClosedFact(**AnyRecord, reason=reason, ended_reason=None, turns=3, events=9, through={})
+
+
+AGENT_LATENCY = ("ava", "pipecat", "vad")
+FINAL = {"status": TurnStatus.FINAL}
+REVISION = Counted("callgauge_turn_revisions_total", ("ava", "turn_response_latency"))
+UNMEASURED = Counted("callgauge_turns_unmeasured_total", ("ava", "no_user_speech"))
+TURN = Counted("callgauge_turns_total", WHO)
+DEAD_AIR = {"silent_since_ms": CAUSED_AT_MS, "threshold_ms": 3000}
+TOOL = {"turn": 1, "tool": "book", "outcome": ToolOutcome.ERROR, "duration_ms": 40}
+
+CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
+    (
+        "a first latency is observed in seconds",
+        latency(1500),
+        [Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 1.5)],
+    ),
+    (
+        "no silence at all is a latency of zero",
+        latency(0),
+        [Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 0.0)],
+    ),
+    (
+        "a negative one counts as overlapped",
+        latency(-30),
+        [Counted("callgauge_turns_overlapped_total", AGENT_LATENCY)],
+    ),
+    ("a first value that took two revisions is observed, and no revision", latency(1500, revision=2), [
+        Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 1.5)
+    ]),
+    ("a later value only counts as a revision", latency(1400, base=AnyRecord, revision=2), [REVISION]),
+    ("a final restatement adds nothing", latency(1400, base=AnyRecord, revision=2, is_change=False, **FINAL), []),
+    ("a value taken back is a revision", latency(None, base=AnyRecord, revision=2), [REVISION]),
+    ("an unknown value may still become known", latency(None, base=AnyRecord), []),
+    ("at the end it is unmeasured", latency(None, base=AnyRecord, **FINAL), [UNMEASURED]),
+    ("changed at the end it is both", latency(None, base=AnyRecord, revision=2, **FINAL), [REVISION, UNMEASURED]),
+    ("the greeting is never unmeasured", latency(None, base=AnyRecord, turn=0, **FINAL), []),
+    ("nor is what belongs to no turn", latency(None, base=AnyRecord, turn=None, **FINAL), []),
+    (
+        "what a turn cannot have is not counted",
+        VoiceToVoiceLatency(**AnyRecord | LATENCY | FINAL, result=NotApplicable(reason="s2s")),
+        [],
+    ),
+    (
+        "a call starts, and its other counters appear",
+        CallStartedFact(**FIRST),
+        [
+            Counted("callgauge_calls_started_total", WHO),
+            Counted("callgauge_calls_ended_total", (*WHO, "ended"), 0),
+            Counted("callgauge_turns_total", WHO, 0),
+        ],
+    ),
+    ("labels that became known start no second call", CallStartedFact(**AnyRecord | {"revision": 2}), []),
+    ("a turn counts once it is left", TurnFact(**FIRST | {"turn": 1, "status": TurnStatus.PROVISIONAL}), [TURN]),
+    ("a turn that is only open does not count", TurnFact(**AnyRecord, turn=1), []),
+    ("a settled turn was counted before", TurnFact(**AnyRecord | {"turn": 1, "status": TurnStatus.SETTLED}), []),
+    ("the greeting is turn 0 and no turn", TurnFact(**FIRST, turn=0), []),
+    ("nor is turn -1", TurnFact(**FIRST, turn=-1), []),
+    ("the user interrupts", InterruptionFact(**FIRST, turn=1, name="interruption_by_user"), [
+        Counted("callgauge_interruptions_total", ("ava", "user"))
+    ]),
+    ("the assistant interrupts", InterruptionFact(**FIRST, turn=1, name="interruption_by_assistant"), [
+        Counted("callgauge_interruptions_total", ("ava", "assistant"))
+    ]),
+    (
+        "an interruption withdrawn stays counted",
+        InterruptionFact(**AnyRecord, turn=1, name="interruption_by_user", is_withdrawn=True),
+        [],
+    ),
+    ("dead air", DeadAirFact(**FIRST | DEAD_AIR), [Counted("callgauge_dead_air_total", ("ava",))]),
+    ("dead air said again", DeadAirFact(**AnyRecord | DEAD_AIR), []),
+    ("a tool answers", ToolUseFact(**FIRST | TOOL), [Counted("callgauge_tool_calls_total", ("ava", "book", "error"))]),
+    ("a tool's answer said again", ToolUseFact(**AnyRecord | TOOL), []),
+    ("a call closes", closed(CloseReason.IDLE), [Counted("callgauge_calls_ended_total", (*WHO, "idle"))]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "samples"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_record_is_counted(record: AnyScoreRecord, samples: list[Sample]) -> None:
+    assert list(project(record, NOW_MS))[ALWAYS:] == samples
+
+
+def test_every_kind_of_record_has_a_case() -> None:
+    assert {type(record) for _, record, _ in CASES} == set(get_args(AnyScoreRecord))
+
+
+@pytest.mark.parametrize("record", [case[1] for case in CASES[:1] + CASES[-1:]])
+def test_every_record_is_counted_as_read_and_timed(record: AnyScoreRecord) -> None:
+    assert list(itertools.islice(project(record, NOW_MS), ALWAYS)) == [
+        Counted("callgauge_scores_read_total", (record.kind,)),
+        Observed("callgauge_event_to_score_seconds", ("s2s",), 0.25),
+    ]
+
+
+def test_a_cause_in_the_future_is_a_delay_of_zero() -> None:
+    delay = list(project(closed(CloseReason.ENDED), CAUSED_AT_MS - 1))[1]
+    assert delay == Observed("callgauge_event_to_score_seconds", ("s2s",), 0.0)
+
+
+@pytest.mark.parametrize("missing", ["anchor", "source"])
+def test_a_value_without_what_it_was_measured_between_cannot_be_counted(missing: str) -> None:
+    record = latency(1500).model_copy(update={missing: None})
+    with pytest.raises(UncountableRecordError):
+        list(project(record, NOW_MS))
+
+
+def test_samples_name_metrics_of_the_exporter_with_their_labels() -> None:
+    for _, record, _ in CASES:
+        for sample in project(record, NOW_MS):
+            metric = metric_named(sample.metric)
+            assert metric.role == "exporter"
+            assert len(sample.labels) == len(metric.label_set)
+            assert metric.type == ("counter" if isinstance(sample, Counted) else "histogram")
+
+
+@pytest.mark.parametrize(
+    ("metric", "label", "words"),
+    [
+        ("callgauge_calls_ended_total", "outcome", CloseReason),
+        ("callgauge_turns_unmeasured_total", "reason", UnscoredReason),
+        ("callgauge_interruptions_total", "by", Speaker),
+        ("callgauge_tool_calls_total", "outcome", ToolOutcome),
+        ("callgauge_event_to_score_seconds", "pipeline", PipelineType),
+        ("callgauge_turns_overlapped_total", "anchor", Anchor),
+    ],
+)
+def test_closed_labels_are_the_words_of_the_contract(metric: str, label: str, words: Any) -> None:
+    (row,) = [row for row in metric_named(metric).label_set if row.name == label]
+    assert set(row.values) == {word.value for word in words}
+
+
+def test_kinds_and_sources_are_the_words_of_the_contract() -> None:
+    schema = SCORE_RECORD.json_schema()["$defs"]
+    kinds = {
+        definition["properties"]["kind"]["const"]
+        for definition in schema.values()
+        if "kind" in definition.get("properties", {})
+    }
+    (kind,) = metric_named("callgauge_scores_read_total").label_set
+    assert set(kind.values) == kinds
+    (sources,) = [
+        branch["enum"] for branch in schema["VoiceToVoiceLatency"]["properties"]["source"]["anyOf"] if "enum" in branch
+    ]
+    assert set(metric_named("callgauge_turns_overlapped_total").label_set[1].values) == set(sources)
+
+
+def test_an_exemplar_fits_however_long_the_id_is() -> None:
+    long_id = "ü" * 256
+    exemplar = exemplar_of(closed(CloseReason.ENDED).model_copy(update={"conversation_id": long_id}))
+    assert exemplar == {"conversation_id": long_id[:MAX_EXEMPLAR_CHARS]}
+    assert sum(len(name) + len(value) for name, value in exemplar.items()) == 128
+
+
+def test_no_metric_of_the_exporter_is_out_of_reach() -> None:
+    """Every counter and histogram has a record that moves it, but for those that count the exporter's own doings."""
+    moved = {sample.metric for _, record, _ in CASES for sample in project(record, NOW_MS)}
+    own = {"callgauge_calls_forgotten_total", "callgauge_label_overflow_total", "callgauge_scores_refused_total"}
+    rows = {metric.name for metric in METRICS if metric.role == "exporter" and metric.type != "gauge"}
+    assert rows - moved == own
