@@ -6,6 +6,9 @@ from typing import NamedTuple
 AGENT_TYPE_PREFIX = "callgauge.elevenlabs."
 """Type prefix of events of a real ElevenLabs agent; EVA's simulated caller shares the topic as `callgauge.user_sim.`."""
 
+MAX_SEQUENCE_DIGITS = 19
+"""A longer sequence fits no 64-bit counter of a producer and counts as none."""
+
 
 class Envelope(NamedTuple):
     """What the headers say: `ce_source` with `ce_id` identifies an event, `sequence` grows within its source."""
@@ -40,7 +43,7 @@ def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
         _text(named.get("ce_id")),
         _text(named.get("ce_source")),
         _text(named.get("ce_type")),
-        int(sequence) if sequence is not None and sequence.isdigit() else None,
+        int(sequence) if sequence and len(sequence) <= MAX_SEQUENCE_DIGITS and sequence.isdigit() else None,
     )
 
 

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field
 
 from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
-from schemas.wire import Name, Text, WireModel, WireTimeMs
+from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 
 class PipecatLine(WireModel):
@@ -84,8 +84,8 @@ class SpeechMoment(WireModel):
     """pipecat's `SpeechEvent`: `timestamp` is when it happened, in epoch seconds, detector delay already taken out."""
 
     kind: Name
-    timestamp: FiniteFloat
-    started_at: FiniteFloat | None = None
+    timestamp: WireTimeSeconds
+    started_at: WireTimeSeconds | None = None
 
 
 class SpeechEventRecord(PipecatLine):

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field
 
 from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
-from schemas.wire import Name, Text, WireModel, WireTimeMs
+from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 AudioRole = Literal["simulated_user", "elevenlabs_user", "assistant", "framework_agent", "pipecat_agent"]
 USER_ROLES = frozenset({"simulated_user", "elevenlabs_user"})
@@ -25,7 +25,7 @@ class AudioEvent(SimulatorEvent):
     type: None = None
     event_type: Literal["audio_start", "audio_end"]
     user: AudioRole
-    audio_timestamp: FiniteFloat
+    audio_timestamp: WireTimeSeconds
 
 
 class Speech(WireModel):

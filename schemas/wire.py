@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
 MAX_TEXT_CHARS = 32_768
 """Longest text one event may carry. A spoken minute is about 1,000 characters; longer is a fault of the producer."""
@@ -10,8 +10,15 @@ MAX_TEXT_CHARS = 32_768
 MAX_NAME_CHARS = 256
 """Longest identifier, type, tool or agent name."""
 
-WireTimeMs = int | FiniteFloat
+MAX_TIME_MS = 10**15
+"""Furthest time from 1970, in ms: some 30,000 years. Beyond it neither a float nor arithmetic on times is exact."""
+
+_TimeBounds = Field(ge=-MAX_TIME_MS, le=MAX_TIME_MS)
+WireTimeMs = Annotated[int, _TimeBounds] | Annotated[FiniteFloat, _TimeBounds]
 """Milliseconds since the epoch. Producers write integers, strings of digits, or floats; `int()` of it is the event time."""
+
+WireTimeSeconds = Annotated[FiniteFloat, Field(ge=-MAX_TIME_MS / 1000, le=MAX_TIME_MS / 1000)]
+"""The moment of a sound, in seconds since the epoch."""
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
 Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS)]

@@ -108,7 +108,8 @@ class Feed:
         self.send("user_sim", {"event_type": kind, "user": role, "audio_timestamp": sound_s}, at_ms + behind_ms)
 
     def bot_text(self, word: str, at_ms: int) -> None:
-        """A word goes to speech synthesis."""
+        """The first word of an utterance goes to speech synthesis, behind the marker without which it would be the last's."""
+        self.send("pipecat", {"type": "turn_start", "data": {"frame": "turn_start"}}, at_ms)
         self.send("pipecat", {"type": "tts_text", "data": {"frame": word}}, at_ms)
 
     def speech(self, kind: str, at_ms: int, *, behind_ms: int = 0) -> None:

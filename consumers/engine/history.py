@@ -41,7 +41,8 @@ class EvaHistory:
         self._simulator_count = 0
         self._last_audit_ms: int | None = None
         self._last_simulator_ms: int | None = None
-        self._user_entries: list[tuple[int | None, int]] = []
+        self._last_user_key: int | None = None
+        self._user_keys: dict[int, int] = {}
         self._text_updates: dict[int, str] = {}
 
     def audit(self, kind: Kind | None, time_ms: int, payload: object) -> None:
@@ -54,9 +55,10 @@ class EvaHistory:
 
     def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> None:
         """The caller's turn as the agent received it, perhaps a placeholder."""
+        self._last_user_key = order_key(time_ms, AUDIT_RANK, self._audit_count + 1)
         if turn_id is not None:
             text = self._text_updates.pop(turn_id, text)
-        self._user_entries.append((turn_id, order_key(time_ms, AUDIT_RANK, self._audit_count + 1)))
+            self._user_keys[turn_id] = self._last_user_key
         self.audit(Kind.AUDIT_USER, time_ms, text)
 
     def update_user_text(self, text: str, turn_id: int | None) -> bool:
@@ -65,10 +67,10 @@ class EvaHistory:
         Returns:
             False when there is no such entry and the update cannot wait for it.
         """
-        for entry_turn_id, key in reversed(self._user_entries):
-            if turn_id is None or entry_turn_id == turn_id:
-                self.timeline.replace(key, text)
-                return True
+        key = self._last_user_key if turn_id is None else self._user_keys.get(turn_id)
+        if key is not None:
+            self.timeline.replace(key, text)
+            return True
         if turn_id is None or len(self._text_updates) >= MAX_PENDING_TEXT_UPDATES:
             return False
         self._text_updates[turn_id] = text

@@ -20,6 +20,7 @@ from schemas.scores import (
 )
 
 LATENCY = "voice_to_voice_latency_ms"
+_STATUS_INPUTS = {status: (status,) for status in TurnStatus}  # one tuple for all turns of all calls
 _NEVER = 1 << 62  # the turn of a response that has not come
 
 
@@ -146,7 +147,7 @@ class LiveTurns:
         is_over = status is not TurnStatus.OPEN and counts
         self._said[turn] = status
         return self._book.record(
-            TurnFact, ("turn", turn, 0), status, (status,), event_time_ms=time_ms, has_value=is_over
+            TurnFact, ("turn", turn, 0), status, _STATUS_INPUTS[status], event_time_ms=time_ms, has_value=is_over
         )
 
     def _turn_records(

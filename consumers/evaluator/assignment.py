@@ -97,6 +97,12 @@ class Assignment:
             for topic, offset in partition.offsets_to_commit().items()
         }
 
+    def drop(self) -> None:
+        """Forgets what was not written in time: whoever is still writing it finds nothing more to write."""
+        for partition in self.partitions.values():
+            partition.outbox.clear()
+            partition.refused.clear()
+
     def lag_messages(self, group_id: str) -> dict[LabelValues, float]:
         """Outstanding records, by group, topic and partition."""
         return {(group_id, tp.topic, str(tp.partition)): seen.lag_messages for tp, seen in self._progress.items()}

@@ -65,7 +65,8 @@ class ScoreWriter:
 
         Args:
             partition: The partition number.
-            outbox: Emptied as they are sent; when this is cancelled, exactly those not sent are left in it.
+            outbox: Emptied as they are sent; when this is cancelled, exactly those not sent are left in it. It may be
+                cleared meanwhile, which ends the writing.
 
         Raises:
             WriteError: This or an earlier record could not be written.
@@ -74,15 +75,17 @@ class ScoreWriter:
             record = outbox[0]
             value = record.model_dump_json().encode()
             await self._send(self._scores_topic, value, record.conversation_id.encode(), partition)
-            outbox.popleft()
             self._instruments.inc("callgauge_scores_published_total", (record.kind,))
+            if outbox:
+                outbox.popleft()
 
     async def write_refused(self, outbox: deque[QuarantineRecord]) -> None:
         """Sends quarantine records; as `write_scores`, but to any partition."""
         while outbox:
             record = outbox[0]
             await self._send(self._quarantine_topic, record.model_dump_json().encode(), record.key.encode(), None)
-            outbox.popleft()
+            if outbox:
+                outbox.popleft()
 
     async def acknowledged(self) -> None:
         """Waits until all that was sent before this call is acknowledged.

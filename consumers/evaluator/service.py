@@ -61,6 +61,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._assigned = asyncio.Event()
         self._committed: dict[TopicPartition, int] = {}
         self._ticked_at = 0.0
+        self._is_leaving = False  # once true, what is polled is our successor's
         self._generation = 0  # grows when partitions are taken from us: what was polled before is not ours any more
         self._subscription = Subscription(
             kafka,
@@ -93,9 +94,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         tune_collection()
         try:
             await first_of(stop.wait(), self._subscription.failure(), self._read())
-            async with self._lock:
-                self._generation += 1  # what is polled from now on is our successor's
-                await self._hand_over()
+            self._is_leaving = True
+            await self._hand_over()
         finally:
             self.ready.clear()
             await self._subscription.stop()
@@ -113,14 +113,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._generation += 1
         self._assigned.clear()
         try:
-            async with self._lock:
-                if self._assignment.partitions:
-                    await self._hand_over()
-                    log.info("partitions_revoked", partitions=sorted(self._assignment.partitions))
-                self._assignment = Assignment({}, ())
-                self._committed.clear()
+            await self._hand_over()
         except WriteError as error:  # the client only logs what a listener raises; it must end the role
             self._subscription.fail(error)
+        log.info("partitions_revoked", partitions=sorted(self._assignment.partitions))
+        self._assignment.drop()
+        self._assignment = Assignment({}, ())
+        self._committed.clear()
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Makes the state of each partition number; records wait until this is done."""
@@ -163,7 +162,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         generation = self._generation
         await self._assigned.wait()
         async with self._lock:
-            if generation != self._generation:
+            if generation != self._generation or self._is_leaving:
                 return
             assignment = self._assignment
             for number, runs in runs_by_partition(records).items():
@@ -208,14 +207,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._committed.update(changed)
 
     async def _hand_over(self) -> None:
-        """Writes and commits before the partitions are someone else's; the caller holds the lock."""
-        assignment = self._assignment
+        """Writes and commits what was folded, before the partitions are someone else's."""
         self._count_events()
         try:
-            async with asyncio.timeout(HAND_OVER_SECONDS):
-                await self._write(assignment)
-                offsets = {tp: OffsetAndMetadata(o, "") for tp, o in assignment.offsets_to_commit().items()}
+            async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
+                await self._write(self._assignment)
                 await self._writer.acknowledged()
+                offsets = {tp: OffsetAndMetadata(o, "") for tp, o in self._assignment.offsets_to_commit().items()}
                 if offsets:
                     await self._subscription.consumer.commit(offsets)
         except (KafkaError, TimeoutError) as error:

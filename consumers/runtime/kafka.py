@@ -1,6 +1,7 @@
 """How this process reaches Kafka: one set of settings, from which every client is built."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -53,7 +54,8 @@ class KafkaSettings(BaseModel):
             allow_auto_create_topics=False,
             graceful_timeout=HANDLER_STOP_SECONDS,
             apply_types=False,  # the handler takes records as they are
-            logger=None,  # it would write a line for each batch
+            # Errors of a poll are only logged there, so they must reach our log; its line for each batch, at info, does not.
+            logger=logging.getLogger("faststream"),
         )
 
     def producer(self, role: str) -> AIOKafkaProducer:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
+from consumers.engine.tool_uses import paired_uses
 from schemas.metric_catalogue import metric_named
 from schemas.scores import SCORE_RECORD, InterruptionFact, Scored, TurnFact, VoiceToVoiceLatency
-from tests.engine_feed import LATENCY, records_of, value_of
+from tests.engine_feed import LATENCY, Feed, records_of, value_of
 from tests.properties.evaluation import end_of, fresh, holds, run
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of
@@ -104,3 +105,32 @@ def test_a_status_goes_forward_and_every_turn_ends_final(data: st.DataObject) ->
             assert status.get(record.turn) != "final"
             status[record.turn] = "withdrawn" if record.is_withdrawn else record.status.value
     assert set(status.values()) <= {"final", "withdrawn"}
+
+
+_tool_steps = st.lists(
+    st.tuples(st.sampled_from(["text", "heard", "call a", "answer a", "call b", "answer b"]), st.integers(0, 12)),
+    min_size=1,
+    max_size=10,
+)
+
+
+@settings(max_examples=200)
+@given(_tool_steps)
+def test_published_tool_uses_are_those_of_pairing_the_whole_call(steps: list[tuple[str, int]]) -> None:
+    feed = Feed()
+    for step, tenths in steps:
+        at_ms = 100 * tenths
+        what, _, tool = step.partition(" ")
+        if what == "text":
+            feed.bot_text("Yes.", at_ms)
+        elif what == "heard":
+            feed.heard("Hello", at_ms)
+        else:
+            (feed.tool_call if what == "call" else feed.tool_answer)(tool, at_ms)
+        views = feed.evaluator._calls["call"].live.turns._views
+        uses = paired_uses([(turn, event) for turn in sorted(views) for event in views[turn].tools])
+        expected = {(use.turn, use.index): (use.tool, use.outcome, use.duration_ms) for use in uses if use.outcome}
+        newest = {(r.turn, r.index): r for r in feed.records("tool_call")}
+        assert expected == {
+            place: (r.tool, r.outcome, r.duration_ms) for place, r in newest.items() if not r.is_withdrawn
+        }

@@ -1,0 +1,144 @@
+"""Nothing that a producer can write, and no limit, makes the engine fail: it folds, or says why it does not."""
+
+import json
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.engine.effects import Effect
+from consumers.engine.intake import Arrival, admit
+from consumers.engine.limits import Limits
+from schemas.codec import InputSource
+from schemas.quarantine import QuarantineRecord
+from tests.engine_feed import records_of
+from tests.properties.evaluation import end_of, fresh
+from tests.properties.steered_calls import STRANGE, drawn
+from tests.strategies import AUDIO_EVENTS, AUDIT_EVENTS, OTHER_SIMULATOR_EVENTS, PIPECAT_EVENTS
+from tests.wire_calls import arrivals_of
+
+_small = st.sampled_from([1, 2, 5, 10_000])
+_limits = st.builds(
+    Limits,
+    max_event_time_skew_ms=st.just(0),
+    max_events_per_call=_small,
+    max_turns_per_call=_small,
+    max_open_calls=_small,
+    max_closed_calls_remembered=_small,
+    max_remembered_ids=_small,
+    max_call_duration_ms=_small,
+    closing_grace_ms=st.sampled_from([0, 10_000]),
+    idle_ms=_small,
+    allowed_lateness_ms=st.sampled_from([0, 5_000]),
+    dead_air_ms=_small,
+    delivery_allowance_ms=st.sampled_from([0, 500]),
+)
+
+
+@given(st.data(), _limits)
+def test_any_sequence_of_valid_events_is_folded(data: st.DataObject, limits: Limits) -> None:
+    call, order = drawn(data)
+    keys = data.draw(st.lists(st.sampled_from(["one", "two", "three"]), min_size=1, max_size=5))
+    evaluator = fresh(limits)
+    arrivals = arrivals_of(call, order)
+    effects: list[Effect] = []
+    for place, arrival in enumerate(arrivals):
+        arrival.conversation_id = keys[place % len(keys)]
+        effects += evaluator.receive(arrival)
+        effects += evaluator.advance(arrival.broker_time_ms)
+        assert evaluator.open_calls <= limits.max_open_calls
+        wakeup_ms = evaluator.next_wakeup()
+        assert wakeup_ms is None or wakeup_ms > arrival.broker_time_ms
+    effects += evaluator.advance(end_of(arrivals))
+    assert evaluator.open_calls == 0
+    assert sum(count.by for count in evaluator.drain_counts()) == len(arrivals), "every event has one outcome"
+    closed: dict[str, int] = {}
+    for record in records_of(effects):
+        closed[record.conversation_id] = closed.get(record.conversation_id, 0) + (record.name == "closed")
+    assert all(count >= 1 for count in closed.values())
+
+
+class Record(NamedTuple):
+    """What intake reads of a broker's record."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+_scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from([1e308, -1e308, 10**400, "10" * 200, 1e22, -1, "1790000000000", "x" * 40_000]),
+)
+_values = st.recursive(
+    _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
+_templates = st.sampled_from(
+    [
+        *(event for events in (AUDIT_EVENTS, PIPECAT_EVENTS, OTHER_SIMULATOR_EVENTS) for event in events),
+        *(event for events in STRANGE.values() for event in events),
+        *({**event, "audio_timestamp": 1790000000.5} for event in AUDIO_EVENTS),
+        {"type": "speech_event", "data": {"kind": "user_speech_stopped", "timestamp": 1790000000.5}},
+        {"type": "call_started", "pipeline_type": "s2s", "agent": "desk"},
+        {"type": "call_ended", "reason": "goodbye"},
+        {"type": "user_text_updated", "text": "Hello", "turn_id": 3},
+    ]
+)
+
+
+@st.composite
+def _almost_valid(draw: st.DrawFn) -> bytes:
+    """An event with one field replaced by anything, at its top or one level down."""
+    event: dict[str, Any] = {"timestamp": 1_790_000_000_000, **draw(_templates)}
+    name = draw(st.sampled_from(sorted(event)))
+    inner = event[name]
+    if isinstance(inner, dict) and inner and draw(st.booleans()):
+        event[name] = {**inner, draw(st.sampled_from(sorted(inner))): draw(_values)}
+    else:
+        event[name] = draw(_values)
+    return json.dumps(event).encode()
+
+
+_value_bytes = st.one_of(
+    _almost_valid(), _almost_valid(), st.none(), st.binary(max_size=60), _values.map(json.dumps).map(str.encode)
+)
+_header_values = st.one_of(st.binary(max_size=12), st.sampled_from([b"7" * 5000, b"7", b"callgauge.elevenlabs.x.v1"]))
+_header_names = st.sampled_from(["ce_id", "ce_source", "ce_type", "ce_sequence", "other"])
+_records = st.builds(
+    Record,
+    topic=st.just("audit.events"),
+    partition=st.integers(0, 3),
+    offset=st.just(0),
+    timestamp=st.sampled_from([1_790_000_000_000, 0, -1]),
+    key=st.one_of(st.just(b"call"), st.none(), st.binary(max_size=300)),
+    value=_value_bytes,
+    headers=st.lists(st.tuples(_header_names, _header_values), max_size=3),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(st.tuples(st.sampled_from(InputSource), _records), min_size=1, max_size=6), st.booleans())
+def test_any_bytes_are_folded_or_quarantined(records: list[tuple[InputSource, Record]], checks_time: bool) -> None:
+    limits = Limits(max_event_time_skew_ms=60_000 if checks_time else 0)
+    evaluator = fresh(limits)
+    for offset, (source, record) in enumerate(records):
+        admitted = admit(source, record._replace(offset=offset), limits)
+        if isinstance(admitted, QuarantineRecord):
+            assert len(admitted.message()) < 1_000
+            assert QuarantineRecord.model_validate_json(admitted.model_dump_json()) == admitted
+        else:
+            assert isinstance(admitted, Arrival)
+            evaluator.receive(admitted)
+            context = evaluator.context(admitted.conversation_id)
+            assert context is not None
+            json.dumps(context.to_dict())
+    evaluator.advance(10**15)
+    assert evaluator.open_calls == 0

@@ -1,0 +1,121 @@
+"""The order of a poll's records, and the clock by which a partition judges silence."""
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.evaluator.partition_clock import STALE_MS, InputProgress, broker_time_ms, lag_ms
+from consumers.evaluator.record_order import in_time_order, runs_by_partition
+
+NOW_MS = 1_790_000_000_000
+
+
+class Record(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+def run(topic: str, *timestamps: int, partition: int = 0) -> list[Record]:
+    return [Record(topic, partition, offset, timestamp) for offset, timestamp in enumerate(timestamps)]
+
+
+def test_a_poll_is_split_by_partition_number_and_topic() -> None:
+    polled = (*run("a", 1, 2), *run("b", 3), *run("a", 4, partition=1), *run("c", 5))
+    assert runs_by_partition(polled) == {
+        0: [tuple(run("a", 1, 2)), tuple(run("b", 3)), tuple(run("c", 5))],
+        1: [tuple(run("a", 4, partition=1))],
+    }
+    assert runs_by_partition(()) == {}
+
+
+def test_topics_are_merged_by_the_brokers_time() -> None:
+    merged = in_time_order([run("a", 1, 4, 4, 9), run("b", 2, 4), run("c", 0)])
+    assert [(record.topic, record.timestamp) for record in merged] == [
+        ("c", 0), ("a", 1), ("b", 2), ("a", 4), ("a", 4), ("b", 4), ("a", 9),
+    ]  # fmt: skip
+
+
+def test_a_clock_that_steps_back_does_not_reorder_its_topic() -> None:
+    merged = in_time_order([run("a", 10, 3, 12), run("b", 5, 11)])
+    assert [(record.topic, record.timestamp) for record in merged] == [
+        ("b", 5),
+        ("a", 10),
+        ("a", 3),
+        ("b", 11),
+        ("a", 12),
+    ]
+
+
+def test_one_topic_is_handed_on_as_it_is() -> None:
+    only = run("a", 3, 1, 2)
+    assert in_time_order([only]) is only
+
+
+@given(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=8), min_size=1, max_size=4))
+def test_merging_loses_nothing_and_keeps_every_topics_order(timestamps: list[list[int]]) -> None:
+    runs = [run(str(number), *times) for number, times in enumerate(timestamps)]
+    merged = in_time_order(runs)
+    assert sorted(merged) == sorted(record for each in runs for record in each)
+    for number, each in enumerate(runs):
+        assert [record for record in merged if record.topic == str(number)] == each
+    if all(times == sorted(times) for times in timestamps):
+        assert [record.timestamp for record in merged] == sorted(record.timestamp for record in merged)
+
+
+def at_end(told_at_ms: int = NOW_MS, last_record_ms: int | None = None) -> InputProgress:
+    return InputProgress(7, 7, told_at_ms, last_record_ms, NOW_MS - 60_000)
+
+
+def lagging(last_record_ms: int | None, position: int = 3, end: int = 7) -> InputProgress:
+    return InputProgress(position, end, NOW_MS, last_record_ms, NOW_MS - 60_000)
+
+
+UNKNOWN = InputProgress(0, 0, None, None, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected_ms"),
+    [
+        pytest.param([at_end(), at_end(), at_end(), at_end()], NOW_MS, id="all read to the end: the broker's word"),
+        pytest.param([at_end(), at_end(NOW_MS - 400)], NOW_MS - 400, id="the oldest word counts"),
+        pytest.param([at_end(), lagging(NOW_MS - 9_000)], NOW_MS - 9_000, id="a backlog is no silence"),
+        pytest.param(
+            [lagging(NOW_MS - 9_000), lagging(NOW_MS - 70_000), at_end()], NOW_MS - 70_000, id="the hindmost counts"
+        ),
+        pytest.param([at_end(), lagging(None)], None, id="nothing read yet of an input that has something"),
+        pytest.param([at_end(), UNKNOWN], None, id="the broker has not spoken"),
+        pytest.param(
+            [lagging(NOW_MS + 5_000), at_end()], NOW_MS, id="a producer's clock that is ahead changes nothing"
+        ),
+        pytest.param([at_end(NOW_MS - 90_000), at_end()], NOW_MS - 90_000, id="a broker that is down is no silence"),
+        pytest.param([], None, id="no inputs"),
+    ],
+)
+def test_broker_time_is_where_the_hindmost_input_is(inputs: list[InputProgress], expected_ms: int | None) -> None:
+    assert broker_time_ms(inputs) == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("progress", "caught_up_at_ms", "expected_ms"),
+    [
+        pytest.param(at_end(), NOW_MS, 0, id="nothing outstanding"),
+        pytest.param(lagging(NOW_MS - 9_000), None, 9_000, id="since the last record"),
+        pytest.param(lagging(NOW_MS - 900_000), NOW_MS - 100, 100, id="not since a record of a quiet topic long ago"),
+        pytest.param(lagging(None), None, 60_000, id="nothing read yet: since reading began"),
+        pytest.param(lagging(NOW_MS + 50), None, 0, id="never below zero"),
+        pytest.param(UNKNOWN._replace(since_ms=NOW_MS - 20), None, 20, id="the broker has not spoken yet"),
+        pytest.param(at_end(NOW_MS - STALE_MS), NOW_MS - STALE_MS, 0, id="the broker spoke just now"),
+        pytest.param(at_end(NOW_MS - STALE_MS - 1), NOW_MS, STALE_MS + 1, id="the broker is silent"),
+    ],
+)
+def test_lag_in_time(progress: InputProgress, caught_up_at_ms: int | None, expected_ms: int) -> None:
+    assert lag_ms(progress, caught_up_at_ms, NOW_MS) == expected_ms
+
+
+def test_lag_in_records() -> None:
+    assert lagging(None, position=3, end=7).lag_messages == 4
+    assert lagging(None, position=9, end=7).lag_messages == 0  # a transaction's marker lies behind the last record

@@ -1,0 +1,70 @@
+"""Log lines: one event name each, for people or for machines, and nothing of what callers said."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from consumers.runtime.logs import LogFormat, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_json_lines_hold_the_event_and_its_facts() -> None:
+    output = io.StringIO()
+    configure_logging("json", stream=output)
+    structlog.get_logger().info("partitions_assigned", partitions=[0, 1])
+    line = json.loads(output.getvalue())
+    assert {"event": "partitions_assigned", "level": "info", "partitions": [0, 1]}.items() <= line.items()
+    assert line["timestamp"].endswith("Z")
+
+
+def test_libraries_speak_the_same_way_from_warnings_up() -> None:
+    output = io.StringIO()
+    configure_logging("json", stream=output)
+    logging.getLogger("aiokafka.conn").info("connected")
+    logging.getLogger("aiokafka.conn").warning("Unable to connect to %s", "a:1")
+    line = json.loads(output.getvalue())
+    assert (line["event"], line["logger"], line["level"]) == ("Unable to connect to a:1", "aiokafka.conn", "warning")
+
+
+def test_lines_for_people_are_plain_text_where_there_is_no_terminal() -> None:
+    output = io.StringIO()
+    configure_logging("console", stream=output)
+    structlog.get_logger().warning("commit_failed", error="x")
+    assert "commit_failed" in output.getvalue()
+    assert "\x1b" not in output.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_traceback_shows_no_local_variables(log_format: LogFormat) -> None:
+    output = io.StringIO()
+    configure_logging(log_format, stream=output)
+    said_by_caller = {"a": "my card number is 4"}
+    try:
+        said_by_caller["b"]
+    except KeyError:
+        structlog.get_logger().exception("batch_failed")
+    assert "KeyError: 'b'" in output.getvalue().replace('\\"', '"')
+    assert "my card number" not in output.getvalue()
+
+
+def test_the_level_holds_for_our_own_lines() -> None:
+    output = io.StringIO()
+    configure_logging("console", "warning", stream=output)
+    structlog.get_logger().info("evaluator_ready")
+    assert output.getvalue() == ""
+    configure_logging("console", "debug", stream=output)
+    structlog.get_logger().debug("evaluator_ready")
+    assert "evaluator_ready" in output.getvalue()
