@@ -10,7 +10,7 @@ from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
 from schemas.envelope import Envelope
 from schemas.pipecat_events import PipecatEvent
 from schemas.simulator_events import AudioEvent, TypedSimulatorEvent
-from schemas.wire import MAX_TEXT_CHARS, Name, WireModel, WireTimeMs
+from schemas.wire import Name, WireModel, WireTimeMs
 
 
 class InputSource(StrEnum):
@@ -173,7 +173,7 @@ def _refusal(error: ValidationError) -> RefusedRecordError:
         return RefusedRecordError(
             RefusalReason.TEXT_TOO_LONG,
             f"{where} is too long",
-            f"expected at most {MAX_TEXT_CHARS} characters, saw {seen}",
+            f"expected at most {detail['ctx']['max_length']} characters, saw {seen}",
         )
     if where.endswith("user") and kind == "literal_error":
         return RefusedRecordError(

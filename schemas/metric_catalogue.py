@@ -176,7 +176,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_turns_total", "counter", "turns",
-        "Turns that began, from turn 1 on (the greeting is turn 0 and does not count), each counted once.",
+        "Turns from turn 1 on (the greeting is turn 0 and does not count), each counted once, when the next one begins, "
+        "or at the end of the call if it was answered.",
         "exporter", _WHO,
     ),
     Metric(
@@ -279,7 +280,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_consumer_lag_seconds", "gauge", "seconds",
-        "Age of the oldest record of the partition not processed yet, by its broker timestamp; 0 if there is none.",
+        "At most how old the oldest record of the partition not processed yet is, by the broker's timestamps; 0 if there "
+        "is none, and the time since the broker last answered while it does not.",
         "evaluator", _LAG,
     ),
     Metric(

@@ -89,7 +89,7 @@ class Call:
         if timestamp is not None:
             time_ms = int(timestamp)
             live = self.live
-            if live.note_time(source, time_ms, broker_ms):
+            if event_type not in _STEERING and live.note_time(source, time_ms, broker_ms):
                 outcome = "late" if outcome == "folded" else outcome
                 out.append(Count("callgauge_late_events_total", (source.value,)))
             handler = _HANDLERS.get(event_type)
@@ -281,6 +281,9 @@ _AUDIO_KINDS = {
     (False, True): Kind.ASSISTANT_AUDIO_START,
     (False, False): Kind.ASSISTANT_AUDIO_END,
 }
+_STEERING = frozenset({CallStarted, CallEnded, UserTextUpdated})
+"""Events of no stream: that one of them came on a topic says nothing of how far its stream is."""
+
 _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     TtsText: Call._on_tts_text,
     LlmResponse: Call._on_llm_response,

@@ -31,7 +31,7 @@ from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
 from schemas.topics import INPUT_TOPICS, QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
 
-HAND_OVER_SECONDS: Final = 1.0
+HAND_OVER_SECONDS: Final = 0.8
 """How long writing and committing may take when partitions are taken from us or we stop; then a successor reads again."""
 MAX_SILENT_SECONDS: Final = 30.0
 """Ticks are a tenth of a second apart; after this long without one the role is not well."""
@@ -98,8 +98,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._hand_over()
         finally:
             self.ready.clear()
-            await self._subscription.stop()
-            await self._writer.stop(HAND_OVER_SECONDS)
+            await asyncio.gather(self._subscription.stop(), self._writer.stop(HAND_OVER_SECONDS))
 
     def problems(self) -> Sequence[str]:
         """What is wrong now, for `/healthz`."""
@@ -116,7 +115,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._hand_over()
         except WriteError as error:  # the client only logs what a listener raises; it must end the role
             self._subscription.fail(error)
-        log.info("partitions_revoked", partitions=sorted(self._assignment.partitions))
+        if self._assignment.partitions:
+            log.info("partitions_revoked", partitions=sorted(self._assignment.partitions))
         self._assignment.drop()
         self._assignment = Assignment({}, ())
         self._committed.clear()

@@ -42,10 +42,6 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def cut(self) -> None:
-        """Waits no longer for open connections."""
-        self.force_exit = True
-
 
 class MetricsServer:
     """Serves the instruments to Prometheus, and says whether the roles in this process are well."""
@@ -92,6 +88,7 @@ class MetricsServer:
         config = uvicorn.Config(
             Starlette(routes=routes), lifespan="off", log_config=None, access_log=False, server_header=False,
             ws="none", limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=STOP_SECONDS,  # type: ignore[arg-type]  # asyncio waits for parts of a second too
         )  # fmt: skip
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="http")
@@ -101,12 +98,8 @@ class MetricsServer:
         if self._server is None or self._serving is None:
             return
         self._server.should_exit = True
-        cut = asyncio.get_running_loop().call_later(STOP_SECONDS, self._server.cut)
-        try:
-            await self._serving
-        finally:
-            cut.cancel()
-            self._server = self._serving = None
+        await self._serving
+        self._server = self._serving = None
 
     async def _metrics(self, request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

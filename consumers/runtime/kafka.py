@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
@@ -17,6 +18,18 @@ LINGER_MS: Final = 5
 """How long the producer waits for more records of a batch: a fiftieth of the delay we promise."""
 HANDLER_STOP_SECONDS: Final = 0.5
 """How long stopping waits for the batch in hand."""
+
+
+log = structlog.get_logger()
+
+
+class _PollErrors:
+    """FastStream's errors in our log: a poll that fails is told nowhere else. Its line for each batch is left out."""
+
+    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
+        """Takes one line of FastStream's."""
+        if level >= logging.ERROR:
+            log.error("kafka_poll_failed", detail=str(msg), error=repr(exc_info))
 
 
 class KafkaSettings(BaseModel):
@@ -54,8 +67,7 @@ class KafkaSettings(BaseModel):
             allow_auto_create_topics=False,
             graceful_timeout=HANDLER_STOP_SECONDS,
             apply_types=False,  # the handler takes records as they are
-            # Errors of a poll are only logged there, so they must reach our log; its line for each batch, at info, does not.
-            logger=logging.getLogger("faststream"),
+            logger=_PollErrors(),
         )
 
     def producer(self, role: str) -> AIOKafkaProducer:

@@ -19,7 +19,7 @@ POLL_MS: Final = 10
 delay it may add to the first event after a silence."""
 FETCH_WAIT_MS: Final = 100
 """How long the broker may hold an empty answer: how stale our knowledge of a partition's end can be."""
-STOP_SECONDS: Final = 1.2
+STOP_SECONDS: Final = 1.0
 """How long stopping may take, leaving the group included; the broker forgets a silent member by itself."""
 
 BatchHandler = Callable[[Sequence[Any]], Awaitable[None]]

@@ -47,7 +47,7 @@ _ended = st.fixed_dictionaries(
 )
 _text_updated = st.fixed_dictionaries(
     {"type": st.just("user_text_updated"), "timestamp": _times_ms, "text": st.sampled_from(["My badge is lost.", ""])},
-    optional={"turn_id": st.sampled_from([3, 4])},
+    optional={"turn_id": st.integers(1, 4)},
 )
 _topics = st.sampled_from(["audit", "pipecat", "user_sim", "judge"])
 _places = st.integers(0, 300)
@@ -63,7 +63,9 @@ def _insert(events: list[Json], stream: str, place: int, event: Json, behind_ms:
     events.insert(place, stamped)
 
 
-_moments = st.lists(st.tuples(_places, st.sampled_from(MOMENTS), st.sampled_from([0, 200, 700])), max_size=16)
+_moments = st.one_of(
+    st.just([]), st.lists(st.tuples(_places, st.sampled_from(MOMENTS), st.sampled_from([0, 200, 700])), max_size=16)
+)
 _strange = st.lists(
     st.tuples(_places, st.sampled_from([(stream, event) for stream, events in STRANGE.items() for event in events])),
     max_size=4,
@@ -76,6 +78,11 @@ def steered_calls(draw: st.DrawFn, *, updates: bool = True) -> Json:
     call = dict(draw(calls()))
     if draw(st.sampled_from([False, False, True])):
         call["user_sim"] = None
+    if updates and call["audit"] and draw(st.booleans()):
+        call["audit"] = [
+            {**event, "turn_id": number} if event.get("message_type") == "user" else event
+            for number, event in enumerate(call["audit"], 1)
+        ]
     for place, kind, behind_ms in draw(_moments):
         call["pipecat"] = list(call["pipecat"] or ())
         _insert(call["pipecat"], "pipecat", place, {"type": "speech_event", "data": {"kind": kind}}, behind_ms)

@@ -183,6 +183,22 @@ def test_only_so_many_closed_calls_are_remembered() -> None:
     assert [closing.conversation_id for closing in closings_of(feed.effects)] == ["one", "two", "one"]
 
 
+def test_a_leap_of_time_declares_nothing_that_lies_behind_the_closing() -> None:
+    feed = Feed(Limits(closing_grace_ms=1_000))
+    feed.user_audio(0, 1_000)
+    feed.send("judge", ENDED, 1_100)
+    feed.advance(900_000)  # dead air would have been due at 4,500
+    assert feed.records("dead_air") == []
+    assert [reason for reason, _ in _closed(feed)] == ["ended"]
+
+
+def test_of_two_deadlines_the_earlier_decides() -> None:
+    feed = Feed(LIMITS)
+    feed.heard("Hello", 0)
+    feed.advance(10_000_000)  # past idleness, then past the longest call
+    assert [reason for reason, _ in _closed(feed)] == ["idle"]
+
+
 def test_low_watermarks_are_those_of_the_oldest_open_call() -> None:
     feed = Feed(LIMITS)
     feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key="one", offset=5)

@@ -161,3 +161,27 @@ def test_other_kinds_of_speech_events_say_nothing(kind: str) -> None:
     feed.latest = []
     feed.speech(kind, 2_000)
     assert feed.latest == []
+
+
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_only_a_cascade_s_transcripts_make_turns_whenever_it_is_told(is_told_first: bool) -> None:
+    feed = Feed()
+    started = {"type": "call_started", "pipeline_type": "audio_llm"}
+    if is_told_first:
+        feed.send("audit", started, 0)
+    feed.bot_text("Welcome.", 0)
+    feed.heard("[user audio]", 3_000)
+    feed.bot_text("Certainly.", 4_000)
+    if not is_told_first:
+        assert feed.latencies() == {1: 1_000.0}
+        feed.send("audit", started, 4_100)
+        assert feed.latencies() == {1: "withdrawn"}
+    feed.advance(900_000)
+    assert feed.records("closed")[0].turns == 0
+    feed = Feed()
+    feed.send("audit", started, 0)
+    feed.bot_text("Welcome.", 0)
+    feed.heard("[user audio]", 3_000)
+    feed.bot_text("Certainly.", 4_000)
+    feed.send("audit", started | {"pipeline_type": "cascade"}, 4_100)
+    assert feed.latencies() == {1: 1_000.0}

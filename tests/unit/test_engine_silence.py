@@ -140,7 +140,6 @@ def test_an_end_that_comes_after_the_answer_is_no_silence() -> None:
 
 def test_the_rules_without_a_call() -> None:
     watch = SilenceWatch(3_000, 500)
-    assert watch.due_at_ms is None
     assert watch.reached(10**12) is None
     assert watch.speech_started(0) is None
     watch.user_ended(1_000, 1_000, 51_000, 4)  # the broker's clock is not the call's
@@ -150,19 +149,24 @@ def test_the_rules_without_a_call() -> None:
     assert (found.silent_since_ms, found.turn, found.number) == (1_000, 4, 1)
 
 
-PHONE_ENDS: dict[str, Callable[[Feed], None]] = {
-    "detector": lambda feed: (feed.speech("user_speech_started", 1_000), feed.speech("user_speech_stopped", 2_000))[0],
-    "ruling": lambda feed: (feed.ruling("user_started_speaking", 1_000), feed.ruling("user_stopped_speaking", 2_000))[
-        0
-    ],
-    "transcript": lambda feed: feed.heard("Hello", 2_000),
-}
+def _by_detector(feed: Feed) -> None:
+    feed.speech("user_speech_started", 1_000)
+    feed.speech("user_speech_stopped", 2_000)
 
 
-@pytest.mark.parametrize("heard_by", PHONE_ENDS)
-def test_dead_air_on_a_phone_line(heard_by: str) -> None:
+def _by_ruling(feed: Feed) -> None:
+    feed.ruling("user_started_speaking", 1_000)
+    feed.ruling("user_stopped_speaking", 2_000)
+
+
+def _by_transcript(feed: Feed) -> None:
+    feed.heard("Hello", 2_000)
+
+
+@pytest.mark.parametrize("hear", [_by_detector, _by_ruling, _by_transcript])
+def test_dead_air_on_a_phone_line(hear: Callable[[Feed], None]) -> None:
     feed = Feed(LIMITS)
-    PHONE_ENDS[heard_by](feed)
+    hear(feed)
     feed.advance(5_499)
     assert _dead_airs(feed) == []
     feed.advance(5_500)
@@ -172,7 +176,7 @@ def test_dead_air_on_a_phone_line(heard_by: str) -> None:
 @pytest.mark.parametrize("answer", ["event", "text"])
 def test_an_answer_on_a_phone_line_ends_the_silence(answer: str) -> None:
     feed = Feed(LIMITS)
-    PHONE_ENDS["detector"](feed)
+    _by_detector(feed)
     if answer == "event":
         feed.speech("bot_speech_started", 3_000)
     else:

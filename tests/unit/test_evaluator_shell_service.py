@@ -71,8 +71,11 @@ class FakeWriter:
 
     async def write_scores(self, partition: int, outbox: deque[AnyScoreRecord]) -> None:
         while outbox:
+            record = outbox[0]
             await self.gate.wait()
-            self.journal.append(f"write {outbox.popleft().conversation_id} to {partition}")
+            self.journal.append(f"write {record.conversation_id} to {partition}")
+            if outbox:
+                outbox.popleft()
 
     async def write_refused(self, outbox: deque[QuarantineRecord]) -> None:
         outbox.clear()
@@ -249,6 +252,22 @@ async def test_what_cannot_be_written_is_never_committed(make_shell: Callable[[]
     await shell.revoke()  # the client would only log it
     assert shell.subscription.failures == [shell.writer.error]
     assert not [line for line in shell.journal if line.startswith("commit")]
+
+
+async def test_a_broker_that_does_not_answer_does_not_hold_up_a_rebalance(
+    make_shell: Callable[[], Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumers.evaluator.service.HAND_OVER_SECONDS", 0.01)
+    shell = make_shell()
+    await shell.assign(ALL_OF_0)
+    shell.writer.gate.clear()
+    taking = shell.polled(4, 5, 6)
+    await until_idle()
+    await shell.revoke()
+    assert shell.journal == []
+    shell.writer.gate.set()
+    await taking
+    assert shell.journal == ["write c-1 to 0"]  # the one that was already on its way; the next owner decides the others
 
 
 async def test_a_torn_assignment_ends_the_role(make_shell: Callable[[], Shell]) -> None:

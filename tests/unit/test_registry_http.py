@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -98,6 +99,24 @@ async def test_it_stops_within_a_second_even_with_a_connection_held_open(serving
     writer.close()
     await writer.wait_closed()
     await serving.server.stop()  # twice is harmless
+
+
+async def test_it_stops_within_a_second_even_in_the_middle_of_an_answer(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(*_: Any) -> bytes:
+        asked.set()
+        return bytes(await asyncio.Event().wait())
+
+    monkeypatch.setattr("asyncio.to_thread", never)
+    request = asyncio.create_task(serving.get("/metrics"))
+    await asked.wait()
+    async with asyncio.timeout(1):
+        await serving.server.stop()
+    (answer,) = await asyncio.gather(request, return_exceptions=True)
+    assert isinstance(answer, Exception) or (isinstance(answer, httpx.Response) and answer.is_server_error)
 
 
 async def test_an_address_in_use_is_said_plainly() -> None:

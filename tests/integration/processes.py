@@ -1,0 +1,96 @@
+"""Runs the `callgauge` command as a user does: a process of its own, its output kept, ended whatever happens."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+COMMAND = Path(sys.executable).with_name("callgauge")
+POLL_SECONDS = 0.05
+COMMAND_SECONDS = 120
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, condition: Callable[[], T | None], seconds: float) -> T:
+    """The first result of `condition` that is not None or false.
+
+    Raises:
+        AssertionError: There was none in time; `what` says what was waited for.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(POLL_SECONDS)
+    raise AssertionError(f"waited {seconds} s in vain for {what}")
+
+
+class Process:
+    """A running command."""
+
+    def __init__(self, popen: "subprocess.Popen[bytes]", output: Path) -> None:
+        self._popen = popen
+        self._output = output
+
+    @property
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text(errors="replace")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._popen.poll() is None
+
+    def printed(self, text: str, seconds: float = 30) -> str:
+        """Wait until it has printed `text`; all it printed."""
+        return wait_for(f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)
+
+    def signalled(self, number: signal.Signals, seconds: float = 10) -> tuple[int, float]:
+        """Send a signal and wait for the end: exit code, and how long it took."""
+        begin = time.monotonic()
+        self._popen.send_signal(number)
+        return self._popen.wait(seconds), time.monotonic() - begin
+
+
+@contextmanager
+def started(output: Path, *arguments: str, **environment: str) -> Iterator[Process]:
+    """A `callgauge` process with its output in a file; killed at the end if it still runs."""
+    with output.open("wb") as file:
+        popen = subprocess.Popen(
+            [str(COMMAND), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "COLUMNS": "200", **environment},
+        )
+    try:
+        yield Process(popen, output)
+    finally:
+        if popen.poll() is None:
+            popen.kill()
+            popen.wait()
+
+
+def ran(*arguments: str, **environment: str) -> str:
+    """Run to the end; what it printed.
+
+    Raises:
+        AssertionError: It failed; its output says why.
+    """
+    done = subprocess.run(
+        [str(COMMAND), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,188 @@
+"""What a new user sends by mistake, on a real broker: refused with its coordinates and a reason, and nothing else harmed."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from schemas.quarantine import QuarantineRecord
+from streamer.playback import in_time_order, renamed, seconds_to_now, shifted
+from streamer.simulator import simulate_call
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import Process, ran, started, wait_for
+
+MAX_RECORD_BYTES = 12_000_000
+TOPICS = {"pipecat": "pipecat.events", "elevenlabs": "elevenlabs.events", "audit": "audit.events"}
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def line(**fields: object) -> bytes:
+    return json.dumps({"type": "tts_text", "timestamp": now_ms(), "data": {"frame": "hello"}, **fields}).encode()
+
+
+def refused_records() -> dict[str, tuple[str, bytes | None, bytes | None]]:
+    """Reason and what is wrong: topic, key, value."""
+    now = now_ms()
+    audio = {"event_type": "audio_start", "timestamp": now, "user": "assistant", "audio_timestamp": now / 1000}
+    return {
+        "undecodable: broken JSON": ("pipecat", b"bad", b'{"type": "tts_text", "timest'),
+        "undecodable: not UTF-8": ("audit", b"bad", b"\xff\xfe\x00"),
+        "invalid_event: a list": ("audit", b"bad", b"[1, 2]"),
+        "undecodable: no value": ("pipecat", b"bad", None),
+        "undecodable: nested too deep": ("pipecat", b"bad", b'{"type":"tts_text","data":' + b"[" * 5_000),
+        "invalid_event: not a number": ("pipecat", b"bad", b'{"type":"tts_text","timestamp":NaN,"data":{"frame":"x"}}'),
+        "invalid_event: no text": ("pipecat", b"bad", line(data={})),
+        "invalid_event: a wrong type": ("pipecat", b"bad", line(data={"frame": 7})),
+        "invalid_event: no time": ("pipecat", b"bad", b'{"type":"tts_text","data":{"frame":"x"}}'),
+        "invalid_event: an infinite time": ("pipecat", b"bad", line(timestamp=1e300)),
+        "invalid_event: an infinite sound": ("elevenlabs", b"bad", json.dumps({**audio, "audio_timestamp": 1e307}).encode()),
+        "unknown_role: nobody we know": ("elevenlabs", b"bad", json.dumps({**audio, "user": "robot"}).encode()),
+        "text_too_long: a whole book": ("pipecat", b"bad", line(data={"frame": "x" * 40_000})),
+        "time_out_of_bounds: seconds for milliseconds": ("pipecat", b"bad", line(timestamp=now // 1000)),
+        "time_out_of_bounds: the year 3000": ("pipecat", b"bad", line(timestamp=32_503_680_000_000)),
+        "empty_key: no key": ("pipecat", None, line()),
+        "empty_key: an empty key": ("pipecat", b"", line()),
+        "empty_key: an endless key": ("pipecat", b"k" * 5_000, line()),
+        "record_too_large: ten megabytes": ("pipecat", b"bad", line(data={"frame": "x" * 10_000_000})),
+    }  # fmt: skip
+
+
+@pytest.fixture
+async def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
+        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1000",
+        "CALLGAUGE_LIMITS__MAX_EVENTS_PER_CALL": "2000",
+    }
+    ran("topics", "create", "--partitions", "1", **environment)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        name = f"{topic_prefix}pipecat.events"
+        configs = {"max.message.bytes": str(MAX_RECORD_BYTES)}
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
+    finally:
+        await admin.close()
+    return environment
+
+
+@pytest.fixture
+def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        yield process, wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+
+
+@asynccontextmanager
+async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProducer]:
+    client = AIOKafkaProducer(
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], max_request_size=MAX_RECORD_BYTES, linger_ms=5
+    )
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.stop()
+
+
+async def quarantined(environment: dict[str, str], number: int) -> list[QuarantineRecord]:
+    """The first `number` records of the quarantine topic."""
+    consumer = AIOKafkaConsumer(
+        f"{environment['CALLGAUGE_TOPIC_PREFIX']}quarantine",
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        async with asyncio.timeout(20):
+            return [QuarantineRecord.model_validate_json((await consumer.getone()).value) for _ in range(number)]
+    finally:
+        await consumer.stop()
+
+
+async def test_bad_records_are_refused_and_a_good_call_goes_on(
+    service: tuple[Process, str], environment: dict[str, str]
+) -> None:
+    process, address = service
+    prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+    bad = refused_records()
+    good = simulate_call(5, start_ms=0, kind="cascade").call
+    good = renamed(shifted(good, seconds_to_now(good, now_ms(), None)), "good")
+    events = list(in_time_order(good))
+    async with producer(environment) as client:
+        waiting = list(bad.values())
+        for event in events:
+            if waiting:
+                source, key, value = waiting.pop()
+                await client.send_and_wait(f"{prefix}{TOPICS[source]}", value=value, key=key, partition=0)
+            odd_headers = [("ce_sequence", b"\xffnine"), ("nonsense", b"\xfe"), ("ce_type", b"\xff")]
+            await client.send_and_wait(
+                f"{prefix}{TOPICS[event.source]}", event.value, key=b"good", partition=0, headers=odd_headers
+            )
+    assert not waiting, "the good call is long enough to have every bad record between its events"
+    wait_for("the good call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 30)
+
+    records = await quarantined(environment, len(bad))
+    assert sorted(record.reason.value for record in records) == sorted(what.split(":")[0] for what in bad)
+    for record in records:
+        assert record.topic.startswith(prefix)
+        assert f"[0]@{record.offset}" in record.message()
+        assert all((record.what, record.expected_and_seen, record.what_happens_now, record.what_to_do))
+        assert len(record.message()) < 1_000, "a message is for a person; the bytes stay where they are"
+    assert total(address, "callgauge_quarantined_total") == len(bad)
+    assert total(address, "callgauge_events_total", outcome="folded") == len(events)
+    assert total(address, "callgauge_calls_started_total") == 1
+    assert process.is_running
+    assert "record_quarantined" in process.text
+    assert "Traceback" not in process.text
+
+
+async def test_an_endless_call_is_closed_and_what_follows_only_counted(
+    service: tuple[Process, str], environment: dict[str, str]
+) -> None:
+    process, address = service
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
+    async with producer(environment) as client:
+        sent = [await client.send(topic, line(), key=b"endless", partition=0) for _ in range(100_000)]
+        await asyncio.gather(*sent)
+    wait_for(
+        "all records to be read",
+        lambda: total(address, "callgauge_events_total", source="pipecat") == len(sent),
+        90,
+    )
+    assert total(address, "callgauge_events_total", outcome="folded") == 2_000
+    assert total(address, "callgauge_events_total", outcome="after_close") == 98_000
+    assert total(address, "callgauge_limits_hit_total", limit="events") == 1
+    wait_for("its end", lambda: total(address, "callgauge_calls_ended_total", outcome="limit_events") == 1, 10)
+    assert process.is_running
+
+
+async def test_what_is_new_or_repeated_is_counted_and_harms_nothing(
+    service: tuple[Process, str], environment: dict[str, str]
+) -> None:
+    _, address = service
+    prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+    speech = {"type": "user_speech", "timestamp": now_ms(), "sequence": 1, "data": {"text": "hi"}}
+    async with producer(environment) as client:
+        for _ in range(3):
+            await client.send_and_wait(f"{prefix}elevenlabs.events", json.dumps(speech).encode(), key=b"c", partition=0)
+        for value in (line(type="brand_new"), line(shade="blue", weight=3)):
+            await client.send_and_wait(f"{prefix}pipecat.events", value, key=b"c", partition=0)
+    wait_for("all of it", lambda: total(address, "callgauge_events_total") == 5, 20)
+    assert total(address, "callgauge_events_total", outcome="repeated", source="elevenlabs") == 2
+    assert total(address, "callgauge_events_total", outcome="unknown", source="pipecat") == 1
+    assert total(address, "callgauge_unknown_fields_total", source="pipecat") == 2
+    assert total(address, "callgauge_quarantined_total") == 0

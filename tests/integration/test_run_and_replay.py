@@ -1,0 +1,198 @@
+"""A recorded real call through a real broker, as a user would do it: `run` here, `replay` there, and the metrics page."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from schemas.scores import SCORE_RECORD, AnyScoreRecord, ClosedFact, Scored, TurnStatus, VoiceToVoiceLatency
+from tests.integration.metrics_page import address_in, page, total
+from tests.integration.processes import Process, ran, started, wait_for
+from tests.required_tools import require_tool
+
+CONFORMANCE = Path(os.environ.get("CONFORMANCE_DIR", "../shared/conformance"))
+RECORD = CONFORMANCE / "record_1.1.2"
+TURN_LATENCY = "callgauge_turn_response_latency_seconds"
+
+pytestmark = pytest.mark.skipif(not RECORD.is_dir(), reason="the conformance data are not here (CONFORMANCE_DIR)")
+
+
+def settings(bootstrap: str, prefix: str) -> dict[str, str]:
+    return {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{prefix}evaluator",
+        "CALLGAUGE_EXPORTER_GROUP": f"{prefix}exporter",
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1500",
+    }
+
+
+@pytest.fixture
+def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    environment = settings(bootstrap, topic_prefix)
+    ran("topics", "create", **environment)
+    return environment
+
+
+@pytest.fixture
+def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        yield process, ready_address(process)
+
+
+def ready_address(process: Process) -> str:
+    return wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
+
+
+def expected_latencies() -> dict[int, float]:
+    context = json.loads((RECORD / "expected_processor_context.json").read_text())
+    return {int(turn): latency for turn, latency in context["latency_assistant_turns"].items()}
+
+
+async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:
+    """All records of `scores`, partition by partition."""
+    consumer = AIOKafkaConsumer(
+        f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores",
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets(consumer.assignment())
+        records = []
+        for partition, end in ends.items():
+            while await consumer.position(partition) < end:
+                batch = await consumer.getmany(partition, timeout_ms=1_000)
+                records += [SCORE_RECORD.validate_json(r.value) for r in batch.get(partition, ()) if r.value]
+        return records
+    finally:
+        await consumer.stop()
+
+
+async def test_a_recorded_call_comes_out_as_metrics(service: tuple[Process, str], environment: dict[str, str]) -> None:
+    process, address = service
+    ran("replay", str(RECORD), "--speed", "20", **environment)
+    wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 30)
+
+    latencies = expected_latencies()
+    measured = [latency for latency in latencies.values() if latency >= 0]
+    assert total(address, "callgauge_turns_total") == len(latencies) == 9
+    assert total(address, f"{TURN_LATENCY}_count", anchor="audio") == len(measured) == 8
+    assert total(address, f"{TURN_LATENCY}_sum") == pytest.approx(sum(measured), abs=0.001)
+    assert total(address, "callgauge_turns_overlapped_total") == 1
+    assert total(address, "callgauge_turns_unmeasured_total") == 0
+    assert total(address, "callgauge_tool_calls_total", outcome="success") == 5
+    assert total(address, "callgauge_interruptions_total", by="assistant") == 1
+    assert total(address, "callgauge_calls_active") == 0
+
+    records = await written_scores(environment)
+    assert isinstance(records[-1], ClosedFact)
+    final = [record.status is TurnStatus.FINAL and record.name != "dead_air" for record in records]
+    assert all(final[final.index(True) :]), "final scores stand together, last"
+    values = {
+        r.turn: r.result.value / 1000
+        for r in records
+        if isinstance(r, VoiceToVoiceLatency) and r.status is TurnStatus.FINAL and isinstance(r.result, Scored)
+    }
+    assert values == pytest.approx(latencies, abs=1e-6)
+    assert len({record.record_id for record in records}) == len(records)
+
+    exit_code, seconds = process.signalled(signal.SIGTERM)
+    assert (exit_code, seconds < 5) == (0, True)
+
+
+def test_the_metrics_page_pleases_prometheus(service: tuple[Process, str], environment: dict[str, str]) -> None:
+    _, address = service
+    ran("replay", str(RECORD), "--speed", "max", "--agent", "desk", **environment)
+    wait_for("a latency", lambda: total(address, f"{TURN_LATENCY}_count", agent="desk") > 0, 30)
+    openmetrics = page(address, "application/openmetrics-text; version=1.0.0")
+    assert openmetrics.endswith("# EOF\n")
+    assert any('# {conversation_id="1.1.2-' in line for line in openmetrics.splitlines() if TURN_LATENCY in line)
+    promtool = require_tool("promtool", "install Debian's package prometheus")
+    checked = subprocess.run([promtool, "check", "metrics"], input=page(address), capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_a_phone_line_has_latencies_of_its_own(
+    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Nobody simulates the caller on a real line: the bot's turn rulings are what is left, and they say so."""
+    _, address = service
+    lines = [json.loads(line) for line in (RECORD / "pipecat_logs.jsonl").read_text().splitlines()]
+    audit = json.loads((RECORD / "audit_log.json").read_text())["transcript"]
+    call = {"id": "line-1", "pipeline_type": "cascade", "conversation_ended_reason": "goodbye", "audit": audit,
+            "pipecat": lines, "user_sim": None}  # fmt: skip
+    path = tmp_path / "line.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(call).encode()))
+    ran("replay", str(path), "--speed", "20", **environment)
+    wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 30)
+    assert total(address, f"{TURN_LATENCY}_count", anchor="turn_release", source="pipecat") >= 5
+    assert total(address, f"{TURN_LATENCY}_count", anchor="audio") == 0
+
+
+def test_each_role_runs_alone(environment: dict[str, str], tmp_path: Path) -> None:
+    with (
+        started(tmp_path / "exporter.log", "run", "--roles", "exporter", **environment) as exporter,
+        started(tmp_path / "evaluator.log", "run", "--roles", "evaluator", **environment) as evaluator,
+    ):
+        shown, folded = ready_address(exporter), ready_address(evaluator)
+        ran("replay", str(RECORD), "--speed", "max", **environment)
+        wait_for("the turns", lambda: total(shown, "callgauge_turns_total") == 9, 30)
+        assert total(folded, "callgauge_events_total", outcome="folded") > 800
+        assert "callgauge_turns_total" not in page(folded)
+
+
+async def test_an_evaluator_that_leaves_loses_no_call(environment: dict[str, str], tmp_path: Path) -> None:
+    """Rebalance with calls open on both: the one that stays replays what the other had."""
+    with gzip.open(CONFORMANCE / "calls.jsonl.gz") as file:
+        calls = [json.loads(line) for line in islice(file, 12)]
+    path = tmp_path / "calls.jsonl"
+    path.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    with (
+        started(tmp_path / "first.log", "run", "--roles", "evaluator", **environment) as first,
+        started(tmp_path / "second.log", "run", "--roles", "evaluator", **environment) as second,
+    ):
+        addresses = [ready_address(first), ready_address(second)]
+        with started(
+            tmp_path / "replay.log", "replay", str(path), "--speed", "8", "--keep-ids", **environment
+        ) as replay:
+            wait_for(
+                "calls open on both",
+                lambda: all(total(address, "callgauge_calls_open") > 0 for address in addresses),
+                40,
+            )
+            assert first.signalled(signal.SIGTERM)[0] == 0
+            wait_for("the replay to end", lambda: not replay.is_running, 60)
+        closed: dict[str, ClosedFact] = {}
+
+        async def all_closed() -> bool:
+            closed.update(
+                (r.conversation_id, r) for r in await written_scores(environment) if isinstance(r, ClosedFact)
+            )
+            return closed.keys() == {call["id"] for call in calls}
+
+        deadline = time.monotonic() + 40
+        while not await all_closed() and time.monotonic() < deadline:
+            pass
+        assert closed.keys() == {call["id"] for call in calls}
+    final = {
+        (r.conversation_id, r.turn): r.result.value / 1000
+        for r in await written_scores(environment)
+        if isinstance(r, VoiceToVoiceLatency) and r.status is TurnStatus.FINAL and isinstance(r.result, Scored)
+    }
+    expected = {
+        (call["id"], int(turn)): latency
+        for call in calls
+        for turn, latency in call["expected"]["latency_assistant_turns"].items()
+        if int(turn) >= 1
+    }
+    assert final == pytest.approx(expected, abs=1e-6)
