@@ -1,6 +1,7 @@
 # Every habit of the house. `make help` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
+RUNS := .venv/.runs
 READY := .venv/.ready
 # Python compiles what it imports anyway: compiling everything first makes the set-up a third longer.
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
@@ -17,7 +18,7 @@ help: ## list these targets
 
 setup: $(READY) ## make .venv with the locked dependencies and callgauge itself
 
-demo: setup ## simulated calls, every role in one process, no broker needed
+demo: $(RUNS) ## simulated calls, every role in one process, no broker needed
 	@$(BIN)/callgauge demo
 
 test: setup ## everything that must hold, on a real Kafka broker too
@@ -45,14 +46,19 @@ clean: ## remove .venv and everything that was made here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is written last, so a set-up that was interrupted is done again. A second run of pip with nothing to do is quick.
-$(READY): pyproject.toml requirements-dev.lock
+# Stamps are written last, so a set-up that was interrupted is done again. What runs is a sixth of what tests need, so the
+# demo waits for no test tool.
+$(RUNS): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "callgauge needs Python 3.11 or newer with venv: install it (Debian and Ubuntu: apt-get install python3 python3-venv)." >&2; \
 		exit 1; }
-	@echo "Making .venv from requirements-dev.lock: a minute or two the first time."
+	@echo "Making .venv: half a minute the first time."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 \
-		--requirement requirements-dev.lock
-	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 --requirement requirements.lock
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --editable .
+	@touch $@
+
+$(READY): $(RUNS) requirements-dev.lock
+	@echo "Adding the test tools: a minute or two the first time."
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 --requirement requirements-dev.lock
 	@touch $@

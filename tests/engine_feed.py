@@ -11,6 +11,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.codec import InputSource, decode
 from schemas.envelope import Envelope
+from schemas.metric_catalogue import metric_named
 from schemas.scores import AnyScoreRecord, Scored, Unscored, VoiceToVoiceLatency
 from tests.wire_calls import SOURCE_OF
 
@@ -43,6 +44,13 @@ def said(record: AnyScoreRecord) -> Json:
     """What a record says, without when and after what it was said: equal for equal knowledge."""
     how = {"revision", "record_id", "is_first", "is_change", "offsets", "through", "caused_at_ms"}
     return record.model_dump(mode="json", exclude=how)
+
+
+def assert_in_catalogue(count: Count) -> None:
+    """The metric exists, with these labels, and closed sets of values hold these."""
+    labels = metric_named(count.metric).label_set
+    for label, value in zip(labels, count.labels, strict=True):
+        assert not label.values or value in label.values, f"{count.metric} has no {label.name}={value}"
 
 
 class Feed:
@@ -154,6 +162,7 @@ class Feed:
         self.effects += self.evaluator.drain_counts()
         for effect in self.effects:
             if isinstance(effect, Count) and effect.metric == metric:
+                assert_in_catalogue(effect)
                 total[effect.labels] += effect.by
         return total
 

@@ -183,6 +183,7 @@ class Call:
         if self._close_at_ms is None:
             self._close_at_ms = self.last_broker_ms + self._limits.closing_grace_ms
             self._close_reason = reason
+            self.live.silence.line_went_down()
             self.live.needs_wakeup = True
 
     # One handler for each kind of event; the table below finds it by the event's type.

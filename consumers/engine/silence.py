@@ -22,6 +22,7 @@ class SilenceWatch:
         "_allowance_ms",
         "_counted_since_ms",
         "_due_at_ms",
+        "_is_line_down",
         "_last_start_ms",
         "_running_tools",
         "_since_ms",
@@ -37,6 +38,7 @@ class SilenceWatch:
         self._since_ms: int | None = None
         self._turn = 0
         self._due_at_ms: int | None = None
+        self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
         self._tool_called_ms: int | None = None
@@ -50,7 +52,7 @@ class SilenceWatch:
 
     def user_ended(self, end_ms: int, logged_ms: int, broker_ms: int, turn: int) -> None:
         """The user fell silent at `end_ms`, which was noticed at `logged_ms` and taken by the broker at `broker_ms`."""
-        if self._last_start_ms > end_ms:
+        if self._is_line_down or self._last_start_ms > end_ms:
             return  # somebody has spoken since: this end came late
         noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
         self._since_ms = end_ms
@@ -58,6 +60,11 @@ class SilenceWatch:
         if self._tool_called_ms is not None and self._tool_called_ms < end_ms:
             self._running_tools = 0  # a tool of an earlier turn that never answered explains nothing here
         self._due_at_ms = broker_ms + self._threshold_ms - noticed_after_ms + self._allowance_ms
+
+    def line_went_down(self) -> None:
+        """The call is over: nobody waits for an answer any more."""
+        self._is_line_down = True
+        self._since_ms = self._due_at_ms = None
 
     def speech_started(self, start_ms: int) -> DeadAir | None:
         """Someone speaks from `start_ms`: the silence is over; dead air if it had lasted and nobody had said so yet."""

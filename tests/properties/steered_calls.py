@@ -28,7 +28,7 @@ STRANGE: dict[str, tuple[Json, ...]] = {
         {"type": "caller_sighed", "data": {}},
         {"event_type": "audio_muted", "user": "simulated_user"},
         {"type": "caller_sighed", "timestamp": None},
-        {"type": "timeout"},
+        {"type": "timeout", "mood": "odd"},
     ),
 }
 
@@ -63,7 +63,7 @@ def _insert(events: list[Json], stream: str, place: int, event: Json, behind_ms:
     events.insert(place, stamped)
 
 
-_moments = st.one_of(
+_moments: st.SearchStrategy[list[tuple[int, str, int]]] = st.one_of(
     st.just([]), st.lists(st.tuples(_places, st.sampled_from(MOMENTS), st.sampled_from([0, 200, 700])), max_size=16)
 )
 _strange = st.lists(

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
 from consumers.engine.tool_uses import paired_uses
-from schemas.metric_catalogue import metric_named
 from schemas.scores import SCORE_RECORD, InterruptionFact, Scored, TurnFact, VoiceToVoiceLatency
-from tests.engine_feed import LATENCY, Feed, records_of, value_of
+from tests.engine_feed import LATENCY, Feed, assert_in_catalogue, records_of, value_of
 from tests.properties.evaluation import end_of, fresh, holds, run
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of
@@ -41,9 +40,7 @@ def test_counts_are_in_the_catalogue(data: st.DataObject) -> None:
     effects = [effect for arrival in arrivals for effect in evaluator.receive(arrival)]
     effects += [*evaluator.advance(end_of(arrivals)), *evaluator.drain_counts()]
     for count in (effect for effect in effects if isinstance(effect, Count)):
-        labels = metric_named(count.metric).label_set
-        assert len(labels) == len(count.labels)
-        assert all(value in label.values for label, value in zip(labels, count.labels, strict=True) if label.values)
+        assert_in_catalogue(count)
 
 
 @given(st.data())
@@ -64,6 +61,7 @@ def test_unknown_is_never_zero(data: st.DataObject) -> None:
                 assert record.turn >= 1
 
 
+@settings(max_examples=250)
 @given(st.data())
 def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject) -> None:
     """In a call heard through audio. A turn whose user's sound has no end yet has no latency, though EVA's rule E1 has."""

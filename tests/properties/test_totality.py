@@ -13,7 +13,7 @@ from schemas.codec import InputSource
 from schemas.quarantine import QuarantineRecord
 from tests.engine_feed import records_of
 from tests.properties.evaluation import end_of, fresh
-from tests.properties.steered_calls import STRANGE, drawn
+from tests.properties.steered_calls import MOMENTS, STRANGE, drawn
 from tests.strategies import AUDIO_EVENTS, AUDIT_EVENTS, OTHER_SIMULATOR_EVENTS, PIPECAT_EVENTS
 from tests.wire_calls import arrivals_of
 
@@ -47,6 +47,7 @@ def test_any_sequence_of_valid_events_is_folded(data: st.DataObject, limits: Lim
         effects += evaluator.receive(arrival)
         effects += evaluator.advance(arrival.broker_time_ms)
         assert evaluator.open_calls <= limits.max_open_calls
+        assert not any(open_call.is_closed for open_call in evaluator._calls.values())
         wakeup_ms = evaluator.next_wakeup()
         assert wakeup_ms is None or wakeup_ms > arrival.broker_time_ms
     effects += evaluator.advance(end_of(arrivals))
@@ -81,35 +82,37 @@ _scalars = st.one_of(
 _values = st.recursive(
     _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
+_A, _P, _E = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS
 _templates = st.sampled_from(
     [
-        *(event for events in (AUDIT_EVENTS, PIPECAT_EVENTS, OTHER_SIMULATOR_EVENTS) for event in events),
-        *(event for events in STRANGE.values() for event in events),
-        *({**event, "audio_timestamp": 1790000000.5} for event in AUDIO_EVENTS),
-        {"type": "speech_event", "data": {"kind": "user_speech_stopped", "timestamp": 1790000000.5}},
-        {"type": "call_started", "pipeline_type": "s2s", "agent": "desk"},
-        {"type": "call_ended", "reason": "goodbye"},
-        {"type": "user_text_updated", "text": "Hello", "turn_id": 3},
+        *((_A, event) for event in (*AUDIT_EVENTS, *STRANGE["audit"])),
+        *((_P, event) for event in (*PIPECAT_EVENTS, *STRANGE["pipecat"])),
+        *((_E, event) for event in (*OTHER_SIMULATOR_EVENTS, *STRANGE["user_sim"])),
+        *((_E, {**event, "audio_timestamp": 1790000000.5}) for event in AUDIO_EVENTS),
+        *((_P, {"type": "speech_event", "data": {"kind": kind, "timestamp": 1790000000.5}}) for kind in MOMENTS),
+        *((source, {"type": "call_started", "pipeline_type": "s2s", "agent": "desk"}) for source in InputSource),
+        *((source, {"type": "call_ended", "reason": "goodbye"}) for source in InputSource),
+        *((source, {"type": "user_text_updated", "text": "Hello", "turn_id": 3}) for source in InputSource),
     ]
 )
 
 
 @st.composite
-def _almost_valid(draw: st.DrawFn) -> bytes:
+def _almost_valid(draw: st.DrawFn) -> tuple[InputSource, bytes]:
     """An event with one field replaced by anything, at its top or one level down."""
-    event: dict[str, Any] = {"timestamp": 1_790_000_000_000, **draw(_templates)}
+    source, template = draw(_templates)
+    event: dict[str, Any] = {"timestamp": 1_790_000_000_000, **template}
     name = draw(st.sampled_from(sorted(event)))
     inner = event[name]
     if isinstance(inner, dict) and inner and draw(st.booleans()):
         event[name] = {**inner, draw(st.sampled_from(sorted(inner))): draw(_values)}
     else:
         event[name] = draw(_values)
-    return json.dumps(event).encode()
+    return source, json.dumps(event).encode()
 
 
-_value_bytes = st.one_of(
-    _almost_valid(), _almost_valid(), st.none(), st.binary(max_size=60), _values.map(json.dumps).map(str.encode)
-)
+_junk = st.one_of(st.none(), st.binary(max_size=60), _values.map(json.dumps).map(str.encode))
+_inputs = st.one_of(_almost_valid(), _almost_valid(), st.tuples(st.sampled_from(InputSource), _junk))
 _header_values = st.one_of(st.binary(max_size=12), st.sampled_from([b"7" * 5000, b"7", b"callgauge.elevenlabs.x.v1"]))
 _header_names = st.sampled_from(["ce_id", "ce_source", "ce_type", "ce_sequence", "other"])
 _records = st.builds(
@@ -119,18 +122,20 @@ _records = st.builds(
     offset=st.just(0),
     timestamp=st.sampled_from([1_790_000_000_000, 0, -1]),
     key=st.one_of(st.just(b"call"), st.none(), st.binary(max_size=300)),
-    value=_value_bytes,
+    value=st.none(),
     headers=st.lists(st.tuples(_header_names, _header_values), max_size=3),
 )
 
 
 @settings(max_examples=400)
-@given(st.lists(st.tuples(st.sampled_from(InputSource), _records), min_size=1, max_size=6), st.booleans())
-def test_any_bytes_are_folded_or_quarantined(records: list[tuple[InputSource, Record]], checks_time: bool) -> None:
+@given(st.lists(st.tuples(_inputs, _records), min_size=1, max_size=6), st.booleans())
+def test_any_bytes_are_folded_or_quarantined(
+    records: list[tuple[tuple[InputSource, bytes | None], Record]], checks_time: bool
+) -> None:
     limits = Limits(max_event_time_skew_ms=60_000 if checks_time else 0)
     evaluator = fresh(limits)
-    for offset, (source, record) in enumerate(records):
-        admitted = admit(source, record._replace(offset=offset), limits)
+    for offset, ((source, value), record) in enumerate(records):
+        admitted = admit(source, record._replace(offset=offset, value=value), limits)
         if isinstance(admitted, QuarantineRecord):
             assert len(admitted.message()) < 1_000
             assert QuarantineRecord.model_validate_json(admitted.model_dump_json()) == admitted

@@ -191,3 +191,11 @@ def test_only_a_cascade_s_transcript_says_when_the_user_ended() -> None:
     feed.heard("[user audio]", 2_000)
     feed.advance(60_000)
     assert _dead_airs(feed) == []
+
+
+def test_nobody_waits_for_an_answer_when_the_line_is_down() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.send("audit", {"type": "call_ended"}, 3_000)
+    feed.advance(9_000)
+    assert _dead_airs(feed) == []
