@@ -80,6 +80,7 @@ class MetricContext(BaseModel):
         plain = self.model_dump(mode="json", include=always | supplied)
         for name in ("assistant_interrupted_turns", "user_interrupted_turns", "fallback_turn_ids"):
             plain[name] = sorted(plain[name])
+        plain["is_audio_native"] = self.is_audio_native
         return plain
 
 

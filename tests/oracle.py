@@ -460,6 +460,7 @@ def finish(machine: Machine, history: Sequence[Event], reason: str | None) -> Js
         "fallback_turn_ids": sorted(machine.fallback_turns),
         "conversation_ended_reason": reason,
         "pipeline_type": machine.pipeline_type,
+        "is_audio_native": machine.pipeline_type != "cascade",
         "latency_assistant_turns": encoded(latency),
     }
 

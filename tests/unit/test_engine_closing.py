@@ -184,12 +184,11 @@ def test_only_so_many_closed_calls_are_remembered() -> None:
 
 
 def test_a_leap_of_time_declares_nothing_that_lies_behind_the_closing() -> None:
-    feed = Feed(Limits(closing_grace_ms=1_000))
+    feed = Feed(Limits(idle_ms=3_000))
     feed.user_audio(0, 1_000)
-    feed.send("judge", ENDED, 1_100)
-    feed.advance(900_000)  # dead air would have been due at 4,500
+    feed.advance(900_000)  # idle from 4,000 on, dead air would have been due at 4,500
     assert feed.records("dead_air") == []
-    assert [reason for reason, _ in _closed(feed)] == ["ended"]
+    assert [reason for reason, _ in _closed(feed)] == ["idle"]
 
 
 def test_of_two_deadlines_the_earlier_decides() -> None:
