@@ -145,9 +145,9 @@ def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) ->
 
 def _is_of_another_type(error: ValidationError) -> bool:
     """Whether the event is of none of the adapter's types, as against being one of them with faults."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return first["type"] in _TAG_ERRORS or (
-        error.title == "AudioEvent" and first["loc"] in (("type",), ("event_type",))
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return found[0]["type"] in _TAG_ERRORS or (
+        error.title == "AudioEvent" and any(one["loc"] in (("type",), ("event_type",)) for one in found)
     )
 
 

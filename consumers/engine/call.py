@@ -164,7 +164,8 @@ class Call:
             producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
         else:
             sequence = getattr(arrival.event, "sequence", None)
-            if arrival.source is not InputSource.ELEVENLABS or sequence is None:
+            # Where no model declares it, a field of that name holds whatever the producer put there.
+            if arrival.source is not InputSource.ELEVENLABS or not isinstance(sequence, int):
                 return False
             producer, identity = "", b"%d:%s" % (sequence, arrival.value)
         seen = self._seen.get(producer)

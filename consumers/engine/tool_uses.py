@@ -57,9 +57,13 @@ def outcome_of(response: object) -> ToolOutcome:
     Example:
         >>> outcome_of({"status": "error", "error_type": "not_found"}), outcome_of({"status": "ok"}), outcome_of(None)
         (<ToolOutcome.ERROR: 'error'>, <ToolOutcome.SUCCESS: 'success'>, <ToolOutcome.SUCCESS: 'success'>)
+        >>> outcome_of({"status": {"code": 200}})
+        <ToolOutcome.SUCCESS: 'success'>
     """
-    if isinstance(response, Mapping) and (
-        response.get("status") in _ERROR_STATUSES or response.get("error_type") or response.get("error")
-    ):
+    if not isinstance(response, Mapping):
+        return ToolOutcome.SUCCESS
+    status = response.get("status")
+    is_error_status = isinstance(status, str) and status in _ERROR_STATUSES  # some tools put an object there
+    if is_error_status or response.get("error_type") or response.get("error"):
         return ToolOutcome.ERROR
     return ToolOutcome.SUCCESS

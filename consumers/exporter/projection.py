@@ -52,7 +52,8 @@ class UncountableRecordError(ValueError):
 
 def exemplar_of(record: AnyScoreRecord) -> dict[str, str]:
     """What leads from a sample back to its call: the conversation id, clipped to what OpenMetrics allows."""
-    return {EXEMPLAR_NAME: record.conversation_id[:MAX_EXEMPLAR_CHARS]}
+    # One NUL, and Prometheus refuses the whole page.
+    return {EXEMPLAR_NAME: record.conversation_id[:MAX_EXEMPLAR_CHARS].replace("\x00", "\ufffd")}
 
 
 def project(record: AnyScoreRecord, now_ms: int) -> Iterator[Sample]:

@@ -47,6 +47,7 @@ class Vocabulary:
         """
         if label.cap is None:
             return value
+        value = value.replace("\x00", "\ufffd")  # one NUL, and Prometheus refuses the whole page
         known = self._known[label.name]
         if value in known:
             return value
