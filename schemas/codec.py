@@ -86,6 +86,9 @@ _BY_SOURCE = {
     InputSource.ELEVENLABS: (_SIMULATOR, _AUDIO),
     InputSource.JUDGE: (_CONTROL,),
 }
+_UNION_BRANCHES = frozenset({"constrained-int", "constrained-float"})
+"""Names pydantic gives to the ways of writing a time; a person knows the field only."""
+
 _TAG_ERRORS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 
 # The adapters' validators themselves: the adapter's own method costs a tenth of a decode in Python.
@@ -160,7 +163,7 @@ def _validate(adapter: TypeAdapter[Any], value: bytes) -> Any:
 
 def _refusal(error: ValidationError) -> RefusedRecordError:
     detail = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in detail["loc"]) or "the record"
+    where = ".".join(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES) or "the record"
     seen = repr(detail["input"])
     seen = seen if len(seen) <= 80 else seen[:77] + "..."
     kind = detail["type"]

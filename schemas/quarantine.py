@@ -26,4 +26,4 @@ class QuarantineRecord(BaseModel):
         """The five parts as one text for a person."""
         where = f"{self.topic}[{self.partition}]@{self.offset}"
         of = f" of conversation {self.key}" if self.key else ""
-        return f"{where}: {self.what}{of}. {self.expected_and_seen}. {self.what_happens_now} {self.what_to_do}"
+        return f"{where}{of}: {self.what}. {self.expected_and_seen}. {self.what_happens_now} {self.what_to_do}"

@@ -21,7 +21,10 @@ class TurnStatus(StrEnum):
 
 
 class Anchor(StrEnum):
-    """What an interval was measured between, best first; the weaker end of the interval decides."""
+    """How the end of the user's speech is known, where a latency begins; best first.
+
+    Heard on the line; by the bot's voice detector; by its turn ruling; by the time of its transcript; from arrival times.
+    """
 
     AUDIO = "audio"
     VAD = "vad"
