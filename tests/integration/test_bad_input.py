@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -13,10 +14,13 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas.quarantine import QuarantineRecord
+from schemas.scores import AnyScoreRecord, TurnStatus
 from streamer.playback import in_time_order, renamed, seconds_to_now, shifted
 from streamer.simulator import simulate_call
-from tests.integration.metrics_page import address_in, total
+from tests.engine_feed import said
+from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.score_log import written_scores
 
 MAX_RECORD_BYTES = 12_000_000
 TOPICS = {"pipecat": "pipecat.events", "elevenlabs": "elevenlabs.events", "audit": "audit.events"}
@@ -31,29 +35,38 @@ def line(**fields: object) -> bytes:
 
 
 def refused_records() -> dict[str, tuple[str, bytes | None, bytes | None]]:
-    """Reason and what is wrong: topic, key, value."""
+    """Reason and what is wrong: topic, key, value. Those with a key belong to the good call, and must not be felt in it."""
     now = now_ms()
     audio = {"event_type": "audio_start", "timestamp": now, "user": "assistant", "audio_timestamp": now / 1000}
     return {
-        "undecodable: broken JSON": ("pipecat", b"bad", b'{"type": "tts_text", "timest'),
-        "undecodable: not UTF-8": ("audit", b"bad", b"\xff\xfe\x00"),
-        "invalid_event: a list": ("audit", b"bad", b"[1, 2]"),
-        "undecodable: no value": ("pipecat", b"bad", None),
-        "undecodable: nested too deep": ("pipecat", b"bad", b'{"type":"tts_text","data":' + b"[" * 5_000),
-        "invalid_event: not a number": ("pipecat", b"bad", b'{"type":"tts_text","timestamp":NaN,"data":{"frame":"x"}}'),
-        "invalid_event: no text": ("pipecat", b"bad", line(data={})),
-        "invalid_event: a wrong type": ("pipecat", b"bad", line(data={"frame": 7})),
-        "invalid_event: no time": ("pipecat", b"bad", b'{"type":"tts_text","data":{"frame":"x"}}'),
-        "invalid_event: an infinite time": ("pipecat", b"bad", line(timestamp=1e300)),
-        "invalid_event: an infinite sound": ("elevenlabs", b"bad", json.dumps({**audio, "audio_timestamp": 1e307}).encode()),
-        "unknown_role: nobody we know": ("elevenlabs", b"bad", json.dumps({**audio, "user": "robot"}).encode()),
-        "text_too_long: a whole book": ("pipecat", b"bad", line(data={"frame": "x" * 40_000})),
-        "time_out_of_bounds: seconds for milliseconds": ("pipecat", b"bad", line(timestamp=now // 1000)),
-        "time_out_of_bounds: the year 3000": ("pipecat", b"bad", line(timestamp=32_503_680_000_000)),
+        "undecodable: broken JSON": ("pipecat", b"good", b'{"type": "tts_text", "timest'),
+        "undecodable: not UTF-8": ("audit", b"good", b"\xff\xfe\x00"),
+        "invalid_event: a list": ("audit", b"good", b"[1, 2]"),
+        "undecodable: no value": ("pipecat", b"good", None),
+        "undecodable: nested too deep": ("pipecat", b"good", b'{"type":"tts_text","data":' + b"[" * 5_000),
+        "invalid_event: not a number": ("pipecat", b"good", b'{"type":"tts_text","timestamp":NaN,"data":{"frame":"x"}}'),
+        "undecodable: half a surrogate": ("pipecat", b"good", b'{"type":"tts_text","data":{"frame":"\\ud800"}}'),
+        "invalid_event: a deep text": ("pipecat", b"good", b'{"type":"tts_text","timestamp":1,"data":' + b"[" * 150 + b"]" * 150 + b"}"),
+        "invalid_event: time is null": ("pipecat", b"good", line(timestamp=None)),
+        "invalid_event: a time of 400 digits": ("pipecat", b"good", line(timestamp=10**400)),
+        "invalid_event: a sound at NaN": ("elevenlabs", b"good", json.dumps({**audio, "audio_timestamp": float("nan")}).encode()),
+        "invalid_event: a sequence in words": ("elevenlabs", b"good", json.dumps({**audio, "sequence": "ten"}).encode()),
+        "invalid_event: no text": ("pipecat", b"good", line(data={})),
+        "invalid_event: a wrong type": ("pipecat", b"good", line(data={"frame": 7})),
+        "invalid_event: no time": ("pipecat", b"good", b'{"type":"tts_text","data":{"frame":"x"}}'),
+        "invalid_event: an infinite time": ("pipecat", b"good", line(timestamp=1e300)),
+        "invalid_event: an infinite sound": ("elevenlabs", b"good", json.dumps({**audio, "audio_timestamp": 1e307}).encode()),
+        "unknown_role: nobody we know": ("elevenlabs", b"good", json.dumps({**audio, "user": "robot"}).encode()),
+        "text_too_long: a whole book": ("pipecat", b"good", line(data={"frame": "x" * 40_000})),
+        "time_out_of_bounds: seconds for milliseconds": ("pipecat", b"good", line(timestamp=now // 1000)),
+        "time_out_of_bounds: true is 1": ("pipecat", b"good", line(timestamp=True)),
+        "time_out_of_bounds: 1970": ("pipecat", b"good", line(timestamp=0)),
+        "time_out_of_bounds: before 1970": ("pipecat", b"good", line(timestamp=-now)),
+        "time_out_of_bounds: the year 3000": ("pipecat", b"good", line(timestamp=32_503_680_000_000)),
         "empty_key: no key": ("pipecat", None, line()),
         "empty_key: an empty key": ("pipecat", b"", line()),
         "empty_key: an endless key": ("pipecat", b"k" * 5_000, line()),
-        "record_too_large: ten megabytes": ("pipecat", b"bad", line(data={"frame": "x" * 10_000_000})),
+        "record_too_large: ten megabytes": ("pipecat", b"good", line(data={"frame": "x" * 10_000_000})),
     }  # fmt: skip
 
 
@@ -113,6 +126,17 @@ async def quarantined(environment: dict[str, str], number: int) -> list[Quaranti
         await consumer.stop()
 
 
+def final_scores(records: list[AnyScoreRecord]) -> dict[str, list[dict[str, Any]]]:
+    """What stands at the end of each call, without whose it is and where its records stood."""
+    finals: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        # Dead air is decided by broker time as the call goes: sent in a burst, two calls need not agree on it.
+        if record.status is TurnStatus.FINAL and record.name != "dead_air":
+            score = said(record)
+            finals.setdefault(score.pop("conversation_id"), []).append(score)
+    return finals
+
+
 async def test_bad_records_are_refused_and_a_good_call_goes_on(
     service: tuple[Process, str], environment: dict[str, str]
 ) -> None:
@@ -120,9 +144,11 @@ async def test_bad_records_are_refused_and_a_good_call_goes_on(
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     bad = refused_records()
     good = simulate_call(5, start_ms=0, kind="cascade").call
-    good = renamed(shifted(good, seconds_to_now(good, now_ms(), None)), "good")
-    events = list(in_time_order(good))
+    good = shifted(good, seconds_to_now(good, now_ms(), None))
+    events = list(in_time_order(renamed(good, "good")))
     async with producer(environment) as client:
+        for event in in_time_order(renamed(good, "alone")):
+            await client.send_and_wait(f"{prefix}{TOPICS[event.source]}", event.value, key=b"alone", partition=0)
         waiting = list(bad.values())
         for event in events:
             if waiting:
@@ -133,18 +159,22 @@ async def test_bad_records_are_refused_and_a_good_call_goes_on(
                 f"{prefix}{TOPICS[event.source]}", event.value, key=b"good", partition=0, headers=odd_headers
             )
     assert not waiting, "the good call is long enough to have every bad record between its events"
-    wait_for("the good call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 30)
+    wait_for("the good calls to be closed", lambda: total(address, "callgauge_calls_ended_total") == 2, 30)
 
+    finals = final_scores(await written_scores(environment))
+    assert finals["good"] == finals["alone"]
+    assert sum(score["name"] == "voice_to_voice_latency_ms" for score in finals["good"]) > 2
     records = await quarantined(environment, len(bad))
     assert sorted(record.reason.value for record in records) == sorted(what.split(":")[0] for what in bad)
     for record in records:
         assert record.topic.startswith(prefix)
         assert f"[0]@{record.offset}" in record.message()
+        assert "constrained" not in record.message(), "in the words of who wrote the event"
         assert all((record.what, record.expected_and_seen, record.what_happens_now, record.what_to_do))
         assert len(record.message()) < 1_000, "a message is for a person; the bytes stay where they are"
     assert total(address, "callgauge_quarantined_total") == len(bad)
-    assert total(address, "callgauge_events_total", outcome="folded") == len(events)
-    assert total(address, "callgauge_calls_started_total") == 1
+    assert total(address, "callgauge_events_total", outcome="folded") == 2 * len(events)
+    assert total(address, "callgauge_calls_started_total") == 2
     assert process.is_running
     assert "record_quarantined" in process.text
     assert "Traceback" not in process.text
@@ -186,3 +216,58 @@ async def test_what_is_new_or_repeated_is_counted_and_harms_nothing(
     assert total(address, "callgauge_events_total", outcome="unknown", source="pipecat") == 1
     assert total(address, "callgauge_unknown_fields_total", source="pipecat") == 2
     assert total(address, "callgauge_quarantined_total") == 0
+
+
+ODD_KEYS = ("ключ 😀", "k" * 256, "\r\n\x1b[31mred", '"};{', " ", "\x00\x07")
+"""The one with NUL last: the page shows the newest call as the exemplar of a count."""
+ODD_HEADERS: list[list[tuple[str, bytes | None]]] = [
+    [("ce_sequence", b"abc")],
+    [("ce_sequence", b"9" * 5_000), ("ce_source", b"\xff")],
+    [("ce_id", None), ("ce_source", None), ("ce_sequence", None), ("ce_type", None)],
+    [("", b""), ("ключ", "é".encode("latin-1"))],
+]
+
+
+def odd_records() -> list[tuple[str, str, bytes]]:
+    """What nobody expects and nothing forbids: source, what becomes of it, value."""
+    now = now_ms()
+    deep: object = 1
+    for _ in range(100):
+        deep = [deep]
+    speech = {"type": "user_speech", "timestamp": now, "data": {"text": "hi"}}
+    tool = {"message_type": "tool_call", "timestamp": str(now), "value": {"tool": "\x00look"}}
+    new = {"type": "brand_new", "timestamp": now}
+    answers: list[object] = [["error"], {"code": 500}, None, float("nan"), deep]
+    no_sequences: list[object] = ["ten", [1], {}, True, 1e300]
+    events: list[tuple[str, str, object]] = [
+        *(("elevenlabs", "unknown", {**new, "sequence": sequence, "provider": []}) for sequence in no_sequences),
+        ("elevenlabs", "folded", {"type": "call_started", "timestamp": now, "sequence": [1], "agent": "a\x00\n"}),
+        ("elevenlabs", "folded", {**speech, "sequence": 10**4_000}),
+        ("elevenlabs", "folded", {**speech, "sequence": -1, "more": float("inf"), "deep": deep}),
+        ("elevenlabs", "folded", {**speech, "timestamp": f"{now}.5", "data": {"text": "\x00\x1b[2J\u202e"}}),
+        *(("audit", "folded", value) for answer in answers
+          for value in (tool, {**tool, "message_type": "tool_response", "value": {"tool": "\x00look", "response": {"status": answer}}})),
+    ]  # fmt: skip
+    return [(source, outcome, json.dumps(value).encode()) for source, outcome, value in events]
+
+
+async def test_what_is_odd_but_readable_is_taken(service: tuple[Process, str], environment: dict[str, str]) -> None:
+    process, address = service
+    prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+    odd = odd_records()
+    over = json.dumps({"type": "call_ended", "timestamp": now_ms()}).encode()
+    async with producer(environment) as client:
+        for place, key in enumerate(ODD_KEYS):
+            headers = ODD_HEADERS[place % len(ODD_HEADERS)]
+            for source, _, value in [*odd, ("audit", "folded", over)]:
+                topic = f"{prefix}{TOPICS[source]}"
+                await client.send_and_wait(topic, value, key=key.encode(), partition=0, headers=headers)
+    wait_for("all calls to be closed", lambda: total(address, "callgauge_calls_ended_total") == len(ODD_KEYS), 20)
+    for outcome in ("folded", "unknown"):
+        expected = [what for _, what, _ in [*odd, ("audit", "folded", over)]].count(outcome) * len(ODD_KEYS)
+        assert total(address, "callgauge_events_total", outcome=outcome) == expected
+    assert total(address, "callgauge_quarantined_total") == 0
+    assert {record.conversation_id for record in await written_scores(environment)} == set(ODD_KEYS)
+    openmetrics = page(address, "application/openmetrics-text; version=1.0.0")
+    assert "\x00" not in openmetrics, "one NUL makes Prometheus refuse the page, and everybody is blind"
+    assert "Traceback" not in process.text

@@ -7,15 +7,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
-from schemas.scores import SCORE_RECORD, AnyScoreRecord, ClosedFact, Scored, TurnStatus, VoiceToVoiceLatency
+from schemas.scores import ClosedFact, Scored, TurnStatus, VoiceToVoiceLatency
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.score_log import written_scores
 from tests.required_tools import require_tool
 
 CONFORMANCE = Path(os.environ.get("CONFORMANCE_DIR", "../shared/conformance"))
@@ -58,26 +59,6 @@ def expected_latencies() -> dict[int, float]:
     return {int(turn): latency for turn, latency in context["latency_assistant_turns"].items()}
 
 
-async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:
-    """All records of `scores`, partition by partition."""
-    consumer = AIOKafkaConsumer(
-        f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores",
-        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
-        auto_offset_reset="earliest",
-    )
-    await consumer.start()
-    try:
-        ends = await consumer.end_offsets(consumer.assignment())
-        records = []
-        for partition, end in ends.items():
-            while await consumer.position(partition) < end:
-                batch = await consumer.getmany(partition, timeout_ms=1_000)
-                records += [SCORE_RECORD.validate_json(r.value) for r in batch.get(partition, ()) if r.value]
-        return records
-    finally:
-        await consumer.stop()
-
-
 async def test_a_recorded_call_comes_out_as_metrics(service: tuple[Process, str], environment: dict[str, str]) -> None:
     process, address = service
     ran("replay", str(RECORD), "--speed", "20", **environment)
@@ -93,6 +74,8 @@ async def test_a_recorded_call_comes_out_as_metrics(service: tuple[Process, str]
     assert total(address, "callgauge_tool_calls_total", outcome="success") == 5
     assert total(address, "callgauge_interruptions_total", by="assistant") == 1
     assert total(address, "callgauge_calls_active") == 0
+    by_end = [total(address, "callgauge_calls_ended_total", outcome=how) for how in ("ended", "session_ended")]
+    assert sum(by_end) == 1
 
     records = await written_scores(environment)
     assert isinstance(records[-1], ClosedFact)
@@ -151,27 +134,27 @@ def test_each_role_runs_alone(environment: dict[str, str], tmp_path: Path) -> No
         assert "callgauge_turns_total" not in page(folded)
 
 
-async def test_an_evaluator_that_leaves_loses_no_call(environment: dict[str, str], tmp_path: Path) -> None:
-    """Rebalance with calls open on both: the one that stays replays what the other had."""
+async def test_evaluators_that_join_and_leave_lose_no_call(environment: dict[str, str], tmp_path: Path) -> None:
+    """Rebalances with calls open: the one that joins, and then the one that stays, replays what the other had."""
     with gzip.open(CONFORMANCE / "calls.jsonl.gz") as file:
-        calls = [json.loads(line) for line in islice(file, 12)]
+        calls = [json.loads(line) for line in islice(file, 20)]
     path = tmp_path / "calls.jsonl"
     path.write_text("".join(json.dumps(call) + "\n" for call in calls))
-    with (
-        started(tmp_path / "first.log", "run", "--roles", "evaluator", **environment) as first,
-        started(tmp_path / "second.log", "run", "--roles", "evaluator", **environment) as second,
-    ):
-        addresses = [ready_address(first), ready_address(second)]
-        with started(
-            tmp_path / "replay.log", "replay", str(path), "--speed", "8", "--keep-ids", **environment
-        ) as replay:
-            wait_for(
-                "calls open on both",
-                lambda: all(total(address, "callgauge_calls_open") > 0 for address in addresses),
-                40,
-            )
-            assert first.signalled(signal.SIGTERM)[0] == 0
-            wait_for("the replay to end", lambda: not replay.is_running, 60)
+    with ExitStack() as running:
+        evaluator = ("run", "--roles", "evaluator")
+        first = running.enter_context(started(tmp_path / "first.log", *evaluator, **environment))
+        addresses = [ready_address(first)]
+        replaying = ("replay", str(path), "--speed", "8", "--keep-ids")
+        replay = running.enter_context(started(tmp_path / "replay.log", *replaying, **environment))
+        wait_for("open calls", lambda: total(addresses[0], "callgauge_calls_open") > 0, 40)
+        second = running.enter_context(started(tmp_path / "second.log", *evaluator, **environment))
+        addresses.append(ready_address(second))
+        wait_for(
+            "calls open on both", lambda: all(total(address, "callgauge_calls_open") > 0 for address in addresses), 40
+        )
+        assert replay.is_running, "both rebalances are in the middle of the calls"
+        assert first.signalled(signal.SIGTERM)[0] == 0
+        wait_for("the replay to end", lambda: not replay.is_running, 60)
         closed: dict[str, ClosedFact] = {}
 
         async def all_closed() -> bool:

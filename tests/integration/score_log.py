@@ -1,0 +1,25 @@
+"""Reads the `scores` topic from its beginning, as a consumer of its own would."""
+
+from aiokafka import AIOKafkaConsumer
+
+from schemas.scores import SCORE_RECORD, AnyScoreRecord
+
+
+async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:
+    """All records of `scores`, partition by partition."""
+    consumer = AIOKafkaConsumer(
+        f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores",
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets(consumer.assignment())
+        records = []
+        for partition, end in ends.items():
+            while await consumer.position(partition) < end:
+                batch = await consumer.getmany(partition, timeout_ms=1_000)
+                records += [SCORE_RECORD.validate_json(r.value) for r in batch.get(partition, ()) if r.value]
+        return records
+    finally:
+        await consumer.stop()
