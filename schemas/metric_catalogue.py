@@ -67,7 +67,17 @@ _VERSION = Label("version", "the installed version")
 _CALL_OUTCOME = Label(
     "outcome",
     "why the call closed",
-    ("ended", "session_ended", "idle", "limit_duration", "limit_events", "limit_turns", "limit_open_calls"),
+    (
+        "ended",
+        "session_ended",
+        "idle",
+        "limit_duration",
+        "limit_events",
+        "limit_turns",
+        "limit_kept_bytes",
+        "limit_replays",
+        "limit_open_calls",
+    ),
 )
 _TOOL_OUTCOME = Label("outcome", "how the tool call ended", ("success", "error", "unanswered"))
 _EVENT_OUTCOME = Label(
@@ -99,7 +109,7 @@ _QUARANTINE_REASON = Label(
 )  # fmt: skip
 _KIND = Label("kind", "the kind of score record", ("score", "fact", "closed"))
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
-_LIMIT = Label("limit", "the limit", ("duration", "events", "turns", "open_calls"))
+_LIMIT = Label("limit", "the limit", ("duration", "events", "turns", "kept_bytes", "replays", "open_calls"))
 _CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
 
 _WHO = (_AGENT, _TENANT, _ENVIRONMENT)

@@ -52,6 +52,8 @@ class CloseReason(StrEnum):
     LIMIT_DURATION = "limit_duration"
     LIMIT_EVENTS = "limit_events"
     LIMIT_TURNS = "limit_turns"
+    LIMIT_KEPT_BYTES = "limit_kept_bytes"
+    LIMIT_REPLAYS = "limit_replays"
     LIMIT_OPEN_CALLS = "limit_open_calls"
 
 

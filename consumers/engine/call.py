@@ -45,8 +45,10 @@ class Call:
         self.conversation_id = first.conversation_id
         self.history = EvaHistory()
         self._text_stream = self.history.text_stream
+        self._replays = self.history.replays
         self.ended_reason: str | None = None
         self.events = 0
+        self._kept_bytes = 0
         self.first_offsets: dict[InputSource, int] = {}
         self.is_closed = False
         self.wakeup_ms: int | None = None
@@ -63,7 +65,7 @@ class Call:
     @property
     def replayed_elements(self) -> int:
         """Elements folded again because something came late."""
-        return self.history.timeline.replayed_elements + self.live.replayed_elements
+        return self._replays.elements
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Fold one record.
@@ -100,10 +102,17 @@ class Call:
             live.refresh(time_ms, broker_ms, out)
             if out and live.turns.highest_turn > self._limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", out)
+            if event_type in _KEPT:
+                self._kept_bytes += len(arrival.value)
         if event.__pydantic_extra__ and outcome != "unknown":
             out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
-        if self.events >= self._limits.max_events_per_call:
+        limits = self._limits
+        if self.events >= limits.max_events_per_call:
             self._hit_limit(CloseReason.LIMIT_EVENTS, "events", out)
+        elif self._kept_bytes > limits.max_kept_bytes_per_call:
+            self._hit_limit(CloseReason.LIMIT_KEPT_BYTES, "kept_bytes", out)
+        elif self._replays.elements > limits.max_replayed_elements_per_call:
+            self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", out)
         return outcome
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
@@ -285,6 +294,20 @@ _AUDIO_KINDS = {
 }
 _STEERING = frozenset({CallStarted, CallEnded, UserTextUpdated})
 """Events of no stream: that one of them came on a topic says nothing of how far its stream is."""
+_KEPT = frozenset(
+    {
+        TtsText,
+        LlmResponse,
+        UserSpeech,
+        AssistantSpeech,
+        AuditUser,
+        AuditAssistant,
+        AuditToolCall,
+        AuditToolResponse,
+        UserTextUpdated,
+    }
+)
+"""Events of which a text or a value is kept until the call closes. Of an LLM call, the largest of all, only its time is."""
 
 _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     TtsText: Call._on_tts_text,

@@ -10,7 +10,7 @@ from consumers.engine.elements import ToolUse
 from consumers.engine.labels import ASSISTANT_INTERRUPTS, CUT_ITSELF_OFF, USER_INTERRUPTS
 from consumers.engine.spoken_prefix import spoken_prefix
 from consumers.engine.turn_machine import TurnMachine
-from consumers.engine.turn_state import Times, TraceEntry, in_order
+from consumers.engine.turn_state import Times, TraceEntry, in_order, joined
 from schemas.call_events import PipelineType
 from schemas.metric_context import AudioSegments, MetricContext
 
@@ -60,14 +60,13 @@ class _Finaliser:
         for number in sorted(turns):
             state = turns[number]
             if state.transcribed_user is not None:
-                self._heard_user[number] = state.transcribed_user
+                self._heard_user[number] = joined(state.transcribed_user)
             if state.transcribed_assistant is not None:
-                self._heard_assistant[number] = state.transcribed_assistant
+                self._heard_assistant[number] = joined(state.transcribed_assistant)
             if state.intended_user is not None:
-                self._meant_user[number] = state.intended_user
-            meant = state.intended_assistant_text()
-            if meant is not None:
-                self._meant_assistant[number] = meant
+                self._meant_user[number] = joined(state.intended_user)
+            if state.intended_assistant is not None:
+                self._meant_assistant[number] = joined(state.intended_assistant)
             if state.user_starts:
                 self._user_audio[number] = paired(state.user_starts, state.user_ends, self._session_end_s)
             if state.assistant_starts:
@@ -128,12 +127,12 @@ class _Finaliser:
         spoken: dict[int, list[str]] = {}
         kept = []
         for entry in raw:
-            if not entry.is_from_audit or not isinstance(entry.content, str):
+            if not entry.is_from_audit or isinstance(entry.content, ToolUse):
                 kept.append(entry)
                 continue
             if entry.turn not in spoken:
                 spoken[entry.turn] = [group.text for group in self._machine.turns[entry.turn].segments]
-            content = spoken_prefix(entry.content, spoken[entry.turn])
+            content = spoken_prefix(joined(entry.content), spoken[entry.turn])
             if content is not None:
                 kept.append(entry.after(None, content))
             elif entry.is_nudge:
@@ -225,10 +224,10 @@ def _grouped(entries: list[TraceEntry]) -> list[Entry]:
             open_role = None
         elif entry.role == open_role and entry.turn == open_turn:
             group = grouped[-1]
-            group["content"] = " ".join(text for text in (group["content"], content) if text)
+            group["content"] = " ".join(text for text in (group["content"], joined(content)) if text)
             continue
         else:
-            grouped.append({"role": entry.role, "content": content, "type": entry.kind, "turn_id": entry.turn})
+            grouped.append({"role": entry.role, "content": joined(content), "type": entry.kind, "turn_id": entry.turn})
             open_role, open_turn = entry.role, entry.turn
         if entry.time_ms is not None:
             grouped[-1]["timestamp"] = entry.time_ms

@@ -6,7 +6,7 @@ from consumers.engine.elements import AUDIT_RANK, SIMULATOR_RANK, TIME_SHIFT, Ki
 from consumers.engine.finaliser import metric_context
 from consumers.engine.labels import EMPTY_UTTERANCES
 from consumers.engine.text_groups import TextGroup, TextStream
-from consumers.engine.timeline import Timeline
+from consumers.engine.timeline import Replays, Timeline
 from consumers.engine.turn_machine import TurnMachine
 from schemas.call_events import PipelineType
 from schemas.metric_context import MetricContext
@@ -33,9 +33,10 @@ class EvaHistory:
 
     def __init__(self, pipeline_type: PipelineType = PipelineType.CASCADE) -> None:
         self.pipeline_type = pipeline_type
-        self.machine = TurnMachine(pipeline_type)
-        self.timeline = Timeline(self.machine, TIME_SHIFT)
-        self.text_stream = TextStream(self)
+        self.replays = Replays()
+        self.machine = TurnMachine(pipeline_type, self.replays)
+        self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
+        self.text_stream = TextStream(self, self.replays)
         self.listener: TextListener | None = None
         self._audit_count = 0
         self._simulator_count = 0
@@ -98,12 +99,11 @@ class EvaHistory:
             elements.sort(key=lambda element: element[0])
         touched = set(self.machine.turns)
         self.pipeline_type = pipeline_type
-        self.machine = TurnMachine(pipeline_type)
-        replayed = self.timeline.replayed_elements
-        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        self.machine = TurnMachine(pipeline_type, self.replays)
+        self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
-        self.timeline.replayed_elements = replayed + len(elements)
+        self.replays.elements += len(elements)
         self.machine.touched |= touched
 
     def place(self, group: TextGroup) -> None:
@@ -145,11 +145,13 @@ class EvaHistory:
     def __setstate__(self, state: dict[str, Any]) -> None:
         elements = state.pop("elements")
         self.__dict__.update(state)
-        self.machine = TurnMachine(self.pipeline_type)
-        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        replayed = self.replays.elements
+        self.machine = TurnMachine(self.pipeline_type, self.replays)
+        self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
         self.machine.touched.clear()
+        self.replays.elements = replayed
 
     def last_time_ms(self) -> int | None:
         """Time of the last event of the merged history; None while it is empty."""

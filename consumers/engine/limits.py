@@ -21,6 +21,16 @@ class Limits(BaseModel):
     max_events_per_call: int = Field(
         50_000, gt=0, description="Events of one call. An hour has about 9,000; more is a loop in the producer."
     )
+    max_kept_bytes_per_call: int = Field(
+        16 * 1_048_576,
+        gt=0,
+        description="Bytes of records whose texts or values one call keeps. Two hours have about 4 MB; more is a loop.",
+    )
+    max_replayed_elements_per_call: int = Field(
+        1_000_000,
+        gt=0,
+        description="Elements one call may fold again because events came late: some seconds of work. A bad day has 50,000.",
+    )
     max_turns_per_call: int = Field(1_000, gt=0, description="Turns of one call. Two hours have about 250.")
     max_call_duration_ms: int = Field(
         4 * 3_600_000,

@@ -32,7 +32,7 @@ class LiveSide:
         self._history = history
         self._book = book
         self._limits = limits
-        self._speaking: SpeakingTurns | None = SpeakingTurns()
+        self._speaking: SpeakingTurns | None = SpeakingTurns(history.replays)
         self._watermarks: dict[InputSource, int] = {}
         self._settle_at_ms: int | None = None
         self._has_announced = False
@@ -45,11 +45,6 @@ class LiveSide:
     def has_speech_events(self) -> bool:
         """Whether anything said who spoke when."""
         return self._speaking is None or len(self._speaking.timeline) > 0
-
-    @property
-    def replayed_elements(self) -> int:
-        """Elements folded again because something came late."""
-        return 0 if self._speaking is None else self._speaking.timeline.replayed_elements
 
     def note_time(self, source: InputSource, time_ms: int, broker_ms: int) -> bool:
         """Move the stream's watermark; true when every stream was past this time by the allowed lateness."""
@@ -138,7 +133,8 @@ class LiveSide:
         machine = self._history.machine if self._speaking is None else self._speaking.machine
         if machine.touched:
             self._book.caused_at_ms = broker_ms
-            records = self.turns.update(machine.touched, self._views(machine.touched), machine.turn, time_ms)
+            views = self._views(machine.touched)
+            records = self.turns.update(machine.touched, views, machine.last_tool, machine.turn, time_ms)
             machine.touched.clear()
             if records:
                 self._publish(records, out)
@@ -182,11 +178,14 @@ class LiveSide:
     def final_records(self, last_ms: int | None) -> list[AnyScoreRecord]:
         """Every score once more, as final, with sound that has no end closed as EVA closes it."""
         if self._speaking is None:
+            heard = self._history.machine
             end_s = self._history.session_end_s()
-            views = {turn: view_of_audio(state, end_s) for turn, state in self._history.machine.turns.items()}
+            views = {turn: view_of_audio(state, end_s) for turn, state in heard.turns.items()}
+            last_tool = heard.last_tool
         else:
             views = self._views(set(self._speaking.machine.turns))
-        return self.turns.final_records(views, last_ms, has_speech_events=self.has_speech_events)
+            last_tool = self._speaking.machine.last_tool
+        return self.turns.final_records(views, last_tool, last_ms, has_speech_events=self.has_speech_events)
 
     def _views(self, numbers: set[int]) -> dict[int, TurnView]:
         if self._speaking is None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from consumers.engine.record_book import RecordBook
-from consumers.engine.tool_uses import paired_uses
+from consumers.engine.tool_uses import PairedUse, ToolEntry, ToolUses, UseKey
 from consumers.engine.turn_view import TurnView, unmeasured_reason, voice_to_voice_ms
 from schemas.scores import (
     AnyScoreRecord,
@@ -21,7 +21,6 @@ from schemas.scores import (
 
 LATENCY = "voice_to_voice_latency_ms"
 _STATUS_INPUTS = {status: (status,) for status in TurnStatus}  # one tuple for all turns of all calls
-_NEVER = 1 << 62  # the turn of a response that has not come
 
 
 class LiveTurns:
@@ -35,8 +34,7 @@ class LiveTurns:
         self._said: dict[int, TurnStatus] = {}
         self._current = 0
         self._highest = 0
-        self._tool_indexes: dict[int, set[int]] = {}
-        self._tool_spans: list[tuple[int, int]] = []
+        self._tools = ToolUses()
 
     @property
     def turns(self) -> set[int]:
@@ -54,20 +52,25 @@ class LiveTurns:
         return min(self._left_at_ms.values(), default=None)
 
     def update(
-        self, touched: Iterable[int], views: dict[int, TurnView], current: int, time_ms: int
+        self,
+        touched: Iterable[int],
+        views: dict[int, TurnView],
+        last_tool: ToolEntry | None,
+        current: int,
+        time_ms: int,
     ) -> list[AnyScoreRecord]:
         """What changed, as records.
 
         Args:
             touched: Turns that may have changed, in any order.
             views: Their views; a touched turn without one does not exist any more.
+            last_tool: Newest tool event of the call's timeline.
             current: The turn the call is in.
             time_ms: Event time of what changed them.
         """
         has_moved = current != self._current
         self._current = current
         records: list[AnyScoreRecord | None] = []
-        first_tool_turn: int | None = None
         for turn in sorted(touched):
             view = views.get(turn)
             old = self._views.get(turn)
@@ -78,8 +81,6 @@ class LiveTurns:
                     self._settled.discard(turn)
                     self._said.pop(turn, None)
                     records += self._withdrawn(turn, time_ms)
-                    if old.tools and first_tool_turn is None:
-                        first_tool_turn = turn
                     if turn == self._highest:
                         self._highest = max(self._views, default=0)
                 continue
@@ -87,16 +88,15 @@ class LiveTurns:
                 continue
             self._views[turn] = view
             self._highest = max(self._highest, turn)
-            if first_tool_turn is None and view.tools != (old.tools if old is not None else ()):
-                first_tool_turn = turn
             self._move(turn, time_ms)
             status = self._status(turn)
             if self._said.get(turn) is not status:
                 records.append(self._turn_fact(turn, status, time_ms))
             if view != old:
                 records += self._turn_records(turn, view, old, status, time_ms)
-        if first_tool_turn is not None:
-            records += self._tool_records(time_ms, first_tool_turn)
+        changed = self._tools.follow(last_tool)
+        if changed:
+            records += [self._tool_record(key, changed[key], time_ms) for key in sorted(changed)]
         return [record for record in records if record is not None]
 
     def settle(self, passed_ms: int) -> list[AnyScoreRecord]:
@@ -109,7 +109,7 @@ class LiveTurns:
         return [record for record in records if record is not None]
 
     def final_records(
-        self, views: dict[int, TurnView], time_ms: int | None, *, has_speech_events: bool
+        self, views: dict[int, TurnView], last_tool: ToolEntry | None, time_ms: int | None, *, has_speech_events: bool
     ) -> list[AnyScoreRecord]:
         """Every score of every turn once more, as final; what is still unknown says why."""
         records: list[AnyScoreRecord | None] = []
@@ -126,7 +126,8 @@ class LiveTurns:
             elif result is None:
                 result = Unscored(reason=unmeasured_reason(view, has_speech_events=has_speech_events))
             records.append(self._latency_record(turn, view, result, TurnStatus.FINAL, time_ms))
-        records += self._tool_records(time_ms, min(views, default=0), is_over=True)
+        self._tools.follow(last_tool)
+        records += [self._tool_record((use.turn, use.index), use, time_ms, is_over=True) for use in self._tools]
         return [record for record in records if record is not None]
 
     def _status(self, turn: int) -> TurnStatus:
@@ -212,7 +213,7 @@ class LiveTurns:
             )
         ]  # fmt: skip
         if (LATENCY, turn, 0) in book.published:
-            nothing = TurnView(False, False, False, None, None, None, None, False, False, ())  # noqa: FBT003  # a NamedTuple of nothing
+            nothing = TurnView(False, False, False, None, None, None, None, False, False)  # noqa: FBT003  # a NamedTuple of nothing
             withdrawn = Unscored(reason=UnscoredReason.WITHDRAWN)
             records.append(self._latency_record(turn, nothing, withdrawn, TurnStatus.OPEN, time_ms))
         records += [
@@ -222,47 +223,22 @@ class LiveTurns:
         ]
         return records
 
-    def _tool_records(
-        self, time_ms: int | None, first_turn: int, *, is_over: bool = False
-    ) -> list[AnyScoreRecord | None]:
-        """Every tool call from `first_turn` on whose outcome is known; at the end also those that were never answered."""
-        for call_turn, response_turn in sorted(self._tool_spans, reverse=True):  # a span may lead on to an earlier one
-            if call_turn < first_turn <= response_turn:
-                first_turn = call_turn  # its response may lie where something changed
-        numbers = [turn for turn in self._turns_from(first_turn) if self._views[turn].tools]
-        uses = paired_uses([(turn, event) for turn in numbers for event in self._views[turn].tools])
-        self._tool_spans = [span for span in self._tool_spans if span[0] < first_turn]
-        records: list[AnyScoreRecord | None] = []
-        said: dict[int, set[int]] = {}
-        for use in uses:
-            if use.response_turn != use.turn:
-                self._tool_spans.append((use.turn, _NEVER if use.response_turn is None else use.response_turn))
-            if use.outcome is None and not is_over:
-                continue
-            said.setdefault(use.turn, set()).add(use.index)
-            status = TurnStatus.FINAL if is_over else self._status(use.turn)
-            outcome = use.outcome or ToolOutcome.UNANSWERED
-            records.append(
-                self._book.record(
-                    ToolUseFact, ("tool_call", use.turn, use.index), status, (use.tool, outcome, use.duration_ms),
-                    event_time_ms=time_ms, tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
-                )
+    def _tool_record(
+        self, key: UseKey, use: PairedUse | None, time_ms: int | None, *, is_over: bool = False
+    ) -> ToolUseFact | None:
+        """A use whose outcome is known, at the end also one that was never answered; else what was said is taken back."""
+        turn, index = key
+        subject = ("tool_call", turn, index)
+        if use is None or (use.outcome is None and not is_over):
+            if subject not in self._book.published:
+                return None
+            return self._book.record(
+                ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms, has_value=False,
+                tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
             )  # fmt: skip
-        before = {turn: indexes for turn, indexes in self._tool_indexes.items() if turn >= first_turn}
-        records += [
-            self._book.record(
-                ToolUseFact, ("tool_call", turn, index), TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms,
-                has_value=False, tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
-            )
-            for turn, indexes in before.items()
-            for index in sorted(indexes - said.get(turn, set()))
-        ]  # fmt: skip
-        for turn in before:
-            del self._tool_indexes[turn]
-        self._tool_indexes |= said
-        return records
-
-    def _turns_from(self, first_turn: int) -> list[int]:
-        if first_turn <= min(self._views, default=0):
-            return sorted(self._views)
-        return [turn for turn in range(first_turn, self._highest + 1) if turn in self._views]
+        status = TurnStatus.FINAL if is_over else self._status(turn)
+        outcome = use.outcome or ToolOutcome.UNANSWERED
+        return self._book.record(
+            ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms),
+            event_time_ms=time_ms, tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
+        )  # fmt: skip

@@ -10,7 +10,13 @@ from consumers.engine.limits import Limits
 from schemas.call_events import CallStarted, PipelineType
 from schemas.codec import InputSource
 
-NO_LIMITS = Limits(max_events_per_call=2**31, max_turns_per_call=2**31, max_event_time_skew_ms=0)
+NO_LIMITS = Limits(
+    max_events_per_call=2**31,
+    max_kept_bytes_per_call=2**62,
+    max_replayed_elements_per_call=2**62,
+    max_turns_per_call=2**31,
+    max_event_time_skew_ms=0,
+)
 """A recording is complete: nothing in it may be cut off."""
 
 

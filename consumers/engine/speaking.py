@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from consumers.engine.elements import ToolUse
-from consumers.engine.turn_state import ToolEvent
+from consumers.engine.tool_uses import ToolEntry
 
 
 class Moment(IntEnum):
@@ -43,7 +43,6 @@ class SpeakingTurn(NamedTuple):
     bot_texts: tuple[float, ...] = ()
     user_interrupted: bool = False
     assistant_interrupted: bool = False
-    tools: tuple[ToolEvent, ...] = ()
 
 
 _FIELDS = (
@@ -57,6 +56,7 @@ _FIELDS = (
     "has_rulings",
     "has_user_events",
     "has_bot_events",
+    "last_tool",
 )
 _read_fields = attrgetter(*_FIELDS)
 _EMPTY = SpeakingTurn()
@@ -83,6 +83,7 @@ class SpeakingMachine:
         self.has_rulings = False
         self.has_user_events = False
         self.has_bot_events = False
+        self.last_tool: ToolEntry | None = None
         self.hears_transcripts = True
 
     @property
@@ -201,7 +202,8 @@ class SpeakingMachine:
         self._tool(use, time_ms, is_response=True)
 
     def _tool(self, use: ToolUse, time_ms: int, *, is_response: bool) -> None:
-        self._change(self.turn, tools=(*self._of(self.turn).tools, (is_response, use.name, use.value, time_ms)))
+        self._change(self.turn)
+        self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
 
 
 _RULE_BY_KIND: dict[Moment, Callable[[SpeakingMachine, Any, int], None]] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 from consumers.engine.elements import AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
 from consumers.engine.speaking import Moment, SpeakingMachine
-from consumers.engine.timeline import Timeline
+from consumers.engine.timeline import Replays, Timeline
 
 MOMENT_BY_KIND = {
     "user_speech_started": Moment.VAD_STARTED,
@@ -23,9 +23,10 @@ MOMENT_BY_LINE = {"user_started_speaking": Moment.TURN_STARTED, "user_stopped_sp
 class SpeakingTurns:
     """Orders moments by when they happened, whatever order they arrive in."""
 
-    def __init__(self) -> None:
+    def __init__(self, replays: Replays) -> None:
         self.machine = SpeakingMachine()
-        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        self._replays = replays
+        self.timeline = Timeline(self.machine, TIME_SHIFT, replays)
         self._pipecat_count = 0
         self._audit_count = 0
 
@@ -67,7 +68,7 @@ class SpeakingTurns:
         self.__dict__.update(state)
         self.machine = SpeakingMachine()
         self.machine.hears_transcripts = hears_transcripts
-        self.timeline = Timeline(self.machine, TIME_SHIFT)
+        self.timeline = Timeline(self.machine, TIME_SHIFT, self._replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
         self.machine.touched.clear()

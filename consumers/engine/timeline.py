@@ -28,19 +28,32 @@ class Machine(Protocol):
         """Put a frozen state back."""
 
 
+class Replays:
+    """How many elements of one call were folded or read again because something came late or changed; a limit bounds it.
+
+    Going back is cheap for what is a little late and costs the whole call for what is very late, so a producer whose
+    events run backwards could keep a partition busy with one call.
+    """
+
+    __slots__ = ("elements",)
+
+    def __init__(self) -> None:
+        self.elements = 0
+
+
 class Timeline:
     """Elements ordered by key, and a machine that has always taken all of them."""
 
-    __slots__ = ("_checkpoints", "_keys", "_kinds", "_machine", "_payloads", "_time_shift", "replayed_elements")
+    __slots__ = ("_checkpoints", "_keys", "_kinds", "_machine", "_payloads", "_replays", "_time_shift")
 
-    def __init__(self, machine: Machine, time_shift: int) -> None:
+    def __init__(self, machine: Machine, time_shift: int, replays: Replays) -> None:
         self._machine = machine
         self._time_shift = time_shift
+        self._replays = replays
         self._keys: list[int] = []
         self._kinds = bytearray()
         self._payloads: list[object] = []
         self._checkpoints: list[tuple[int, object]] = [(0, machine.freeze())]
-        self.replayed_elements = 0
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -98,7 +111,7 @@ class Timeline:
             machine.apply(self._kinds[position], self._payloads[position], self._keys[position] >> shift)
             if (position + 1) % CHECKPOINT_EVERY == 0:
                 self._keep_checkpoint(position + 1)
-        self.replayed_elements += len(self._keys) - start
+        self._replays.elements += len(self._keys) - start
 
     def _keep_checkpoint(self, position: int) -> None:
         recent = position - RECENT_CHECKPOINTS * CHECKPOINT_EVERY

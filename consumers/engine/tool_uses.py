@@ -1,19 +1,38 @@
-"""Tool calls with their responses: first call of a tool, first response of it."""
+"""Tool calls with their responses: first call of a tool, first response of it, in the order of the timeline."""
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from consumers.engine.turn_state import ToolEvent
+from consumers.engine.elements import ToolUse
 from schemas.scores import ToolOutcome
 
 _ERROR_STATUSES = frozenset({"error", "failed", "failure"})
 
+UseKey = tuple[int, int]
+"""Turn, and how many uses of that turn were before it."""
+
+
+class ToolEntry:
+    """One tool event and, through `previous`, all of the call before it: a value that checkpoints share."""
+
+    __slots__ = ("is_response", "place", "previous", "time_ms", "turn", "use")
+
+    def __init__(
+        self, previous: "ToolEntry | None", turn: int, use: ToolUse, time_ms: int, *, is_response: bool
+    ) -> None:
+        self.previous = previous
+        self.place: int = 0 if previous is None else previous.place + 1
+        self.turn = turn
+        self.use = use
+        self.time_ms = time_ms
+        self.is_response = is_response
+
 
 @dataclass(slots=True)
 class PairedUse:
-    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs,
-    `response_turn` the turn in which the answer came.
-    """
+    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs."""
 
     turn: int
     index: int
@@ -21,34 +40,91 @@ class PairedUse:
     called_at_ms: int | None
     outcome: ToolOutcome | None = None
     duration_ms: int | None = None
-    response_turn: int | None = None
 
 
-def paired_uses(events: Iterable[tuple[int, ToolEvent]]) -> list[PairedUse]:
-    """Pair calls with responses, by tool and in order; a response without a call is a use of its own.
+class ToolUses:
+    """The pairing of a call's tool events. It follows the end of their chain, at the cost of what changed there."""
 
-    Args:
-        events: (turn, tool event), in the order of the timeline.
-    """
-    uses: list[PairedUse] = []
-    waiting: dict[str, list[PairedUse]] = {}
-    next_index: dict[int, int] = {}
-    for turn, (is_response, tool, value, time_ms) in events:
-        open_uses = waiting.get(tool)
-        if is_response and open_uses:
-            use = open_uses.pop(0)
+    def __init__(self) -> None:
+        self._entries: list[ToolEntry] = []
+        self._uses: list[PairedUse] = []
+        self._waiting: dict[str, deque[PairedUse]] = {}
+        self._used: dict[int, int] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Flat, because a chain is pickled as deep as it is long. The machine rebuilds its own chain, of other objects, so
+        # what follows it next takes everything back and finds it again: whatever is gone by then is said to be.
+        return _restored, ([(entry.turn, entry.use, entry.time_ms, entry.is_response) for entry in self._entries],)
+
+    def __iter__(self) -> Iterator[PairedUse]:
+        """Every use, in the order in which they began."""
+        for entry, use in zip(self._entries, self._uses, strict=True):
+            if _begins(entry, use):
+                yield use
+
+    def follow(self, last: ToolEntry | None) -> Mapping[UseKey, PairedUse | None]:
+        """Pair as the chain that ends with `last` says.
+
+        Returns:
+            The uses that changed; None for one that is no more.
+        """
+        changed: dict[UseKey, PairedUse | None] = {}
+        entries = self._entries
+        fresh: list[ToolEntry] = []
+        while last is not None and not (last.place < len(entries) and entries[last.place] is last):
+            fresh.append(last)
+            last = last.previous
+        shared = 0 if last is None else last.place + 1
+        while len(entries) > shared:
+            self._take_back(changed)
+        for entry in reversed(fresh):
+            self._take(entry, changed)
+        return changed
+
+    def _take(self, entry: ToolEntry, changed: dict[UseKey, PairedUse | None]) -> None:
+        tool = entry.use.name
+        waiting = self._waiting.get(tool)
+        if entry.is_response and waiting:
+            use = waiting.popleft()
         else:
-            index = next_index.get(turn, 0)
-            next_index[turn] = index + 1
-            use = PairedUse(turn, index, tool, None if is_response else time_ms)
-            uses.append(use)
-            if not is_response:
-                waiting.setdefault(tool, []).append(use)
-        if is_response:
-            use.outcome = outcome_of(value)
-            use.response_turn = turn
-            use.duration_ms = None if use.called_at_ms is None else max(0, time_ms - use.called_at_ms)
+            index = self._used.get(entry.turn, 0)
+            self._used[entry.turn] = index + 1
+            use = PairedUse(entry.turn, index, tool, None if entry.is_response else entry.time_ms)
+            if not entry.is_response:
+                self._waiting.setdefault(tool, deque()).append(use)
+        if entry.is_response:
+            use.outcome = outcome_of(entry.use.value)
+            use.duration_ms = None if use.called_at_ms is None else max(0, entry.time_ms - use.called_at_ms)
+        self._entries.append(entry)
+        self._uses.append(use)
+        changed[use.turn, use.index] = use
+
+    def _take_back(self, changed: dict[UseKey, PairedUse | None]) -> None:
+        """Undo the last entry: the exact reverse of taking it."""
+        entry, use = self._entries.pop(), self._uses.pop()
+        if not _begins(entry, use):
+            use.outcome = use.duration_ms = None
+            self._waiting[use.tool].appendleft(use)
+            changed[use.turn, use.index] = use
+            return
+        if not entry.is_response:
+            self._waiting[use.tool].pop()
+        self._used[use.turn] -= 1
+        changed[use.turn, use.index] = None
+
+
+def _restored(entries: list[tuple[int, ToolUse, int, bool]]) -> ToolUses:
+    last: ToolEntry | None = None
+    for turn, use, time_ms, is_response in entries:
+        last = ToolEntry(last, turn, use, time_ms, is_response=is_response)
+    uses = ToolUses()
+    uses.follow(last)
     return uses
+
+
+def _begins(entry: ToolEntry, use: PairedUse) -> bool:
+    """Whether the use is there by this entry: a call, or a response that nobody had called for."""
+    return not entry.is_response or use.called_at_ms is None
 
 
 def outcome_of(response: object) -> ToolOutcome:

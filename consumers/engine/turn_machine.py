@@ -19,7 +19,9 @@ from consumers.engine.labels import (
     USER_INTERRUPTS,
 )
 from consumers.engine.text_groups import TextGroup
-from consumers.engine.turn_state import TraceEntry, TurnState
+from consumers.engine.timeline import Replays
+from consumers.engine.tool_uses import ToolEntry
+from consumers.engine.turn_state import TraceEntry, TurnState, grown, is_there
 from schemas.call_events import PipelineType
 
 _FIELDS = (
@@ -44,6 +46,7 @@ _FIELDS = (
     "was_owed_advance_used",
     "is_nudge_next",
     "trace",
+    "last_tool",
 )
 _read_fields = attrgetter(*_FIELDS)
 
@@ -55,7 +58,8 @@ class TurnMachine:
     the role's latest audio start was filed (None before the first), which is where its ends belong.
     """
 
-    def __init__(self, pipeline_type: PipelineType) -> None:
+    def __init__(self, pipeline_type: PipelineType, replays: Replays) -> None:
+        self._replays = replays
         self._is_s2s = pipeline_type is PipelineType.S2S
         self._is_cascade = pipeline_type is PipelineType.CASCADE
         self._epoch = 0
@@ -82,6 +86,7 @@ class TurnMachine:
         self.was_owed_advance_used = False
         self.is_nudge_next = False
         self.trace: TraceEntry | None = None
+        self.last_tool: ToolEntry | None = None
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Take one element of the history."""
@@ -134,14 +139,15 @@ class TurnMachine:
         passed: list[TraceEntry] = []
         entry = self.trace
         while entry is not None and entry.turn == turn:
-            if entry.role == role and entry.kind == kind and isinstance(entry.content, str):
-                entry = entry.after(entry.previous, f"{entry.content} {label}")
+            if entry.role == role and entry.kind == kind and not isinstance(entry.content, ToolUse):
+                entry = entry.after(entry.previous, grown(entry.content, label))
                 for later in reversed(passed):
                     entry = later.after(entry)
                 self.trace = entry
-                return
+                break
             passed.append(entry)
             entry = entry.previous
+        self._replays.elements += len(passed)
 
     def _audit_user(self, text: str, time_ms: int) -> None:  # 5.1
         if self.is_advance_owed:
@@ -151,17 +157,17 @@ class TurnMachine:
         self._advance(from_audio=False, is_bypassed=self._is_s2s)
         state = self._writable(self.turn)
         old = state.transcribed_user
-        if (old and state.user_interrupted) or self.is_user_interruption_pending:
+        if (is_there(old) and state.user_interrupted) or self.is_user_interruption_pending:
             text = f"{USER_INTERRUPTS} {text}"
             self.is_user_interruption_pending = False
         if self._is_cascade:
             self.trace = TraceEntry(self.trace, "user", "transcribed", self.turn, text, time_ms)
-        if not old:
+        if old is None or not is_there(old):
             state.transcribed_user = text
         elif state.assistant_interrupted:
-            state.transcribed_user = f"{old} {ASSISTANT_INTERRUPTS} {text}"
+            state.transcribed_user = grown(old, ASSISTANT_INTERRUPTS, text)
         else:
-            state.transcribed_user = f"{old} {text}"
+            state.transcribed_user = grown(old, text)
 
     def _audit_assistant(self, text: str, time_ms: int) -> None:  # 5.2
         if self._is_s2s:
@@ -195,8 +201,8 @@ class TurnMachine:
 
     def _tool(self, use: ToolUse, time_ms: int, *, is_response: bool) -> None:
         self.has_tool_run = True
-        state = self._heard(self.turn)
-        state.tools = (*state.tools, (is_response, use.name, use.value, time_ms))
+        self._heard(self.turn)
+        self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
         kind = "tool_response" if is_response else "tool_call"
         self.trace = TraceEntry(self.trace, None, kind, self.turn, use, time_ms)
 
@@ -205,7 +211,8 @@ class TurnMachine:
         turn = self.turn
         state = self._writable(turn)
         has_label = False
-        if state.has_intended_assistant() and state.intended_assistant is not None:
+        meant = state.intended_assistant
+        if meant is not None and is_there(meant):
             if state.user_interrupted:
                 self._annotate(turn, "assistant", "intended", CUT_OFF_BY_USER)
                 separator = CUT_OFF_BY_USER
@@ -213,10 +220,10 @@ class TurnMachine:
                 if state.assistant_interrupted:
                     self._annotate(turn, "assistant", "intended", CUT_ITSELF_OFF)
                 separator = PAUSE if self.has_tool_run else CUT_ITSELF_OFF
-            state.intended_assistant = (*state.intended_assistant, separator, group)
+            state.intended_assistant = grown(meant, separator, group)
         else:
             has_label = state.assistant_interrupted
-            state.intended_assistant = (ASSISTANT_INTERRUPTS, group) if has_label else (group,)
+            state.intended_assistant = grown(ASSISTANT_INTERRUPTS, group) if has_label else group
         state.segments = (*state.segments, group)
         if group.is_error_sentence and not has_label:
             state.has_assistant_entry = True
@@ -226,9 +233,9 @@ class TurnMachine:
         if self.is_assistant_audio_open:
             state = self._writable(self.turn)
             if state.intended_assistant is not None:
-                state.intended_assistant = (*state.intended_assistant, CUT_OFF_BY_USER)
+                state.intended_assistant = grown(state.intended_assistant, CUT_OFF_BY_USER)
             if state.transcribed_assistant is not None:
-                state.transcribed_assistant = f"{state.transcribed_assistant} {CUT_OFF_BY_USER}"
+                state.transcribed_assistant = grown(state.transcribed_assistant, CUT_OFF_BY_USER)
             self._annotate(self.turn, "assistant", "intended", CUT_OFF_BY_USER)
             self.is_user_interruption_pending = True
         self.has_user_speech = False
@@ -297,14 +304,15 @@ class TurnMachine:
         turn = self.user_audio_turn
         state = self._writable(turn)
         old = state.intended_user
-        if not old and self.is_user_interruption_pending:
+        has_old = is_there(old)
+        if not has_old and self.is_user_interruption_pending:
             text = f"{USER_INTERRUPTS} {text}"
-        state.intended_user = f"{old} {CUT_ITSELF_OFF} {text}" if old else text
+        state.intended_user = text if old is None or not has_old else grown(old, CUT_ITSELF_OFF, text)
         self.has_user_speech = True
         if self._is_cascade:
             return
         content = text
-        if old and state.user_interrupted:
+        if has_old and state.user_interrupted:
             content = f"{USER_INTERRUPTS} {text}"
         elif self.is_user_interruption_pending:
             content = f"{USER_INTERRUPTS} {text}"
@@ -317,16 +325,16 @@ class TurnMachine:
             self.has_assistant_spoken = True
         state = self._writable(turn)
         old = state.transcribed_assistant
-        if not old:
+        if old is None or not is_there(old):
             if state.assistant_interrupted:
                 text = f"{ASSISTANT_INTERRUPTS} {text}"
             state.transcribed_assistant = text
         elif state.user_interrupted:
-            state.transcribed_assistant = f"{old} {USER_INTERRUPTS} {text}"
+            state.transcribed_assistant = grown(old, USER_INTERRUPTS, text)
         elif state.assistant_interrupted:
-            state.transcribed_assistant = f"{old} {CUT_ITSELF_OFF} {text}"
+            state.transcribed_assistant = grown(old, CUT_ITSELF_OFF, text)
         else:
-            state.transcribed_assistant = f"{old} {LIKELY_INTERRUPTION} {text}"
+            state.transcribed_assistant = grown(old, LIKELY_INTERRUPTION, text)
         if self._is_s2s:
             state.has_assistant_entry = True
             self.trace = TraceEntry(self.trace, "assistant", "transcribed", turn, text, time_ms)

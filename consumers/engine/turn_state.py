@@ -1,4 +1,8 @@
-"""What is known of one turn, and one entry of the conversation trace: values that checkpoints can share."""
+"""What is known of one turn, and one entry of the conversation trace: values that checkpoints can share.
+
+Texts grow by appending and are read when somebody asks, so they are kept as pieces: joining them at every growth would make
+a turn in which somebody never stops cost its square.
+"""
 
 from consumers.engine.elements import ToolUse
 from consumers.engine.text_groups import TextGroup
@@ -6,15 +10,52 @@ from consumers.engine.text_groups import TextGroup
 Times = tuple[float, ...]
 """Audio times in epoch seconds, in the order they were filed."""
 
-ToolEvent = tuple[bool, str, object, int]
-"""(is a response, tool name, parameters or answer, event time in ms)."""
+Piece = str | TextGroup
+Pieces = Piece | tuple["Pieces", tuple[Piece, ...]]
+"""A text: one piece, or a text and the pieces behind it, all joined by one blank. A text slot stands for words to come."""
+
+
+def grown(text: Pieces, *more: Piece) -> Pieces:
+    """`text` with more pieces behind it, at a cost that does not grow with it.
+
+    Example:
+        >>> grown(grown("so", "I"), "say")
+        (('so', ('I',)), ('say',))
+    """
+    return text, more
+
+
+def joined(text: Pieces) -> str:
+    """The pieces as one text.
+
+    Example:
+        >>> joined(grown(grown("so", "I"), "say"))
+        'so I say'
+    """
+    pieces: list[Piece] = []
+    while isinstance(text, tuple):
+        text, more = text
+        pieces += reversed(more)
+    pieces.append(text)
+    return " ".join(piece if isinstance(piece, str) else piece.text for piece in reversed(pieces))
+
+
+def is_there(text: Pieces | None) -> bool:
+    """Whether there is a text and it is not empty, without joining it; two pieces have a blank between them.
+
+    Example:
+        >>> is_there(None), is_there(""), is_there("so"), is_there(grown("", ""))
+        (False, False, True, True)
+    """
+    if isinstance(text, TextGroup):
+        return text.length > 0
+    return bool(text)
 
 
 class TurnState:
     """One turn. Every field is an immutable value, so a copy is shallow; `epoch` says which checkpoint still shares it.
 
-    Texts are None where the turn has none, which is not the same as empty. `intended_assistant` is pieces to be joined
-    by one blank, text slots among them, so that a label stands behind words that are still to come.
+    Texts are None where the turn has none, which is not the same as empty.
     """
 
     __slots__ = (
@@ -27,7 +68,6 @@ class TurnState:
         "intended_user",
         "is_fallback",
         "segments",
-        "tools",
         "transcribed_assistant",
         "transcribed_user",
         "user_ends",
@@ -37,10 +77,10 @@ class TurnState:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.transcribed_user: str | None = None
-        self.transcribed_assistant: str | None = None
-        self.intended_user: str | None = None
-        self.intended_assistant: tuple[str | TextGroup, ...] | None = None
+        self.transcribed_user: Pieces | None = None
+        self.transcribed_assistant: Pieces | None = None
+        self.intended_user: Pieces | None = None
+        self.intended_assistant: Pieces | None = None
         self.segments: tuple[TextGroup, ...] = ()
         self.user_starts: Times = ()
         self.user_ends: Times = ()
@@ -50,7 +90,6 @@ class TurnState:
         self.user_interrupted = False
         self.is_fallback = False
         self.has_assistant_entry = False
-        self.tools: tuple[ToolEvent, ...] = ()
 
     def copied(self, epoch: int) -> "TurnState":
         """A copy that belongs to `epoch`."""
@@ -69,23 +108,7 @@ class TurnState:
         copy.user_interrupted = self.user_interrupted
         copy.is_fallback = self.is_fallback
         copy.has_assistant_entry = self.has_assistant_entry
-        copy.tools = self.tools
         return copy
-
-    def intended_assistant_text(self) -> str | None:
-        """The pieces as one text; None when the turn has none."""
-        pieces = self.intended_assistant
-        if pieces is None:
-            return None
-        return " ".join(piece if isinstance(piece, str) else piece.text for piece in pieces)
-
-    def has_intended_assistant(self) -> bool:
-        """Whether that text is there and not empty, without building it."""
-        pieces = self.intended_assistant
-        if not pieces:
-            return False
-        first = pieces[0]
-        return len(pieces) > 1 or (bool(first) if isinstance(first, str) else first.length > 0)
 
 
 class TraceEntry:
@@ -102,7 +125,7 @@ class TraceEntry:
         role: str | None,
         kind: str,
         turn: int,
-        content: str | ToolUse,
+        content: Pieces | ToolUse,
         time_ms: int | None,
         *,
         is_from_audit: bool = False,
@@ -117,7 +140,7 @@ class TraceEntry:
         self.is_from_audit = is_from_audit
         self.is_nudge = is_nudge
 
-    def after(self, previous: "TraceEntry | None", content: str | ToolUse | None = None) -> "TraceEntry":
+    def after(self, previous: "TraceEntry | None", content: Pieces | ToolUse | None = None) -> "TraceEntry":
         """The same entry behind `previous`, with `content` in place of its own if given."""
         return TraceEntry(
             previous,

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from consumers.engine.speaking import SpeakingTurn
-from consumers.engine.turn_state import ToolEvent, TurnState
+from consumers.engine.turn_state import TurnState
 from schemas.scores import Anchor, Scored, Unscored, UnscoredReason
 
 Source = Literal["elevenlabs", "pipecat", "audit"]
@@ -24,7 +24,6 @@ class TurnView(NamedTuple):
     source: Source | None
     user_interrupted: bool
     assistant_interrupted: bool
-    tools: tuple[ToolEvent, ...]
 
     @property
     def timing(self) -> tuple[object, ...]:
@@ -51,7 +50,6 @@ def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> Turn
         source="elevenlabs",
         user_interrupted=state.user_interrupted,
         assistant_interrupted=state.assistant_interrupted,
-        tools=state.tools,
     )
 
 
@@ -84,7 +82,6 @@ def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
         source=source if anchor is not None else None,
         user_interrupted=state.user_interrupted,
         assistant_interrupted=state.assistant_interrupted,
-        tools=state.tools,
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas.quarantine import QuarantineRecord
-from schemas.scores import AnyScoreRecord, TurnStatus
+from schemas.scores import AnyScoreRecord, ClosedFact, TurnStatus
 from streamer.playback import in_time_order, renamed, seconds_to_now, shifted
 from streamer.simulator import simulate_call
 from tests.engine_feed import said
@@ -198,6 +198,65 @@ async def test_an_endless_call_is_closed_and_what_follows_only_counted(
     assert total(address, "callgauge_limits_hit_total", limit="events") == 1
     wait_for("its end", lambda: total(address, "callgauge_calls_ended_total", outcome="limit_events") == 1, 10)
     assert process.is_running
+
+
+LOOPS = 60_000
+SOON_SECONDS = 60.0
+
+
+def looping_events(now: int) -> dict[str, tuple[str, Callable[[int], bytes]]]:
+    """What a broken producer sends for ever: the close reason it must get, the topic, and its n-th event."""
+
+    def tool(n: int) -> bytes:
+        kind = "tool_response" if n % 2 else "tool_call"
+        return json.dumps({"message_type": kind, "timestamp": str(now + n), "value": {"tool": "look"}}).encode()
+
+    def backwards(n: int) -> bytes:
+        at_ms = now - n
+        kind = "audio_end" if n % 2 else "audio_start"
+        audio = {"event_type": kind, "timestamp": at_ms, "user": "simulated_user", "audio_timestamp": at_ms / 1_000}
+        return json.dumps(audio).encode()
+
+    def flip(n: int) -> bytes:
+        if n < 1_000:
+            return tool(n)
+        started = {"type": "call_started", "timestamp": now, "pipeline_type": ("s2s", "cascade")[n % 2]}
+        return json.dumps(started).encode()
+
+    return {
+        "limit_events": ("audit", tool),
+        "limit_replays": ("elevenlabs", backwards),
+        "limit_replays of another kind": ("audit", flip),
+    }
+
+
+async def test_calls_that_loop_at_the_default_limits_do_not_keep_a_good_call_waiting(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+    del environment["CALLGAUGE_LIMITS__MAX_EVENTS_PER_CALL"]
+    loops = looping_events(now_ms())
+    good = simulate_call(5, start_ms=0, kind="cascade").call
+    good = renamed(shifted(good, seconds_to_now(good, now_ms(), None)), "good")
+    events = list(in_time_order(good))
+    async with producer(environment) as client:
+        for place, (key, (source, event)) in enumerate(loops.items()):
+            topic = f"{prefix}{TOPICS[source]}"
+            for n in range(LOOPS):
+                await client.send(topic, event(n), key=key.encode(), partition=0)
+            for n in range(place, len(events), len(loops)):
+                await client.send(f"{prefix}{TOPICS[events[n].source]}", events[n].value, key=b"good", partition=0)
+        await client.flush()
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        wait_for(
+            "every call to be closed",
+            lambda: total(address, "callgauge_calls_ended_total") == 1 + len(loops),
+            SOON_SECONDS,
+        )
+        assert process.is_running
+    ends = {r.conversation_id: r.reason.value for r in await written_scores(environment) if isinstance(r, ClosedFact)}
+    assert ends == {"good": "session_ended"} | {key: key.partition(" ")[0] for key in loops}
 
 
 async def test_what_is_new_or_repeated_is_counted_and_harms_nothing(

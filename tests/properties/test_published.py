@@ -1,13 +1,14 @@
 """What is published: revisions that only grow, ids used once, values that are the context's at every moment."""
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
-from consumers.engine.tool_uses import paired_uses
-from schemas.scores import SCORE_RECORD, InterruptionFact, Scored, TurnFact, VoiceToVoiceLatency
+from consumers.engine.tool_uses import ToolEntry, outcome_of
+from schemas.scores import SCORE_RECORD, InterruptionFact, Scored, ToolOutcome, TurnFact, VoiceToVoiceLatency
 from tests.engine_feed import LATENCY, Feed, assert_in_catalogue, records_of, value_of
 from tests.properties.evaluation import end_of, fresh, holds, run
 from tests.properties.steered_calls import drawn
@@ -105,6 +106,30 @@ def test_a_status_goes_forward_and_every_turn_ends_final(data: st.DataObject) ->
     assert set(status.values()) <= {"final", "withdrawn"}
 
 
+def _paired(last: ToolEntry | None) -> dict[tuple[int, int], tuple[str, ToolOutcome, int | None]]:
+    """Every use whose outcome is known, paired anew from the whole chain: first call of a tool, first answer of it."""
+    entries = []
+    while last is not None:
+        entries.append(last)
+        last = last.previous
+    known: dict[tuple[int, int], tuple[str, ToolOutcome, int | None]] = {}
+    waiting: dict[str, list[tuple[int, int, int]]] = {}
+    used: Counter[int] = Counter()
+    for entry in reversed(entries):
+        tool = entry.use.name
+        if entry.is_response and waiting.get(tool):
+            turn, index, called_at_ms = waiting[tool].pop(0)
+            known[turn, index] = (tool, outcome_of(entry.use.value), max(0, entry.time_ms - called_at_ms))
+            continue
+        place = (entry.turn, used[entry.turn])
+        used[entry.turn] += 1
+        if entry.is_response:
+            known[place] = (tool, outcome_of(entry.use.value), None)
+        else:
+            waiting.setdefault(tool, []).append((*place, entry.time_ms))
+    return known
+
+
 _tool_steps = st.lists(
     st.tuples(st.sampled_from(["text", "heard", "call a", "answer a", "call b", "answer b"]), st.integers(0, 12)),
     min_size=1,
@@ -125,9 +150,9 @@ def test_published_tool_uses_are_those_of_pairing_the_whole_call(steps: list[tup
             feed.heard("Hello", at_ms)
         else:
             (feed.tool_call if what == "call" else feed.tool_answer)(tool, at_ms)
-        views = feed.evaluator._calls["call"].live.turns._views
-        uses = paired_uses([(turn, event) for turn in sorted(views) for event in views[turn].tools])
-        expected = {(use.turn, use.index): (use.tool, use.outcome, use.duration_ms) for use in uses if use.outcome}
+        speaking = feed.evaluator._calls["call"].live._speaking
+        assert speaking is not None
+        expected = _paired(speaking.machine.last_tool)
         newest = {(r.turn, r.index): r for r in feed.records("tool_call")}
         assert expected == {
             place: (r.tool, r.outcome, r.duration_ms) for place, r in newest.items() if not r.is_withdrawn

@@ -2,20 +2,19 @@
 
 import pytest
 
-from consumers.engine.tool_uses import outcome_of, paired_uses
-from consumers.engine.turn_state import ToolEvent
+from consumers.engine.elements import ToolUse
+from consumers.engine.tool_uses import ToolEntry, ToolUses, outcome_of
 from schemas.scores import ToolOutcome
 from tests.engine_feed import Feed
 
 
 def _uses(*events: tuple[int, str, str, int]) -> list[tuple[int, int, str, str | None, int | None]]:
-    tool_events: list[tuple[int, ToolEvent]] = [
-        (turn, (what == "answer", tool, {}, at_ms)) for turn, what, tool, at_ms in events
-    ]
-    return [
-        (use.turn, use.index, use.tool, use.outcome and use.outcome.value, use.duration_ms)
-        for use in paired_uses(tool_events)
-    ]
+    last: ToolEntry | None = None
+    for turn, what, tool, at_ms in events:
+        last = ToolEntry(last, turn, ToolUse(tool, {}), at_ms, is_response=what == "answer")
+    uses = ToolUses()
+    uses.follow(last)
+    return [(use.turn, use.index, use.tool, use.outcome and use.outcome.value, use.duration_ms) for use in uses]
 
 
 def test_first_call_first_answer_by_tool() -> None:

@@ -1,0 +1,213 @@
+"""What the topics must be set to on the broker, so that nothing is lost before it is read. Pure: settings in, faults out.
+
+The evaluator refuses to start on the worst of them; `callgauge topics check` and `callgauge doctor` show them all.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.topics import DAY_MS, INPUT_TOPICS, SCORES_TOPIC, TOPICS, Topic
+
+OUTAGE_MS: Final = DAY_MS
+"""An outage that nobody notices until the next day must not cost a call."""
+MAX_BATCH_BYTES: Final = 1_048_576
+"""What our producers may send at once; the broker must take it."""
+
+_HOUR_MS: Final = 3_600_000
+_UNLIMITED: Final = -1
+
+TopicSettings = Mapping[str, str]
+"""Names and values of a topic's settings, as the broker tells them."""
+
+
+class Severity(StrEnum):
+    """How bad a fault is.
+
+    `REFUSED`: records would be lost or counted twice, so the evaluator does not start. `WRONG`: results would be wrong.
+    `WARNING`: it works, with less room than it should have.
+    """
+
+    REFUSED = "refused"
+    WRONG = "wrong"
+    WARNING = "warning"
+
+
+class TopicNeeds(BaseModel):
+    """What the evaluator's limits ask of the topics.
+
+    Attributes:
+        longest_call_ms: How long a call may last: a restart reads all of it again.
+        idle_ms: Silence after which a call counts as over.
+        max_record_bytes: Largest input record that is taken.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    longest_call_ms: int = Field(gt=0)
+    idle_ms: int = Field(gt=0)
+    max_record_bytes: int = Field(gt=0)
+
+    @property
+    def least_kept_ms(self) -> int:
+        """How long a record must be there at least: until its call has surely closed."""
+        return self.longest_call_ms + self.idle_ms
+
+
+class TopicFault(BaseModel):
+    """One setting that is not as it must be.
+
+    Attributes:
+        topic: The name in the topic table, without prefix.
+        severity: How bad it is.
+        seen: What was expected, what was seen, and what comes of it: a sentence without a full stop.
+        setting: What to set it to, as `name=value`.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    topic: str
+    severity: Severity
+    seen: str
+    setting: str
+
+
+def topic_faults(settings: Mapping[str, TopicSettings], needs: TopicNeeds) -> tuple[TopicFault, ...]:
+    """Everything about the topics' settings that is not as it must be, in the order of the topic table.
+
+    Args:
+        settings: By name in the topic table. Topics and settings that are not in it are not judged.
+        needs: What the limits ask.
+    """
+    return tuple(
+        fault
+        for topic in TOPICS
+        if topic.name in settings
+        for fault in _faults(topic, settings[topic.name], settings, needs)
+    )
+
+
+def duration(ms: int) -> str:
+    """A length of time in words, two units at most.
+
+    Example:
+        >>> duration(14_700_000), duration(604_800_000), duration(-1), duration(1500)
+        ('4 h 5 min', '7 days', 'for ever', '1.5 s')
+    """
+    if ms < 0:
+        return "for ever"
+    if ms < 60_000:
+        return f"{ms / 1_000:g} s"
+    parts = []
+    for unit_ms, one, many in (
+        (DAY_MS, "day", "days"),
+        (_HOUR_MS, "h", "h"),
+        (60_000, "min", "min"),
+        (1_000, "s", "s"),
+    ):
+        count, ms = divmod(ms, unit_ms)
+        if count:
+            parts.append(f"{count} {one if count == 1 else many}")
+    return " ".join(parts[:2])
+
+
+def _faults(
+    topic: Topic, settings: TopicSettings, others: Mapping[str, TopicSettings], needs: TopicNeeds
+) -> Iterator[TopicFault]:
+    is_ledger = topic.name == SCORES_TOPIC
+    is_input = topic.direction == "input"
+    if (policy := settings.get("cleanup.policy", topic.cleanup_policy)) != topic.cleanup_policy:
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.REFUSED if is_ledger or is_input else Severity.WRONG,
+            seen=f"cleanup.policy is {policy}, expected {topic.cleanup_policy}: {_harm_of(topic)}",
+            setting=f"cleanup.policy={topic.cleanup_policy}",
+        )
+    if is_ledger or is_input:
+        yield from _retention_faults(topic, settings, others, needs)
+    # Not said at all by a broker older than the setting, and then nothing can be said about it.
+    if is_input and (clock := settings.get("message.timestamp.type", "LogAppendTime")) != "LogAppendTime":
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.WRONG,
+            seen=f"message.timestamp.type is {clock}, expected LogAppendTime: silence would be judged by the clock of "
+            "each producer, and one that is wrong ends calls early or late",
+            setting="message.timestamp.type=LogAppendTime",
+        )
+    least_bytes = needs.max_record_bytes if is_input else MAX_BATCH_BYTES
+    most_bytes = _number(settings, "max.message.bytes")
+    if most_bytes is not None and most_bytes < least_bytes:
+        harm = "the broker refuses events that callgauge would take" if is_input else "what is written may be refused"
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.WARNING,
+            seen=f"max.message.bytes is {most_bytes}, expected at least {least_bytes}: {harm}",
+            setting=f"max.message.bytes={least_bytes}",
+        )
+
+
+def _retention_faults(
+    topic: Topic, settings: TopicSettings, others: Mapping[str, TopicSettings], needs: TopicNeeds
+) -> Iterator[TopicFault]:
+    kept_ms = _number(settings, "retention.ms")
+    least_ms = needs.least_kept_ms
+    longest_kept_ms = _longest_kept_ms(others)
+    if kept_ms is not None and 0 <= kept_ms < least_ms + OUTAGE_MS:
+        is_too_short = kept_ms < least_ms
+        longest = f"the longest call and its silence are {duration(least_ms)}"
+        harm = (
+            "a restart would miss the beginning of a call that still runs"
+            if is_too_short
+            else f"an outage of more than {duration(kept_ms - least_ms)} would lose calls"
+        )
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.REFUSED if is_too_short else Severity.WARNING,
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but {longest}: {harm}",
+            setting=f"retention.ms={max(topic.retention_ms, least_ms + OUTAGE_MS)}",
+        )
+    elif (
+        topic.name == SCORES_TOPIC
+        and kept_ms is not None
+        and kept_ms >= 0
+        and longest_kept_ms is not None
+        and (longest_kept_ms < 0 or kept_ms < longest_kept_ms)
+    ):
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.WARNING,
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but inputs for {duration(longest_kept_ms)}: "
+            "whoever reads those inputs again finds no note that their calls were scored, and scores them twice",
+            setting=f"retention.ms={longest_kept_ms}",
+        )
+    kept_bytes = _number(settings, "retention.bytes")
+    if kept_bytes is not None and kept_bytes != _UNLIMITED:
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.WARNING,
+            seen=f"retention.bytes is {kept_bytes} for each partition: in heavy traffic records go before their time",
+            setting=f"retention.bytes={_UNLIMITED}",
+        )
+
+
+def _longest_kept_ms(settings: Mapping[str, TopicSettings]) -> int | None:
+    """The longest retention of the inputs, -1 for ever; None when it is not known."""
+    kept_ms = [_number(settings[name], "retention.ms") for name in INPUT_TOPICS if name in settings]
+    known = [each for each in kept_ms if each is not None]
+    return min(known) if known and min(known) < 0 else max(known, default=None)
+
+
+def _harm_of(topic: Topic) -> str:
+    if topic.cleanup_policy == "compact":
+        return "what was written long ago would be gone"
+    if topic.name == SCORES_TOPIC:
+        return "only the newest record of each call would stay, and recovery needs them all"
+    return "only the newest record of each key would stay"
+
+
+def _number(settings: TopicSettings, name: str) -> int | None:
+    """A setting that is a number; None when the broker does not say it."""
+    text = settings.get(name, "")
+    return int(text) if text.lstrip("-").isdigit() else None
