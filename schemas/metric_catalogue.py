@@ -83,7 +83,7 @@ _TOOL_OUTCOME = Label("outcome", "how the tool call ended", ("success", "error",
 _EVENT_OUTCOME = Label(
     "outcome",
     "what became of the event",
-    ("folded", "repeated", "late", "quarantined", "unknown", "after_close"),
+    ("folded", "repeated", "late", "quarantined", "unknown", "after_close", "replayed"),
 )
 _EVENT_SOURCE = Label("source", "who sent the event", ("pipecat", "elevenlabs", "audit", "judge", "control"))
 _SPEECH_SOURCE = Label("source", "the stream the times came from", ("elevenlabs", "pipecat", "audit"))

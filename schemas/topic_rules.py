@@ -3,6 +3,7 @@
 The evaluator refuses to start on the worst of them; `callgauge topics check` and `callgauge doctor` show them all.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Final
@@ -89,15 +90,17 @@ def topic_faults(settings: Mapping[str, TopicSettings], needs: TopicNeeds) -> tu
     )
 
 
-def duration(ms: int) -> str:
+def duration(ms: float) -> str:
     """A length of time in words, two units at most.
 
     Example:
-        >>> duration(14_700_000), duration(604_800_000), duration(-1), duration(1500)
-        ('4 h 5 min', '7 days', 'for ever', '1.5 s')
+        >>> duration(14_700_000), duration(604_800_000), duration(1500)
+        ('4 h 5 min', '7 days', '1.5 s')
+        >>> duration(math.inf)
+        'ever'
     """
-    if ms < 0:
-        return "for ever"
+    if ms == math.inf:
+        return "ever"
     if ms < 60_000:
         return f"{ms / 1_000:g} s"
     parts = []
@@ -107,10 +110,16 @@ def duration(ms: int) -> str:
         (60_000, "min", "min"),
         (1_000, "s", "s"),
     ):
-        count, ms = divmod(ms, unit_ms)
+        count, ms = divmod(round(ms), unit_ms)
         if count:
             parts.append(f"{count} {one if count == 1 else many}")
     return " ".join(parts[:2])
+
+
+def retention_ms(settings: TopicSettings) -> float | None:
+    """How long records are kept, infinity for ever; None when the broker does not say it."""
+    kept_ms = _number(settings, "retention.ms")
+    return math.inf if kept_ms is not None and kept_ms < 0 else kept_ms
 
 
 def _faults(
@@ -151,36 +160,24 @@ def _faults(
 def _retention_faults(
     topic: Topic, settings: TopicSettings, others: Mapping[str, TopicSettings], needs: TopicNeeds
 ) -> Iterator[TopicFault]:
-    kept_ms = _number(settings, "retention.ms")
+    kept_ms = retention_ms(settings)
+    inputs_kept_ms = _longest_kept_ms(others)
     least_ms = needs.least_kept_ms
-    longest_kept_ms = _longest_kept_ms(others)
     if kept_ms is not None and 0 <= kept_ms < least_ms + OUTAGE_MS:
-        is_too_short = kept_ms < least_ms
-        longest = f"the longest call and its silence are {duration(least_ms)}"
-        harm = (
-            "a restart would miss the beginning of a call that still runs"
-            if is_too_short
-            else f"an outage of more than {duration(kept_ms - least_ms)} would lose calls"
-        )
         yield TopicFault(
             topic=topic.name,
-            severity=Severity.REFUSED if is_too_short else Severity.WARNING,
-            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but {longest}: {harm}",
+            severity=Severity.REFUSED if kept_ms < least_ms else Severity.WARNING,
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but the longest call and its silence are "
+            f"{duration(least_ms)}: {_harm_of_losing(topic, kept_ms - least_ms)}",
             setting=f"retention.ms={max(topic.retention_ms, least_ms + OUTAGE_MS)}",
         )
-    elif (
-        topic.name == SCORES_TOPIC
-        and kept_ms is not None
-        and kept_ms >= 0
-        and longest_kept_ms is not None
-        and (longest_kept_ms < 0 or kept_ms < longest_kept_ms)
-    ):
+    elif topic.name == SCORES_TOPIC and kept_ms is not None and inputs_kept_ms is not None and kept_ms < inputs_kept_ms:
         yield TopicFault(
             topic=topic.name,
             severity=Severity.WARNING,
-            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but inputs for {duration(longest_kept_ms)}: "
-            "whoever reads those inputs again finds no note that their calls were scored, and scores them twice",
-            setting=f"retention.ms={longest_kept_ms}",
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), but inputs for {duration(inputs_kept_ms)}: whoever "
+            "reads those inputs again finds no note that their calls were scored, and scores them twice",
+            setting=f"retention.ms={_UNLIMITED if inputs_kept_ms == math.inf else inputs_kept_ms}",
         )
     kept_bytes = _number(settings, "retention.bytes")
     if kept_bytes is not None and kept_bytes != _UNLIMITED:
@@ -192,11 +189,10 @@ def _retention_faults(
         )
 
 
-def _longest_kept_ms(settings: Mapping[str, TopicSettings]) -> int | None:
-    """The longest retention of the inputs, -1 for ever; None when it is not known."""
-    kept_ms = [_number(settings[name], "retention.ms") for name in INPUT_TOPICS if name in settings]
-    known = [each for each in kept_ms if each is not None]
-    return min(known) if known and min(known) < 0 else max(known, default=None)
+def _longest_kept_ms(settings: Mapping[str, TopicSettings]) -> float | None:
+    """The longest retention of the inputs; None when it is not known."""
+    kept_ms = [retention_ms(settings[name]) for name in INPUT_TOPICS if name in settings]
+    return max((each for each in kept_ms if each is not None), default=None)
 
 
 def _harm_of(topic: Topic) -> str:
@@ -205,6 +201,17 @@ def _harm_of(topic: Topic) -> str:
     if topic.name == SCORES_TOPIC:
         return "only the newest record of each call would stay, and recovery needs them all"
     return "only the newest record of each key would stay"
+
+
+def _harm_of_losing(topic: Topic, room_ms: float) -> str:
+    """What comes of records that are gone so long after the longest call, or even before its end."""
+    if topic.name == SCORES_TOPIC:
+        if room_ms < 0:
+            return "a restart would not find what was scored already, and score it twice"
+        return f"after an outage of more than {duration(room_ms)} calls would be scored twice"
+    if room_ms < 0:
+        return "a restart would miss the beginning of a call that still runs"
+    return f"an outage of more than {duration(room_ms)} would lose calls"
 
 
 def _number(settings: TopicSettings, name: str) -> int | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from consumers.engine.call_memory import CallMemory
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.elements import Kind, ToolUse
 from consumers.engine.history import EvaHistory
@@ -41,7 +42,7 @@ MAX_PRODUCERS = 16
 class Call:
     """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`."""
 
-    def __init__(self, first: Arrival, limits: Limits, code_version: str) -> None:
+    def __init__(self, first: Arrival, limits: Limits, code_version: str, memory: CallMemory | None = None) -> None:
         self.conversation_id = first.conversation_id
         self.history = EvaHistory()
         self._text_stream = self.history.text_stream
@@ -54,9 +55,9 @@ class Call:
         self.wakeup_ms: int | None = None
         self.last_broker_ms = first.broker_time_ms
         self._limits = limits
-        self._book = RecordBook(first.conversation_id, code_version)
+        self._book = RecordBook(first.conversation_id, code_version, memory)
         self._offsets = self._book.offsets
-        self.live = LiveSide(self.history, self._book, limits)
+        self.live = LiveSide(self.history, self._book, limits, memory)
         self._seen: dict[str, SeenEvents] = {}
         self._first_broker_ms = first.broker_time_ms
         self._close_at_ms: int | None = None
@@ -85,6 +86,8 @@ class Call:
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._is_repeat(arrival):
             return "repeated"
         self.events += 1
+        book = self._book
+        is_replayed = book.is_silent
         event_type = type(event)
         outcome = "unknown" if event_type is UnrecognizedEvent else "folded"
         timestamp = event.timestamp
@@ -93,7 +96,8 @@ class Call:
             live = self.live
             if event_type not in _STEERING and live.note_time(source, time_ms, broker_ms):
                 outcome = "late" if outcome == "folded" else outcome
-                out.append(Count("callgauge_late_events_total", (source.value,)))
+                if not is_replayed:
+                    out.append(Count("callgauge_late_events_total", (source.value,)))
             handler = _HANDLERS.get(event_type)
             if handler is not None:
                 handler(self, event, time_ms, out)
@@ -104,7 +108,12 @@ class Call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", out)
             if event_type in _KEPT:
                 self._kept_bytes += len(arrival.value)
-        if event.__pydantic_extra__ and outcome != "unknown":
+        if is_replayed:
+            outcome = "replayed"
+            if book.has_caught_up:
+                book.caused_at_ms = broker_ms
+                self.live.speak(out)
+        elif event.__pydantic_extra__ and outcome != "unknown":
             out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
         limits = self._limits
         if self.events >= limits.max_events_per_call:
@@ -156,6 +165,7 @@ class Call:
         """Final scores and, last, the `closed` fact, as one effect."""
         self.is_closed = True
         self._book.caused_at_ms = now_ms
+        self.live.speak(out)
         self.live.announce(out)
         last_ms = self.history.last_time_ms()
         records = self.live.final_records(last_ms)

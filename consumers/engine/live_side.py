@@ -4,6 +4,7 @@ A call is heard through the simulated caller's audio events where it has them, w
 the bot says of who speaks. The first audio event switches from the one to the other, as a revision.
 """
 
+from consumers.engine.call_memory import CallMemory
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.elements import ToolUse, key_time_ms
 from consumers.engine.history import EvaHistory
@@ -25,7 +26,7 @@ _NOBODY = SpeakingTurn()
 class LiveSide:
     """Follows `history` and the moments it is told; `needs_wakeup` is set when silence can now do something sooner."""
 
-    def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits) -> None:
+    def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits, memory: CallMemory | None = None) -> None:
         self.needs_wakeup = True
         self.turns = LiveTurns(book)
         self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
@@ -39,6 +40,7 @@ class LiveSide:
         self._found: list[DeadAir] = []
         self._broker_ms = 0
         self._logged_ms = 0
+        self._memory = memory
         history.listener = self
 
     @property
@@ -136,7 +138,7 @@ class LiveSide:
             views = self._views(machine.touched)
             records = self.turns.update(machine.touched, views, machine.last_tool, machine.turn, time_ms)
             machine.touched.clear()
-            if records:
+            if records or self._book.is_silent:
                 self._publish(records, out)
                 self._plan_settling()
         settle_at_ms = self._settle_at_ms
@@ -149,6 +151,17 @@ class LiveSide:
         if self._found:
             self._book.caused_at_ms = broker_ms
             self._declare_dead_air(out)
+
+    def speak(self, out: list[Effect]) -> None:
+        """The replay has come as far as what was published: publish the difference, and from now on every change."""
+        memory, self._memory = self._memory, None
+        if memory is None:
+            return
+        self.announce(out)
+        records, gone = self._book.speak()
+        self._publish(records, out)
+        self._publish(self.turns.take_back(gone, self._logged_ms), out)
+        self.silence.recall(memory.dead_airs, memory.silent_since_ms)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time is `now_ms`."""
@@ -221,6 +234,8 @@ class LiveSide:
 
     def _declare_dead_air(self, out: list[Effect]) -> None:
         found, self._found = self._found, []
+        if self._book.is_silent:
+            return  # what was known by waiting is a fact: the one in the log counts, not this
         for dead_air in found:
             subject = ("dead_air", dead_air.turn, dead_air.number)
             record = self._book.record(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from consumers.engine.call_memory import Subject
 from consumers.engine.record_book import RecordBook
 from consumers.engine.tool_uses import PairedUse, ToolEntry, ToolUses, UseKey
 from consumers.engine.turn_view import TurnView, unmeasured_reason, voice_to_voice_ms
@@ -21,6 +22,17 @@ from schemas.scores import (
 
 LATENCY = "voice_to_voice_latency_ms"
 _STATUS_INPUTS = {status: (status,) for status in TurnStatus}  # one tuple for all turns of all calls
+_UNHEARD = TurnView(
+    has_user=False,
+    has_assistant=False,
+    is_user_speaking=False,
+    user_end_s=None,
+    assistant_start_s=None,
+    anchor=None,
+    source=None,
+    user_interrupted=False,
+    assistant_interrupted=False,
+)
 
 
 class LiveTurns:
@@ -130,6 +142,11 @@ class LiveTurns:
         records += [self._tool_record((use.turn, use.index), use, time_ms, is_over=True) for use in self._tools]
         return [record for record in records if record is not None]
 
+    def take_back(self, subjects: Iterable[Subject], time_ms: int) -> list[AnyScoreRecord]:
+        """Withdraw what an earlier evaluator of the call said and this one does not know."""
+        records = [self._taken_back(subject, time_ms) for subject in subjects]
+        return [record for record in records if record is not None]
+
     def _status(self, turn: int) -> TurnStatus:
         if turn in self._settled:
             return TurnStatus.SETTLED
@@ -205,23 +222,34 @@ class LiveTurns:
 
     def _withdrawn(self, turn: int, time_ms: int) -> list[AnyScoreRecord | None]:
         """The turn does not exist any more: everything said of it is taken back."""
-        book = self._book
-        records: list[AnyScoreRecord | None] = [
-            book.record(
-                TurnFact, ("turn", turn, 0), TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms, has_value=False,
-                is_withdrawn=True,
-            )
-        ]  # fmt: skip
-        if (LATENCY, turn, 0) in book.published:
-            nothing = TurnView(False, False, False, None, None, None, None, False, False)  # noqa: FBT003  # a NamedTuple of nothing
-            withdrawn = Unscored(reason=UnscoredReason.WITHDRAWN)
-            records.append(self._latency_record(turn, nothing, withdrawn, TurnStatus.OPEN, time_ms))
-        records += [
-            self._interruption(name, turn, time_ms, is_withdrawn=True)
-            for name in ("interruption_by_user", "interruption_by_assistant")
-            if (name, turn, 0) in book.published
+        published = self._book.published
+        subjects = [(name, turn, 0) for name in (LATENCY, "interruption_by_user", "interruption_by_assistant")]
+        return [
+            self._turn_taken_back(turn, time_ms),
+            *(self._taken_back(subject, time_ms) for subject in subjects if subject in published),
         ]
-        return records
+
+    def _turn_taken_back(self, turn: int, time_ms: int) -> TurnFact | None:
+        return self._book.record(
+            TurnFact, ("turn", turn, 0), TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms, has_value=False,
+            is_withdrawn=True,
+        )  # fmt: skip
+
+    def _taken_back(self, subject: Subject, time_ms: int) -> AnyScoreRecord | None:
+        name, turn, index = subject
+        if turn is None:
+            return None
+        match name:
+            case "turn":
+                return self._turn_taken_back(turn, time_ms)
+            case "interruption_by_user" | "interruption_by_assistant":
+                return self._interruption(name, turn, time_ms, is_withdrawn=True)
+            case "tool_call":
+                return self._tool_record((turn, index), None, time_ms)
+            case "voice_to_voice_latency_ms":
+                withdrawn = Unscored(reason=UnscoredReason.WITHDRAWN)
+                return self._latency_record(turn, _UNHEARD, withdrawn, TurnStatus.OPEN, time_ms)
+        return None
 
     def _tool_record(
         self, key: UseKey, use: PairedUse | None, time_ms: int | None, *, is_over: bool = False

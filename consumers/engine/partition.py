@@ -6,17 +6,19 @@ Pure: it reads no clock, performs no I/O and draws no random numbers. Equal inpu
 import heapq
 import pickle
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from consumers.engine.call import Call
+from consumers.engine.call_memory import CallMemory, sources
 from consumers.engine.effects import Count, Effect
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from schemas.codec import InputSource
 from schemas.metric_context import MetricContext
-from schemas.scores import CloseReason
+from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
+_HERE: Mapping[InputSource, int] = {}  # a call that closed here: what comes again of it is recognised by its offset
 
 
 class SnapshotError(ValueError):
@@ -28,13 +30,17 @@ class PartitionEvaluator:
 
     `receive` folds a record, `advance` lets broker time pass, `next_wakeup` says when to call it, `snapshot` and `restore`
     carry the state over. A call lives from its first record to its `closed` fact; what comes later is only counted.
+
+    An evaluator that takes a partition over is first told what its predecessor published (`recall`), then replays the
+    inputs: closed calls stay closed, and open ones are silent until they are where they were.
     """
 
     def __init__(self, limits: Limits, code_version: str) -> None:
         self._limits = limits
         self._code_version = code_version
         self._calls: dict[str, Call] = {}
-        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._closed: OrderedDict[str, Mapping[InputSource, int]] = OrderedDict()
+        self._memories: dict[str, CallMemory] = {}
         self._wakeups: list[tuple[int, str]] = []
         self._last_offsets: dict[InputSource, int] = {}
         self._folded = dict.fromkeys(InputSource, 0)
@@ -51,6 +57,18 @@ class PartitionEvaluator:
         """Elements folded again because something came late, ever."""
         return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
 
+    def recall(self, record: AnyScoreRecord) -> None:
+        """A record that an earlier evaluator of this partition published; all of them in order, before anything is received."""
+        conversation_id = record.conversation_id
+        if isinstance(record, ClosedFact):
+            self._memories.pop(conversation_id, None)
+            self._remember_closed(conversation_id, sources(record.through))
+        elif conversation_id not in self._closed:
+            memory = self._memories.get(conversation_id)
+            if memory is None:
+                memory = self._memories[conversation_id] = CallMemory()
+            memory.take(record)
+
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
         """Fold one record into its call, opening the call if it is the first."""
         source = arrival.source
@@ -62,12 +80,15 @@ class PartitionEvaluator:
         call = self._calls.get(conversation_id)
         out: list[Effect] = []
         if call is None:
-            if conversation_id in self._closed:
-                self._outcomes[source, "after_close"] += 1
+            through = self._closed.get(conversation_id)
+            if through is not None:
+                is_replayed = arrival.offset <= through.get(source, -1)
+                self._outcomes[source, "replayed" if is_replayed else "after_close"] += 1
                 return ()
             if len(self._calls) >= self._limits.max_open_calls:
                 self._close_quietest(arrival.broker_time_ms, out)
-            call = self._calls[conversation_id] = Call(arrival, self._limits, self._code_version)
+            memory = self._memories.pop(conversation_id, None)
+            call = self._calls[conversation_id] = Call(arrival, self._limits, self._code_version, memory)
         outcome = call.receive(arrival, out)
         if outcome == "folded":
             self._folded[source] += 1
@@ -163,6 +184,9 @@ class PartitionEvaluator:
         del self._calls[call.conversation_id]
         self._replayed_by_closed += call.replayed_elements
         call.release()
-        self._closed[call.conversation_id] = None
+        self._remember_closed(call.conversation_id, _HERE)
+
+    def _remember_closed(self, conversation_id: str, through: Mapping[InputSource, int]) -> None:
+        self._closed[conversation_id] = through
         if len(self._closed) > self._limits.max_closed_calls_remembered:
             self._closed.popitem(last=False)

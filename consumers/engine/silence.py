@@ -61,6 +61,11 @@ class SilenceWatch:
             self._running_tools = 0  # a tool of an earlier turn that never answered explains nothing here
         self._due_at_ms = broker_ms + self._threshold_ms - noticed_after_ms + self._allowance_ms
 
+    def recall(self, count: int, since_ms: int | None) -> None:
+        """So many silences were declared before, the last of them since `since_ms`: that is not decided again."""
+        self.count = count
+        self._counted_since_ms = since_ms
+
     def line_went_down(self) -> None:
         """The call is over: nobody waits for an answer any more."""
         self._is_line_down = True

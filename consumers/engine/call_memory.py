@@ -1,0 +1,68 @@
+"""What `scores` holds of a call that was still open when its evaluator ended: what its successor must not say again."""
+
+from typing import NamedTuple
+
+from schemas.codec import InputSource
+from schemas.scores import AnyScoreRecord, DeadAirFact, TurnStatus, Unscored, UnscoredReason, VoiceToVoiceLatency
+from schemas.topics import SOURCE_BY_TOPIC
+
+Subject = tuple[str, int | None, int]
+"""Name, turn and index: what a record is about. A higher revision of a subject replaces a lower one."""
+
+
+class Recalled(NamedTuple):
+    """The newest record of a subject that was written."""
+
+    revision: int
+    input_hash: str
+    had_value: bool
+    status: TurnStatus
+    is_withdrawn: bool
+
+
+class CallMemory:
+    """The records of one call, in the order in which they were written.
+
+    Attributes:
+        published: Newest record of each subject.
+        offsets: How far each input was folded when the last of them was made.
+        dead_airs: Silences declared so far; they were known by waiting, so a replay takes them as they are.
+        silent_since_ms: Since when the last of them lasted.
+    """
+
+    __slots__ = ("dead_airs", "offsets", "published", "silent_since_ms")
+
+    def __init__(self) -> None:
+        self.published: dict[Subject, Recalled] = {}
+        self.offsets: dict[InputSource, int] = {}
+        self.dead_airs = 0
+        self.silent_since_ms: int | None = None
+
+    def take(self, record: AnyScoreRecord) -> None:
+        """One more record of the call."""
+        subject = (record.name, record.turn, record.index)
+        last = self.published.get(subject)
+        self.published[subject] = Recalled(
+            record.revision,
+            record.input_hash,
+            record.is_first or (last is not None and last.had_value),
+            record.status,
+            _is_withdrawn(record),
+        )
+        for source, offset in sources(record.offsets).items():
+            if offset > self.offsets.get(source, -1):
+                self.offsets[source] = offset
+        if isinstance(record, DeadAirFact):
+            self.dead_airs = max(self.dead_airs, record.index)
+            self.silent_since_ms = record.silent_since_ms
+
+
+def sources(offsets: dict[str, int]) -> dict[InputSource, int]:
+    """Offsets by input instead of by topic; a topic that is no input of ours is left out."""
+    return {SOURCE_BY_TOPIC[topic]: offset for topic, offset in offsets.items() if topic in SOURCE_BY_TOPIC}
+
+
+def _is_withdrawn(record: AnyScoreRecord) -> bool:
+    if isinstance(record, VoiceToVoiceLatency):
+        return isinstance(record.result, Unscored) and record.result.reason is UnscoredReason.WITHDRAWN
+    return bool(getattr(record, "is_withdrawn", False))
