@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 -
 	$(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lock bench conformance kafka clean
+.PHONY: help setup demo test check lock bench conformance chaos kafka clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ bench: setup ## how fast it is, beside a bare baseline
 
 conformance: setup ## the same results as the reference, field by field
 	@$(BIN)/python -m pytest tests/conformance
+
+chaos: setup ## kill, freeze and restart everything under load, then check every score (DURATION=600 SEED=1)
+	@$(BIN)/python -m tests.chaos $(if $(DURATION),--seconds $(DURATION)) $(if $(SEED),--seed $(SEED))
 
 kafka: setup ## a real Kafka broker until Ctrl-C (PORT=9092 chooses the port)
 	@$(BIN)/python -m tests.kafka_broker $(PORT)

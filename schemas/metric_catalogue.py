@@ -13,7 +13,7 @@ from typing import Final, Literal
 MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator"]
 Unit = Literal[
-    "calls", "dead airs", "elements", "events", "fields", "hits", "info", "interruptions", "messages", "records",
+    "calls", "dead airs", "elements", "events", "fields", "hits", "info", "interruptions", "messages", "partitions", "records",
     "revisions", "seconds", "tool calls", "turns", "unix seconds", "values",
 ]  # fmt: skip
 LabelName = Literal[
@@ -109,7 +109,7 @@ _QUARANTINE_REASON = Label(
 )  # fmt: skip
 _KIND = Label("kind", "the kind of score record", ("score", "fact", "closed"))
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
-_LIMIT = Label("limit", "the limit", ("duration", "events", "turns", "kept_bytes", "replays", "open_calls"))
+_LIMIT = Label("limit", "the limit", ("duration", "events", "turns", "kept_bytes", "replays", "held", "open_calls"))
 _CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
 
 _WHO = (_AGENT, _TENANT, _ENVIRONMENT)
@@ -275,7 +275,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_limits_hit_total", "counter", "hits",
-        "Times a call reached a limit and was closed by it.",
+        "Times a call reached a limit and was closed by it; `held` closes nothing: an input lagged too far to wait for it.",
         "evaluator", (_LIMIT,),
     ),
     Metric(
@@ -293,6 +293,26 @@ METRICS: Final[tuple[Metric, ...]] = (
         "At most how old the oldest record of the partition not processed yet is, by the broker's timestamps; 0 if there "
         "is none, and the time since the broker last answered while it does not.",
         "evaluator", _LAG,
+    ),
+    Metric(
+        "callgauge_watermark_lag_messages", "gauge", "messages",
+        "Records between the first record of the oldest open call and the last one folded: what a successor reads again.",
+        "evaluator", _LAG,
+    ),
+    Metric(
+        "callgauge_input_records_lost_total", "counter", "records",
+        "Input records that retention took before they were read; calls they belong to are incomplete.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_scores_unwritten", "gauge", "records",
+        "Score records decided and not written yet; reading pauses when there are too many.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_partitions_fenced_total", "counter", "partitions",
+        "Partitions that turned out to be another process's while this one still wrote; nothing it wrote then counts.",
+        "evaluator",
     ),
     Metric(
         "callgauge_source_last_event_timestamp_seconds", "gauge", "unix seconds",

@@ -43,7 +43,8 @@ TOPICS = (
     Topic(name="judge.verdicts", direction="input", key=_CONVERSATION, value="control-event", partitions=_SAME,
           cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the judges' answers"),
     Topic(name="scores", direction="output", key=_CONVERSATION, value="score", partitions=_SAME,
-          cleanup_policy="delete", retention_ms=14 * DAY_MS, what="scores and facts of calls; also the ledger"),
+          cleanup_policy="delete", retention_ms=14 * DAY_MS,
+          what="scores and facts of calls; no value: a new owner"),
     Topic(name="quarantine", direction="output", key="the refused record's key", value="quarantine", partitions="any",
           cleanup_policy="delete", retention_ms=14 * DAY_MS, what="records that can never be processed, with the reason"),
     Topic(name="transcripts", direction="output", key=_CONVERSATION, value="transcript", partitions="any",
@@ -64,6 +65,8 @@ SOURCE_BY_TOPIC = {topic: source for source, topic in TOPIC_BY_SOURCE.items()}
 INPUT_TOPICS = tuple(topic.name for topic in TOPICS if topic.direction == "input")
 SCORES_TOPIC = "scores"
 QUARANTINE_TOPIC = "quarantine"
+OWNER_MARK_KEY = b"callgauge-owner"
+"""Key of a record of `scores` without a value, written when a partition gets an owner; it belongs to no conversation."""
 
 _SCHEMAS: dict[str, TypeAdapter[Any]] = {
     "pipecat-event": TypeAdapter(PipecatEvent),

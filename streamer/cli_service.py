@@ -1,8 +1,11 @@
 """The commands that run roles: `run` and `demo`."""
 
 import asyncio
+import os
+import threading
 from typing import Annotated, Final
 
+import structlog
 import typer
 from rich.console import Console
 
@@ -18,15 +21,17 @@ from streamer.cli_options import (
     with_example,
 )
 from streamer.demo import Demo
-from streamer.service import ROLE_NAMES, RoleName, Service
+from streamer.service import ROLE_NAMES, STOP_SECONDS, RoleName, Service
 from streamer.settings import Settings
 from streamer.signals import stop_on_signals
 
 RUN_HELP: Final = with_example(
     "Run the roles in one process until Ctrl-C or SIGTERM: the evaluator rebuilds calls from their events and writes "
-    "scores, the exporter turns scores into metrics. Both are on /metrics; /healthz says whether they are well.\n\nEvery "
-    "setting is an environment variable too, CALLGAUGE_ and its name, or a line of a TOML file. The command line wins over "
-    "the environment, and that over the file.",
+    "scores, the exporter turns scores into metrics. Both are on /metrics. /readyz says whether every role does its work, "
+    "/healthz whether a restart is needed; a broker that is down needs none.\n\nThe first signal lets the roles finish, "
+    f"which may take {STOP_SECONDS:.0f} s; a second one ends the process at once.\n\nEvery setting is an environment "
+    "variable too, CALLGAUGE_ and its name, or a line of a TOML file. The command line wins over the environment, and that "
+    "over the file.",
     "callgauge run --bootstrap kafka:9092",
     "CALLGAUGE_LIMITS__IDLE_MS=120000 callgauge run --roles evaluator",
     "callgauge run --config callgauge.toml",
@@ -39,6 +44,10 @@ DEMO_HELP: Final = with_example(
 )
 
 DEMO_SEED: Final = 9
+STOP_OVERDUE: Final = 1
+"""Exit code of `run` when ending took too long."""
+
+log = structlog.get_logger()
 
 
 def _roles(text: str) -> tuple[RoleName, ...]:
@@ -66,17 +75,38 @@ def run(
 
 
 async def _run(settings: Settings, roles: tuple[RoleName, ...]) -> None:
-    async def announce(service: Service) -> None:
-        await service.ready.wait()
-        say(f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: {service.metrics_url}")
-
     with stop_on_signals() as stop:
         service = Service(settings, settings.kafka, roles)
-        announcing = asyncio.create_task(announce(service))
+        beside = [asyncio.create_task(_announce(service, settings, roles)), asyncio.create_task(_end_in_time(service))]
         try:
-            await first_of(stop.wait(), service.run())
+            await service.run(stop)
         finally:
-            announcing.cancel()
+            for task in beside:
+                task.cancel()
+
+
+async def _announce(service: Service, settings: Settings, roles: tuple[RoleName, ...]) -> None:
+    await service.ready.wait()
+    if settings.log_format == "json":  # a sentence among them would be no log line
+        log.info("service_ready", roles=roles, bootstrap=settings.bootstrap, metrics_url=service.metrics_url)
+    else:
+        say(f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: {service.metrics_url}")
+
+
+async def _end_in_time(service: Service) -> None:
+    """Sets the deadline once stopping begins. A thread keeps it: a task that hangs could keep the loop from it."""
+    await service.stopping.wait()
+    deadline = threading.Timer(STOP_SECONDS, _end_overdue, [service])
+    deadline.daemon = True  # it holds nothing up, and goes on while the loop is taken down
+    deadline.start()
+
+
+def _end_overdue(service: Service) -> None:
+    log.error(
+        "stop_overdue", unfinished=service.unfinished(), seconds=STOP_SECONDS,
+        detail="ended nevertheless; what was not committed is read again by whoever takes over",
+    )  # fmt: skip
+    os._exit(STOP_OVERDUE)
 
 
 def demo(

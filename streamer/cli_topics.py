@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from consumers.evaluator.preflight import needs_of
+from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.topic_settings import topic_settings
+from schemas.topic_rules import Severity, TopicFault, topic_faults
 from schemas.topics import DAY_MS, SCHEMA_NAMES, TOPICS, Topic, json_schema
 from streamer.cli_options import BootstrapOption, ConfigOption, PrefixOption, say, settings_from, with_example
 from streamer.topic_admin import TopicState, create_topics, topic_states
@@ -26,8 +31,9 @@ CREATE_HELP: Final = with_example(
     "callgauge topics create --partitions 24 --replication-factor 3",
 )
 CHECK_HELP: Final = with_example(
-    "Compare the topics on the broker with the table; exit code 1 when one is missing or has a wrong number of "
-    "partitions.",
+    "Compare the topics on the broker with the table: whether they are there, their partitions, how long they keep "
+    "records against the longest call (max_call_duration_ms and idle_ms of the settings), cleanup, timestamps and "
+    "sizes.\n\nExit code 1 when one is not as it must be; a warning alone is none. `callgauge doctor` looks at more.",
     "callgauge topics check --bootstrap kafka:9092",
 )
 SCHEMA_HELP: Final = with_example(
@@ -76,18 +82,27 @@ def create(
     made = asyncio.run(create_topics(settings.kafka, partitions=partitions, replication_factor=replication_factor))
     for name, is_new in made.items():
         typer.echo(f"{name}: {'made' if is_new else 'was there'}")
-    _report(asyncio.run(topic_states(settings.kafka)))
+    _report(asyncio.run(topic_states(settings.kafka)), (), settings.kafka)
 
 
 @topics_app.command(help=CHECK_HELP)
 def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, config: ConfigOption = None) -> None:
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    states = asyncio.run(topic_states(settings.kafka))
+    kafka = settings.kafka
+    states = asyncio.run(topic_states(kafka))
+    existing = [state.topic.name for state in states if state.partitions is not None]
+    known = asyncio.run(topic_settings(kafka, existing)) if existing else {}
+    faults = topic_faults(known, needs_of(settings.limits))
     table = _table("topic", "partitions", "state")
     for state in states:
-        table.add_row(state.name, "-" if state.partitions is None else str(state.partitions), state.problem or "ok")
+        told = [state.problem] if state.problem else []
+        told += [_told(fault) for fault in faults if fault.topic == state.topic.name]
+        partitions = "-" if state.partitions is None else str(state.partitions)
+        table.add_row(state.name, partitions, "\n".join(told) or "ok")
     _console().print(table)
-    _report(states)
+    if hidden := [kafka.topic(name) for name in existing if name not in known]:
+        say(f"Retention and cleanup not checked: this user may not DescribeConfigs on {', '.join(hidden)}.")
+    _report(states, [fault for fault in faults if fault.severity is not Severity.WARNING], kafka)
 
 
 def schema(
@@ -101,12 +116,18 @@ def schema(
         raise typer.BadParameter(f"{name!r} is no record type; there are {', '.join(SCHEMA_NAMES)}.")
 
 
-def _report(states: tuple[TopicState, ...]) -> None:
+def _report(states: tuple[TopicState, ...], faults: Sequence[TopicFault], kafka: KafkaSettings) -> None:
     """Ends with exit code 1 when a topic is not as it must be."""
-    faults = [f"{state.name} {state.problem}" for state in states if state.problem]
-    if faults:
-        say(f"Not as it must be: {'; '.join(faults)}.")
+    told = [f"{state.name} {state.problem}" for state in states if state.problem]
+    told += [f"{kafka.topic(fault.topic)} needs {fault.setting}" for fault in faults]
+    if told:
+        say(f"Not as it must be: {'; '.join(told)}.")
         raise typer.Exit(1)
+
+
+def _told(fault: TopicFault) -> str:
+    start = "warning: " if fault.severity is Severity.WARNING else ""
+    return f"{start}{fault.seen}. Set {fault.setting}."
 
 
 def _kept(topic: Topic) -> str:

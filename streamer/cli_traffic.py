@@ -1,4 +1,4 @@
-"""The commands that put events on topics: `replay` and `simulate`."""
+"""The commands that put events on topics, `replay` and `simulate`; `replay --from-topics` evaluates what is there."""
 
 import asyncio
 import math
@@ -6,38 +6,48 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from consumers.runtime.kafka import partition_counts
+from consumers.runtime.access import require_access
 from consumers.runtime.stopping import first_of
-from schemas.codec import InputSource
-from schemas.topics import TOPIC_BY_SOURCE
+from streamer.backtest import DEFAULT_INTO
+from streamer.backtest_command import run_backtest
 from streamer.cli import STOPPED_BY_SIGNAL
 from streamer.cli_options import (
     BootstrapOption,
     ConfigOption,
-    PathsArgument,
     PrefixOption,
     error_console,
     say,
     settings_from,
     with_example,
 )
-from streamer.playback import SOURCES, PlayedCall
+from streamer.playback import PlayedCall
 from streamer.publisher import MAX_OPEN_CALLS, EventPublisher, PlayProgress, play
 from streamer.replay import ReplayPlan, amount_of, calls_to_play
+from streamer.rights import TRAFFIC_NEEDS
 from streamer.settings import Settings
 from streamer.signals import over_after, stop_on_signals
 from streamer.simulator import simulated_traffic
 
 REPLAY_HELP: Final = with_example(
-    "Play recorded calls onto the topics as if they happened now.\n\nEvery call gets a conversation id of its own and "
-    "is moved to the present by whole seconds, so it can be played again and again. Calls run side by side.",
+    "Play recorded calls onto the topics as if they happened now; or, with --from-topics, evaluate past traffic again.\n\n"
+    "Recorded: every call gets a conversation id of its own and is moved to the present by whole seconds, so it can be "
+    "played again and again. Calls run side by side.\n\n"
+    "Past traffic: calls that closed between --since and --until are read from the input topics again, evaluated with "
+    "this version and these settings, written to the topic --into and compared with what `scores` says of them. The "
+    "running system is not touched: no group, and nothing in scores. What was known by waiting, dead air and when a call "
+    "was over, is taken from the log; --without-facts decides that anew, for calls that began in that time. Give this "
+    "command the settings to try, for example in the environment. Differences are a result: exit code 0. The inputs must "
+    "still have the calls, and what was written more than a day after a call's end is not compared.",
     "callgauge replay records/1.1.2 --speed 20",
     "callgauge replay calls.jsonl.gz --speed max --agent booking-bot",
+    "callgauge replay --from-topics --since 2h",
+    "CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02 --without-facts",
 )
 SIMULATE_HELP: Final = with_example(
     "Put simulated calls onto the topics in real time, the awkward ones included: barge-ins, empty sessions, late, "
@@ -45,6 +55,22 @@ SIMULATE_HELP: Final = with_example(
     "callgauge simulate --calls 20 --seconds 60 --seed 7",
 )
 
+PAST_PANEL: Final = "Past traffic"
+_OF_RECORDINGS: Final = {
+    "paths": "PATH",
+    "speed": "--speed",
+    "keep_ids": "--keep-ids",
+    "keep_times": "--keep-times",
+    "agent": "--agent",
+    "concurrent": "--calls",
+}
+_OF_PAST_TRAFFIC: Final = {
+    "since": "--since",
+    "until": "--until",
+    "into": "--into",
+    "without_facts": "--without-facts",
+    "as_json": "--json",
+}
 _REFRESH_SECONDS: Final = 0.1
 
 
@@ -60,7 +86,11 @@ def _speed(text: str) -> float:
 
 
 def replay(
-    paths: PathsArgument,
+    context: typer.Context,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="PATH...", help="EVA record directories, and wire-level .jsonl or .jsonl.gz files."),
+    ] = None,
     *,
     speed: Annotated[
         float, typer.Option("--speed", metavar="N|max", parser=_speed, help="How many times faster than they happened.")
@@ -78,11 +108,44 @@ def replay(
     concurrent: Annotated[
         int, typer.Option("--calls", metavar="N", min=1, max=MAX_OPEN_CALLS, help="Calls at the same time, at most.")
     ] = 200,
+    from_topics: Annotated[
+        bool,
+        typer.Option("--from-topics", help="Evaluate past traffic again and compare.", rich_help_panel=PAST_PANEL),
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="From then on: 90s, 30m, 2h or 7d ago, or a UTC time, 2026-08-01T14:30.",
+            rich_help_panel=PAST_PANEL,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Before then; as --since, now unless given.", rich_help_panel=PAST_PANEL),
+    ] = None,
+    into: Annotated[
+        str,
+        typer.Option(metavar="TOPIC", help="Where the new records go; it must exist.", rich_help_panel=PAST_PANEL),
+    ] = DEFAULT_INTO,
+    without_facts: Annotated[
+        bool,
+        typer.Option("--without-facts", help="Decide dead air and the ends of calls anew.", rich_help_panel=PAST_PANEL),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the differences as one JSON object.", rich_help_panel=PAST_PANEL)
+    ] = False,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
+    _require_one_kind(context, from_topics=from_topics)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    if from_topics:
+        run_backtest(settings, since=since, until=until, into=into, obeys_facts=not without_facts, as_json=as_json)
+        return
+    if not paths:
+        raise typer.BadParameter("Missing argument 'PATH...': what to play; or --from-topics to evaluate past traffic.")
     plan = ReplayPlan(
         paths=tuple(paths),
         speed=None if speed == math.inf else speed,
@@ -109,6 +172,16 @@ def replay(
         say(f"Stopped: {progress.events_published} of {amount.events} events were sent.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
     say(f"Played {progress.calls_finished} calls, {progress.events_published} events, to {settings.bootstrap}.")
+
+
+def _require_one_kind(context: typer.Context, *, from_topics: bool) -> None:
+    """Refuses options that say nothing in this kind of replay."""
+    strangers = _OF_RECORDINGS if from_topics else _OF_PAST_TRAFFIC
+    sources = {name: context.get_parameter_source(name) for name in strangers}
+    given = [strangers[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        kind = "cannot be combined with" if from_topics else "is of use only with"
+        raise typer.BadParameter(f"{given[0]} {kind} --from-topics.")
 
 
 def simulate(
@@ -168,9 +241,8 @@ async def _publish(
             show(progress)
 
     async def work() -> None:
-        await partition_counts(settings.kafka, [TOPIC_BY_SOURCE[InputSource(source)] for source in SOURCES])
-        publisher = EventPublisher(settings.bootstrap, ce_source=ce_source, topic_prefix=settings.topic_prefix)
-        async with publisher:
+        await require_access(settings.kafka, TRAFFIC_NEEDS)
+        async with EventPublisher(settings.kafka, ce_source=ce_source) as publisher:
             playing = play(calls(), publisher, speed=speed, on_progress=on_progress, max_open_calls=max_open_calls)
             await first_of(over_after(seconds), playing)  # closing the publisher has a deadline of its own
 

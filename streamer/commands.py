@@ -7,9 +7,15 @@ from typing import Annotated, Final
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
+from consumers.evaluator.assignment import NotCoPartitionedError
+from consumers.evaluator.ledger import LedgerError
+from consumers.evaluator.partition_writer import WriteError
+from consumers.evaluator.service import TakenOverError
 from consumers.runtime.http import AddressInUseError
 from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
+from streamer.cli_doctor import DOCTOR_HELP, doctor
 from streamer.cli_options import PathsArgument, error_console, say, with_example
+from streamer.cli_quarantine import quarantine_app
 from streamer.cli_service import DEMO_HELP, RUN_HELP, demo, run
 from streamer.cli_topics import SCHEMA_HELP, schema, topics_app
 from streamer.cli_traffic import REPLAY_HELP, SIMULATE_HELP, replay, simulate
@@ -34,10 +40,14 @@ FORESEEN: Final = (
     AddressInUseError,
     EmbeddedBrokerError,
     KafkaUnreachableError,
+    LedgerError,
+    NotCoPartitionedError,
     PublishError,
     RecordingError,
+    TakenOverError,
     TopicsError,
     TopicsUnfitError,
+    WriteError,
 )
 """Faults of the world that a person can mend: told in plain words, without a traceback."""
 
@@ -116,4 +126,6 @@ app.command(help=REPLAY_HELP)(replay)
 app.command(help=SIMULATE_HELP)(simulate)
 app.command(help=CONTEXT_HELP)(context)
 app.add_typer(topics_app, name="topics")
+app.add_typer(quarantine_app, name="quarantine")
 app.command(help=SCHEMA_HELP)(schema)
+app.command(help=DOCTOR_HELP)(doctor)

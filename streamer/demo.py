@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
@@ -64,7 +63,7 @@ class Demo:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
             service = Service(self._settings, kafka, ROLE_NAMES)
             try:
-                await first_of(service.run(), self._show(service, kafka, seconds))
+                await first_of(service.run(asyncio.Event()), self._show(service, kafka, seconds))
             finally:
                 began, ended = self._table.calls_started, self._table.calls_ended
                 self._console.print(
@@ -81,17 +80,13 @@ class Demo:
         calls = simulated_traffic(
             self._seed, concurrent_calls=self._concurrent_calls, start_ms=_now_ms(), environment="demo"
         )
-        async with EventPublisher(kafka.bootstrap_servers, ce_source="callgauge.demo") as publisher:
+        async with EventPublisher(kafka, ce_source="callgauge.demo") as publisher:
             await play(calls, publisher, speed=1.0, on_progress=self._on_progress)
 
     async def _read(self, kafka: KafkaSettings) -> None:
         """Reads `scores` from the beginning, without a group: looking on changes nothing."""
-        consumer = AIOKafkaConsumer(
-            SCORES_TOPIC,
-            bootstrap_servers=kafka.bootstrap_servers,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=FETCH_WAIT_MS,
-            **kafka.reader_options(),
+        consumer = kafka.consumer(
+            "demo", kafka.topic(SCORES_TOPIC), auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS
         )
         await consumer.start()
         try:

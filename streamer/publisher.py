@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, Self
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from consumers.runtime.kafka import KafkaSettings
 from schemas.codec import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.playback import CONTROL_EVENTS, SOURCES, PlayedCall, Source, WireEvent
@@ -53,26 +54,16 @@ class EventPublisher:
     record's own timestamp is left to the client: it says when the record was sent.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        ce_source: str,
-        topic_prefix: str = "",
-        client_options: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, kafka: KafkaSettings, *, ce_source: str) -> None:
         """Keeps the settings; nothing is connected before `start`.
 
         Args:
-            bootstrap_servers: `host:port`, several separated by commas.
+            kafka: Where the broker is, and what is put before each topic name.
             ce_source: Who produces, for example `callgauge.replay`.
-            topic_prefix: Put before each topic name as it is.
-            client_options: Further arguments of aiokafka's producer, for example for TLS and SASL.
         """
-        self._bootstrap_servers = bootstrap_servers
+        self._kafka = kafka
         self._ce_source = ce_source.encode()
-        self._topics = {source: topic_prefix + TOPIC_BY_SOURCE[InputSource(source)] for source in SOURCES}
-        self._client_options = dict(client_options or {})
+        self._topics = {source: kafka.topic(TOPIC_BY_SOURCE[InputSource(source)]) for source in SOURCES}
         self._producer: AIOKafkaProducer | None = None
         self._free_sends = asyncio.Semaphore(MAX_UNACKNOWLEDGED_SENDS)
         self._failure: BaseException | None = None
@@ -83,8 +74,7 @@ class EventPublisher:
         Raises:
             PublishError: No broker answers at the address.
         """
-        options = {"linger_ms": 5, **self._client_options}
-        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap_servers, enable_idempotence=True, **options)
+        producer = self._kafka.producer("streamer")
         try:
             await producer.start()
         except BaseException as error:
@@ -170,7 +160,7 @@ class EventPublisher:
     def _broken(self, error: BaseException) -> PublishError:
         seen = str(error) or type(error).__name__  # Kafka's errors name their class in their text
         return PublishError(
-            f"Events could not be sent to Kafka at {self._bootstrap_servers}:\n"
+            f"Events could not be sent to Kafka at {self._kafka.bootstrap_servers}:\n"
             f"  expected every record to be acknowledged; seen {seen}.\n"
             "  Sending stops here; events sent just before may be missing.\n"
             "  Check that the broker runs at this address and that the topics exist."

@@ -1,35 +1,53 @@
 """Roles in one process, with one page of metrics: what `callgauge run` starts and the demo shows."""
 
 import asyncio
+import time
 from collections.abc import Collection, Sequence
 from typing import Final, Literal, Protocol, get_args
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.exporter.service import Exporter
 from consumers.exporter.settings import ExporterSettings
+from consumers.runtime.access import require_access
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
+from consumers.runtime.stopping import finish_unless
+from streamer.rights import needs_of
 from streamer.settings import Settings
 from streamer.version import installed_version
 
 RoleName = Literal["evaluator", "exporter"]
 ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 
+STOP_SECONDS: Final = 10.0
+"""How long ending may take, from the signal or the failure to the end of the process. Each step of a role's has a shorter
+deadline of its own, some 5 s together; a supervisor should wait longer than this before it kills (Kubernetes: 30 s)."""
+
+log = structlog.get_logger()
+
 
 class RunsUntilStopped(Protocol):
-    """What a role is to the process that runs it."""
+    """What a role is to the process that runs it.
+
+    Attributes:
+        ready: Set when the role first does its work; cleared when it stops.
+    """
 
     ready: asyncio.Event
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works until `stop` is set; raises what it failed on."""
+        """Works until `stop` is set; then finishes, commits and returns. Raises what it failed on."""
 
     def problems(self) -> Sequence[str]:
-        """What is wrong now, a sentence each."""
+        """Why the role does not do its work now, a sentence each, for `/readyz`; waiting for the broker is a reason."""
+
+    def stalled(self) -> Sequence[str]:
+        """What only a restart mends, a sentence each, for `/healthz`; waiting for the broker never is."""
 
 
 class Service:
@@ -37,6 +55,7 @@ class Service:
 
     Attributes:
         ready: Set when every role is.
+        stopping: Set when the end begins, for whatever reason; from then on `/readyz` says no.
     """
 
     def __init__(self, settings: Settings, kafka: KafkaSettings, roles: Collection[RoleName]) -> None:
@@ -48,51 +67,96 @@ class Service:
             roles: Which roles to run.
         """
         self.ready = asyncio.Event()
+        self.stopping = asyncio.Event()
         instruments = Instruments(CollectorRegistry(), roles)
+        self._kafka = kafka
+        self._needs = needs_of(roles, settings)
         self._roles: dict[RoleName, RunsUntilStopped] = {}
         if "evaluator" in roles:
             evaluation = EvaluatorSettings(
-                group_id=settings.evaluator_group, limits=settings.limits, code_version=installed_version()
+                group_id=settings.evaluator_group,
+                group_instance_id=settings.evaluator_instance,
+                limits=settings.limits,
+                code_version=installed_version(),
             )
             self._roles["evaluator"] = Evaluator(kafka, evaluation, instruments)
         if "exporter" in roles:
             export = ExporterSettings(group_id=settings.exporter_group)
             self._roles["exporter"] = Exporter(kafka, export, instruments)
-        self._server = MetricsServer(settings.http, instruments, self._problems)
+        self._running: dict[RoleName, asyncio.Task[None]] = {}
+        self._server = MetricsServer(settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready)
 
     @property
     def metrics_url(self) -> str:
         """The address of `/metrics`; right once `ready` is set."""
         return self._server.url
 
-    async def run(self) -> None:
-        """Runs every role until cancelled or until one of them fails; then all end.
+    async def run(self, stop: asyncio.Event) -> None:
+        """Runs every role until `stop` is set, one of them fails, or this is cancelled; then all finish what they do.
 
         Raises:
             AddressInUseError: The HTTP address is taken; no role was started.
-            KafkaUnreachableError: No broker answers.
+            KafkaUnreachableError: No broker answers, or it does not let us do what the roles do; no role was started.
             TopicsUnfitError: Topics are missing or do not fit together.
-            Exception: What a role failed on.
+            Exception: What a role failed on; when several did, the first of them, and the others are in the log.
         """
         await self._server.start()
-        ending = asyncio.Event()
-        running = [asyncio.create_task(role.run(ending), name=name) for name, role in self._roles.items()]
-        announcing = asyncio.create_task(self._announce())
         try:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            await finish_unless(stop, require_access(self._kafka, self._needs))
+            if not stop.is_set():
+                await self._run_roles(stop)
         finally:
-            ending.set()
-            announcing.cancel()
-            results = await asyncio.gather(*running, announcing, return_exceptions=True)
+            self.stopping.set()
             await self._server.stop()
-        for failure in results:
-            if isinstance(failure, Exception):
-                raise failure
+
+    async def _run_roles(self, stop: asyncio.Event) -> None:
+        self._running = {name: asyncio.create_task(role.run(self.stopping)) for name, role in self._roles.items()}
+        announcing, told = asyncio.create_task(self._announce()), asyncio.create_task(stop.wait())
+        failed: list[RoleName] = []
+        try:
+            await asyncio.wait([*self._running.values(), told], return_when=asyncio.FIRST_COMPLETED)
+            failed += (name for name in self._running if self._has_failed(name))
+        finally:
+            began_seconds = time.monotonic()
+            self.stopping.set()
+            log.info("service_stopping", roles=list(self._roles), failed=failed)
+            announcing.cancel()
+            told.cancel()
+            await asyncio.gather(*self._running.values(), announcing, told, return_exceptions=True)
+            log.info("service_stopped", seconds=round(time.monotonic() - began_seconds, 3))
+        failed += (name for name in self._running if self._has_failed(name) and name not in failed)
+        for name in failed[1:]:
+            log.error("role_failed", role=name, error=repr(self._running[name].exception()))
+        for name in failed[:1]:
+            self._running[name].result()
+
+    def unfinished(self) -> list[str]:
+        """What has not ended yet, for whoever waits in vain; from any thread."""
+        return [name for name, task in self._running.items() if not task.done()] or ["process"]
 
     async def _announce(self) -> None:
         for role in self._roles.values():
             await role.ready.wait()
         self.ready.set()
 
-    def _problems(self) -> list[str]:
-        return [problem for role in self._roles.values() for problem in role.problems()]
+    def _has_failed(self, name: RoleName) -> bool:
+        task = self._running[name]
+        return task.done() and not task.cancelled() and task.exception() is not None
+
+    def _not_ready(self) -> list[str]:
+        if self.stopping.is_set():
+            return [f"{name}: stopping" for name in self._roles]
+        return [
+            problem
+            for name, role in self._roles.items()
+            for problem in (role.problems() or (() if role.ready.is_set() else (f"{name}: not ready yet",)))
+        ]
+
+    def _stalled(self) -> list[str]:
+        """What `/healthz` complains of. A role that stops is quiet, and how long that may take has a deadline."""
+        if self.stopping.is_set():
+            return [f"{name}: its work has ended with an error" for name in self._running if self._has_failed(name)]
+        tellers = [
+            getattr(role, "stalled", tuple) for role in self._roles.values()
+        ]  # not every role watches itself yet
+        return [sentence for tell in tellers for sentence in tell()]

@@ -7,11 +7,20 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -23,9 +32,11 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as UnreadableSettingError
 
 from consumers.engine.limits import Limits
-from consumers.runtime.http import HttpSettings
+from consumers.runtime.http import HttpSettings, HttpToken, fit_for_a_header
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.logs import LogFormat, LogLevel
+from consumers.runtime.secret_files import secret_in
+from consumers.runtime.security import MISTAKES_ERROR, SecuritySettings
 
 ENV_PREFIX: Final = "CALLGAUGE_"
 CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
@@ -70,6 +81,7 @@ class Settings(BaseSettings):
         env_nested_delimiter=_NESTING,
         extra="forbid",
         frozen=True,
+        hide_input_in_errors=True,  # secrets are among it
     )
 
     bootstrap: Annotated[str, AfterValidator(_bootstrap)] = Field(
@@ -88,6 +100,13 @@ class Settings(BaseSettings):
         max_length=200,
         description="consumer group of the evaluators that share the work",
     )
+    evaluator_instance: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        examples=["evaluator-0"],
+        description="name of this evaluator that outlives its restart, so that one causes no rebalance; each has its own",
+    )
     exporter_group: str = Field(
         "callgauge-exporter",
         min_length=1,
@@ -98,19 +117,49 @@ class Settings(BaseSettings):
         "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
     )
     http_port: int = Field(8080, ge=0, le=_MAX_PORT, description="port of /metrics, 0 to 65535; 0 takes a free one")
+    http_token_file: Path | None = Field(
+        None,
+        examples=["/run/secrets/http-token"],
+        description="file with the token that a reader of /metrics has to send",
+    )
+    http_token: HttpToken | None = Field(
+        None, examples=["..."], description="token that a reader of /metrics has to send; none means everybody may read"
+    )
     log_format: LogFormat = Field("console", description="log lines for people (console) or for machines (json)")
     log_level: LogLevel = Field("info", description="least level of our own log lines; libraries' start at warning")
     limits: LimitSettings = Field(LimitSettings(), description="bounds of the engine, each with its unit in its name")
+    security: SecuritySettings = Field(
+        SecuritySettings(),
+        description="how to get in at Kafka: TLS, and a login; secrets from the environment or files",
+    )
+
+    @field_validator("http_token_file")
+    @classmethod
+    def _token_file_fits(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            fit_for_a_header(secret_in(value))
+        return value
+
+    @field_validator("http_token")
+    @classmethod
+    def _token_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """Reads the file for good: what it says later changes nothing."""
+        path = info.data.get("http_token_file")
+        if path is None:
+            return value
+        if value is not None:
+            raise ValueError("http_token_file is set too; set one of them")
+        return secret_in(path)
 
     @property
     def kafka(self) -> KafkaSettings:
         """Where Kafka is."""
-        return KafkaSettings(bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix)
+        return KafkaSettings(bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix, security=self.security)
 
     @property
     def http(self) -> HttpSettings:
-        """Where /metrics is served."""
-        return HttpSettings(host=self.http_host, port=self.http_port)
+        """Where /metrics is served, and who may read it."""
+        return HttpSettings(host=self.http_host, port=self.http_port, token=self.http_token)
 
 
 def load_settings(
@@ -147,12 +196,11 @@ def load_settings(
     try:
         return Gathered(**given)
     except UnreadableSettingError as error:
-        raise SettingsError(
-            [f"{error}: expected JSON. Set its parts one by one, for example {_EXAMPLE_LIMIT}"]
-        ) from error
+        example = next((text for block, text in _EXAMPLE_OF_BLOCK.items() if f'"{block}"' in str(error)), "")
+        raise SettingsError([f"{error}: expected JSON. Set its parts one by one, for example {example}"]) from None
     except ValidationError as error:
         places = _Places(given, env, in_file, path)
-        raise SettingsError(_mistake(detail, places) for detail in error.errors(include_url=False)) from error
+        raise SettingsError(_mistakes(error.errors(include_url=False), places)) from None  # it holds what was given
 
 
 def near_misses(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -203,7 +251,10 @@ class _Places:
         return variable
 
 
-_EXAMPLE_LIMIT: Final = "CALLGAUGE_LIMITS__IDLE_MS=300000"
+_EXAMPLE_OF_BLOCK: Final = {
+    "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
+    "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
+}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -220,21 +271,35 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _mistake(detail: Mapping[str, Any], places: _Places) -> str:
-    names = tuple(str(part) for part in detail["loc"])
+def _mistakes(details: Iterable[Mapping[str, Any]], places: _Places) -> Iterator[str]:
+    for detail in details:
+        names = tuple(str(part) for part in detail["loc"])
+        if detail["type"] == MISTAKES_ERROR:  # several values that do not fit together, found by their owner
+            given = detail["input"] if isinstance(detail["input"], Mapping) else {}
+            for each in detail["ctx"]["mistakes"]:
+                value = given.get(each.field)
+                yield _mistake((*names, each.field), value, each.text, places, shows_example=value is None)
+        elif detail["type"] == "extra_forbidden":
+            known = (f"{'.'.join((*names[:-1], name))}" for name in _fields_beside(names))
+            close = difflib.get_close_matches(".".join(names), list(known), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_fields_beside(names))}."
+            yield f"{places.of(names)}: there is no such setting; {hint}"
+        else:
+            yield _mistake(names, detail["input"], _expected(detail), places)
+
+
+def _mistake(names: tuple[str, ...], value: object, text: str, places: _Places, *, shows_example: bool = True) -> str:
     where = places.of(names)
-    if detail["type"] == "extra_forbidden":
-        known = (f"{'.'.join((*names[:-1], name))}" for name in _fields_beside(names))
-        close = difflib.get_close_matches(".".join(names), list(known), n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_fields_beside(names))}."
-        return f"{where}: there is no such setting; {hint}"
-    field = _field(names)
+    field = _fields_beside(names).get(names[-1])
     if field is None:
-        return f"{where}: {detail['msg']}"
-    example = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
+        return f"{where}: {text}"
+    if (example := _EXAMPLE_OF_BLOCK.get(names[-1])) is None:
+        where += f" is {_seen(value, field)}"
+        default = field.get_default(call_default_factory=True)
+        example = f"{_variable(names)}={field.examples[0] if field.examples else default}"
     meaning = (field.description or "").rstrip(".")
-    shown = _EXAMPLE_LIMIT if names == ("limits",) else f"{_variable(names)}={example}"
-    return f"{where} is {_seen(detail['input'])}: {_expected(detail)} ({meaning}). For example {shown}"
+    told = f"{where}: {text} ({meaning})."
+    return f"{told} For example {example}" if shows_example and not _is_secret(field.annotation) else told
 
 
 def _expected(detail: Mapping[str, Any]) -> str:
@@ -244,24 +309,33 @@ def _expected(detail: Mapping[str, Any]) -> str:
             return "expected a whole number"
         case "string_pattern_mismatch":
             return "it has characters that are not allowed"
-        case "string_too_short":
+        case "string_too_short" | "too_short":
             return "it must not be empty"
+        case "model_type":
+            return "expected a group of settings, each set by its own name"
     return re.sub(r"^Input should be", "expected", message)
 
 
-def _seen(value: object) -> str:
+def _seen(value: object, field: FieldInfo) -> str:
+    if value is None:
+        return "not set"
+    if _is_secret(field.annotation):
+        return "set"
     shown = repr(value)
     return shown if len(shown) <= _MAX_SHOWN_CHARS else shown[: _MAX_SHOWN_CHARS - 3] + "..."
+
+
+def _is_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(_is_secret(part) for part in get_args(annotation))
 
 
 def _variable(names: tuple[str, ...]) -> str:
     return ENV_PREFIX + _NESTING.join(names).upper()
 
 
-def _fields_beside(names: tuple[str, ...]) -> list[str]:
-    return list(LimitSettings.model_fields if len(names) > 1 else Settings.model_fields)
+def _fields_beside(names: tuple[str, ...]) -> Mapping[str, FieldInfo]:
+    """The settings on the same level as the last of the names."""
+    return Settings.model_fields if len(names) == 1 else _BLOCKS[names[0]].model_fields
 
 
-def _field(names: tuple[str, ...]) -> FieldInfo | None:
-    fields = Settings.model_fields if len(names) == 1 else LimitSettings.model_fields
-    return fields.get(names[-1])
+_BLOCKS: Final[Mapping[str, type[BaseModel]]] = {"limits": LimitSettings, "security": SecuritySettings}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
-from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.first_contact import TopicsRequest
+from consumers.runtime.kafka import REQUEST_TIMEOUT_MS, KafkaSettings
 from schemas.topics import TOPICS, Topic
 
-REQUEST_TIMEOUT_MS: Final = 10_000
 VISIBLE_SECONDS: Final = 5.0
 _LOOK_AGAIN_SECONDS: Final = 0.1
 
@@ -84,12 +84,24 @@ async def topic_states(kafka: KafkaSettings) -> tuple[TopicState, ...]:
     Raises:
         KafkaUnreachableError: No broker answers.
     """
-    async with _admin(kafka) as admin:
-        return judged(await _partitions_by_name(admin), kafka)
+    async with kafka.first_contact("topics") as connection:
+        answer = await connection.send(TopicsRequest([kafka.topic(topic.name) for topic in TOPICS]))
+    seen = answer.to_object()["topics"]
+    hidden = {entry["topic"] for entry in seen if entry["error_code"] == TopicAuthorizationFailedError.errno}
+    counts = {entry["topic"]: len(entry["partitions"]) for entry in seen if not entry["error_code"]}
+    return judged(counts, kafka, hidden)
 
 
-def judged(partitions_by_name: Mapping[str, int], kafka: KafkaSettings) -> tuple[TopicState, ...]:
-    """What is wrong with each topic, given how many partitions the existing ones have."""
+def judged(
+    partitions_by_name: Mapping[str, int], kafka: KafkaSettings, hidden: Collection[str] = ()
+) -> tuple[TopicState, ...]:
+    """What is wrong with each topic.
+
+    Args:
+        partitions_by_name: How many partitions those have that exist.
+        kafka: What topics are called here.
+        hidden: Those that this user may not see, so that nobody knows whether they exist.
+    """
     first = kafka.topic(TOPICS[0].name)
     needed = partitions_by_name.get(first)
     states = []
@@ -98,7 +110,7 @@ def judged(partitions_by_name: Mapping[str, int], kafka: KafkaSettings) -> tuple
         partitions = partitions_by_name.get(name)
         problem = None
         if partitions is None:
-            problem = "does not exist"
+            problem = f"does not exist, or {kafka.security.who} may not see it" if name in hidden else "does not exist"
         elif topic.partitions == "same as the inputs" and needed is not None and partitions != needed:
             problem = f"has {partitions} partitions, not {needed} as {first}"
         states.append(TopicState(topic, name, partitions, problem))
@@ -124,11 +136,7 @@ async def _until_visible(admin: AIOKafkaAdminClient, names: Collection[str]) -> 
 
 @contextlib.asynccontextmanager
 async def _admin(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(
-        bootstrap_servers=kafka.bootstrap_servers,
-        client_id=f"{kafka.client_id}-topics",
-        request_timeout_ms=REQUEST_TIMEOUT_MS,
-    )
+    admin = kafka.admin("topics")
     try:
         await admin.start()
         yield admin

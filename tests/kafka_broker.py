@@ -3,7 +3,8 @@
 In order of preference: the broker named in CALLGAUGE_TEST_BOOTSTRAP; Kafka's own jars on Java 17, fetched by Maven into
 the user's cache; the official image on a Docker engine. Run as a module it is the keeper of one broker: it prints the
 bootstrap address on a line of its own, and ends the broker's process group and removes its folder on every exit. The
-tests start it with --until-stdin-closes, so the broker ends with its owner even if that is killed.
+tests start it with --until-stdin-closes, so the broker ends with its owner even if that is killed. With --secured it keeps
+a broker with TLS, logins and an authorizer (see secured_broker), and the line is that module's; this needs Java.
 """
 
 import argparse
@@ -18,14 +19,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests import required_tools
+from tests import required_tools, secured_broker
 
 KAFKA = "4.3.1"
 LOG4J = "2.24.3"  # the binding for slf4j 1.7, which Kafka 4 uses; without it the broker's log is lost
@@ -41,7 +42,6 @@ SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -79,18 +79,18 @@ class BrokerStartError(Exception):
 
 
 @contextlib.contextmanager
-def running() -> Iterator[str]:
-    """A broker for the length of the block, as "host:port".
+def running(*, secured: bool = False) -> Iterator[str]:
+    """A broker for the length of the block, as "host:port"; a secured one as `secured_broker.SecuredBroker.read` takes it.
 
     Raises:
         NoBrokerError: nothing here can run one.
         BrokerStartError: it did not come up.
     """
     named = os.environ.get("CALLGAUGE_TEST_BOOTSTRAP")
-    if named:
+    if named and not secured:
         yield named
         return
-    command = [sys.executable, "-m", "tests.kafka_broker", "--until-stdin-closes"]
+    command = [sys.executable, "-m", "tests.kafka_broker", "--until-stdin-closes", *(["--secured"] if secured else [])]
     root = Path(__file__).parent.parent
     with tempfile.TemporaryFile("w+") as errors:
         # A session of its own: Ctrl-C is for the owner. Whatever ends the owner closes the pipe.
@@ -118,8 +118,8 @@ def running() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def shared(folder: Path) -> Iterator[str]:
-    """One broker for all processes that name the same folder, as "host:port".
+def shared(folder: Path, *, secured: bool = False) -> Iterator[str]:
+    """One broker for all processes that name the same folder, as `running` gives it; a secured one is another broker.
 
     Who comes first starts it, and ends it when no process uses it any more; who comes later than that starts another.
 
@@ -127,15 +127,16 @@ def shared(folder: Path) -> Iterator[str]:
         NoBrokerError: nothing here can run one.
         BrokerStartError: it did not come up.
     """
-    known = folder / "bootstrap"
-    with (folder / "starting.lock").open("w") as starting, (folder / "using.lock").open("w") as using:
+    kind = "secured" if secured else "bootstrap"
+    known, starting_lock, using_lock = (folder / name for name in (kind, f"{kind}.starting", f"{kind}.using"))
+    with starting_lock.open("w") as starting, using_lock.open("w") as using:
         fcntl.flock(starting, fcntl.LOCK_EX)
         fcntl.flock(using, fcntl.LOCK_SH)  # from here on nobody ends the broker
         if known.exists():
             fcntl.flock(starting, fcntl.LOCK_UN)
             yield known.read_text()
             return
-        with running() as address:
+        with running(secured=secured) as address:
             known.write_text(address)
             fcntl.flock(starting, fcntl.LOCK_UN)
             yield address
@@ -147,6 +148,7 @@ def _main() -> None:
     parser = argparse.ArgumentParser(prog="make kafka", description="A real Kafka broker on loopback until Ctrl-C.")
     parser.add_argument("port", nargs="?", type=int, help="a free one by default")
     parser.add_argument("--until-stdin-closes", action="store_true", help="end when the owner does")
+    parser.add_argument("--secured", action="store_true", help="with TLS, logins and an authorizer, for tests")
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -156,7 +158,7 @@ def _main() -> None:
         print("Starting Kafka; Ctrl-C stops it and forgets everything it holds.", file=sys.stderr)
     try:
         with tempfile.TemporaryDirectory(prefix="callgauge-kafka-", ignore_cleanup_errors=True) as folder:
-            _keep(Path(folder), arguments.port)
+            _keep(Path(folder), arguments.port, secured=arguments.secured)
     except NoBrokerError as error:
         print(error, file=sys.stderr)
         sys.exit(NOTHING_TO_RUN)
@@ -164,39 +166,51 @@ def _main() -> None:
         sys.exit(str(error))
 
 
-def _keep(folder: Path, port: int | None) -> None:
+def _keep(folder: Path, port: int | None, *, secured: bool) -> None:
     """Starts a broker, says where it is, and waits until it or this process is ended."""
-    ports = _free_ports(port)
-    address = f"127.0.0.1:{ports[0]}"
+    doors = tuple(secured_broker.DOORS) if secured else ("PLAINTEXT",)
+    ports = _free_ports(port, (*doors, "CONTROLLER"))
+    announcement = secured_broker.announced(folder, ports) if secured else f"127.0.0.1:{ports['PLAINTEXT']}"
     missing = required_tools.provide(required_tools.JAVA, required_tools.MAVEN)
     if not missing:
-        command = _java_command(folder, *ports)
-    elif required_tools.has_docker():
-        command = _docker_command(folder, *ports)
+        more = secured_broker.broker_settings(folder, ports) if secured else _plain_settings("127.0.0.1", ports)
+        command = _java_command(folder, ports, more, secured_broker.format_options() if secured else [])
+    elif required_tools.has_docker() and not secured:
+        command = _docker_command(folder, ports)
     else:
         raise NoBrokerError(
-            f"no Kafka broker can run here: install {required_tools.names(missing)}, or start a Docker engine,"
-            " or name a broker of yours in CALLGAUGE_TEST_BOOTSTRAP"
+            f"no {'secured ' if secured else ''}Kafka broker can run here: install {required_tools.names(missing)}"
+            + ("" if secured else ", or start a Docker engine, or name a broker of yours in CALLGAUGE_TEST_BOOTSTRAP")
         )
     log = folder / "broker.log"
     with log.open("w") as output:
         broker = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, process_group=0)
     try:
-        _wait_until_it_answers(broker, ports[0], log)
-        print(address, flush=True)
+        _wait_until_it_answers(broker, ports[doors[0]], log)
+        print(announcement, flush=True)
         broker.wait()
         raise BrokerStartError(f"Kafka ended by itself; its log:\n{_tail(log)}")
     finally:
         _end(broker, folder)
 
 
-def _java_command(folder: Path, port: int, controller_port: int) -> list[str]:
+def _plain_settings(listens_on: str, ports: Mapping[str, int]) -> dict[str, str]:
+    """Properties of the one listener without any security."""
+    return {
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listeners": f"PLAINTEXT://{listens_on}:{ports['PLAINTEXT']},CONTROLLER://127.0.0.1:{ports['CONTROLLER']}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{ports['PLAINTEXT']}",
+    }
+
+
+def _java_command(
+    folder: Path, ports: Mapping[str, int], more: Mapping[str, str], format_options: list[str]
+) -> list[str]:
     jars = f"{_jars()}/*"
     settings = SETTINGS | {
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
         "log.dirs": str(folder / "data"),
+        **more,
     }
     properties = folder / "server.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -205,7 +219,7 @@ def _java_command(folder: Path, port: int, controller_port: int) -> list[str]:
     java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={logging.as_uri()}", "-cp", jars]
     # The cluster's id only has to be 22 characters: nobody else ever joins.
     form = [*java, "kafka.tools.StorageTool", "format", "-t", "callgauge-test-cluster", "-c", str(properties)]
-    formatted = subprocess.run(form, capture_output=True, text=True)
+    formatted = subprocess.run([*form, *format_options], capture_output=True, text=True)
     if formatted.returncode != 0:
         raise BrokerStartError(f"Kafka could not format its folder:\n{formatted.stdout}{formatted.stderr}")
     # On Linux the kernel ends the broker if this keeper is killed with -9 and cannot.
@@ -234,12 +248,12 @@ def _jars() -> Path:
     return JARS
 
 
-def _docker_command(folder: Path, port: int, controller_port: int) -> list[str]:
+def _docker_command(folder: Path, ports: Mapping[str, int]) -> list[str]:
+    port = ports["PLAINTEXT"]
     settings = SETTINGS | {
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://0.0.0.0:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
         "log.dirs": "/tmp/kafka-data",  # noqa: S108 - inside the container, which is nobody else's
+        **_plain_settings("0.0.0.0", ports),  # noqa: S104 - as above: what is published of it is on loopback
     }
     # The image's rule: KAFKA_ and the setting in capitals, dots as underscores.
     variables = [f"--env=KAFKA_{name.upper().replace('.', '_')}={value}" for name, value in settings.items()]
@@ -251,11 +265,13 @@ def _docker_command(folder: Path, port: int, controller_port: int) -> list[str]:
     return [*command, *variables, image]
 
 
-def _free_ports(port: int | None) -> tuple[int, int]:
-    """The port asked for, or a free one, and another for the controller."""
+def _free_ports(port: int | None, doors: tuple[str, ...]) -> dict[str, int]:
+    """A free port for each door; the first gets the one asked for."""
     try:
-        with socket.create_server(("127.0.0.1", port or 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-            return first.getsockname()[1], second.getsockname()[1]
+        with contextlib.ExitStack() as held:
+            wanted = {door: port if port and door == doors[0] else 0 for door in doors}
+            taken = {door: held.enter_context(socket.create_server(("127.0.0.1", n))) for door, n in wanted.items()}
+            return {door: each.getsockname()[1] for door, each in taken.items()}
     except OSError as error:
         raise BrokerStartError(f"no port for Kafka: {error}") from error
 

@@ -1,6 +1,8 @@
 """One call: events of every source in, effects out. It owns EVA's history, the live side and the closing."""
 
+from bisect import insort
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from consumers.engine.call_memory import CallMemory
@@ -52,6 +54,7 @@ class Call:
         self._kept_bytes = 0
         self.first_offsets: dict[InputSource, int] = {}
         self.is_closed = False
+        self.held: list[tuple[int, Arrival]] = []
         self.wakeup_ms: int | None = None
         self.last_broker_ms = first.broker_time_ms
         self._limits = limits
@@ -156,6 +159,17 @@ class Call:
         self.history.release()
         self.__dict__.pop("_text_stream")
         self.__dict__.pop("live")
+
+    def hold(self, arrival: Arrival) -> None:
+        """Keep a record for later, by the broker's time; a topic's own order stands whatever its times say."""
+        source = arrival.source
+        self.first_offsets.setdefault(source, arrival.offset)
+        broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.held if each.source is source)])
+        insort(self.held, (broker_ms, arrival), key=itemgetter(0))
+
+    def holds_of(self, source: InputSource) -> bool:
+        """Whether a record of this input is held: those that follow it must wait behind it."""
+        return any(arrival.source is source for _, arrival in self.held)
 
     def context(self) -> MetricContext:
         """EVA's context of the call so far, core and tail."""

@@ -26,17 +26,16 @@ class CallMemory:
     Attributes:
         published: Newest record of each subject.
         offsets: How far each input was folded when the last of them was made.
-        dead_airs: Silences declared so far; they were known by waiting, so a replay takes them as they are.
-        silent_since_ms: Since when the last of them lasted.
+        silences_ms: Since when each silence lasted that was declared dead air. They were known by waiting, so they stand,
+            whatever a replay would find.
     """
 
-    __slots__ = ("dead_airs", "offsets", "published", "silent_since_ms")
+    __slots__ = ("offsets", "published", "silences_ms")
 
     def __init__(self) -> None:
         self.published: dict[Subject, Recalled] = {}
         self.offsets: dict[InputSource, int] = {}
-        self.dead_airs = 0
-        self.silent_since_ms: int | None = None
+        self.silences_ms: set[int] = set()
 
     def take(self, record: AnyScoreRecord) -> None:
         """One more record of the call."""
@@ -53,8 +52,7 @@ class CallMemory:
             if offset > self.offsets.get(source, -1):
                 self.offsets[source] = offset
         if isinstance(record, DeadAirFact):
-            self.dead_airs = max(self.dead_airs, record.index)
-            self.silent_since_ms = record.silent_since_ms
+            self.silences_ms.add(record.silent_since_ms)
 
 
 def sources(offsets: dict[str, int]) -> dict[InputSource, int]:

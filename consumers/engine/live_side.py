@@ -108,7 +108,7 @@ class LiveSide:
         """A tool is about to run."""
         if self._speaking is not None:
             self._speaking.audited(Moment.TOOL_CALL, time_ms, use)
-        self._find(self.silence.tool_called(time_ms))
+        self._find(self.silence.tool_called(time_ms, self._broker_ms))
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
         """A tool has answered."""
@@ -161,13 +161,19 @@ class LiveSide:
         records, gone = self._book.speak()
         self._publish(records, out)
         self._publish(self.turns.take_back(gone, self._logged_ms), out)
-        self.silence.recall(memory.dead_airs, memory.silent_since_ms)
+        self._declare_missed(memory, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time is `now_ms`."""
         self._find(self.silence.reached(now_ms))
         self._book.caused_at_ms = now_ms
         self._declare_dead_air(out)
+
+    def restate(self, fact: DeadAirFact, out: list[Effect]) -> None:
+        """The log says that the caller waited here: so it was, whatever today's threshold makes of it."""
+        self._book.caused_at_ms = fact.caused_at_ms
+        dead_air = DeadAir(fact.silent_since_ms, fact.turn or 0, fact.index)
+        self._record_dead_air(dead_air, fact.threshold_ms, out)
 
     def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
         """What is known of the call; a change is published at once."""
@@ -226,23 +232,33 @@ class LiveSide:
         self.needs_wakeup = True
 
     def _someone_speaks(self, start_ms: int) -> None:
-        self._find(self.silence.speech_started(start_ms))
+        self._find(self.silence.speech_started(start_ms, self._broker_ms))
 
     def _find(self, dead_air: DeadAir | None) -> None:
         if dead_air is not None:
             self._found.append(dead_air)
 
+    def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
+        """Silences that are not in the log, because their evaluator ended before it could say so; those that are stand."""
+        number = len(memory.silences_ms)
+        missed = [each for each in self._found if each.silent_since_ms not in memory.silences_ms]
+        self._found = [each._replace(number=number + place) for place, each in enumerate(missed, 1)]
+        self.silence.recall(memory.silences_ms | {each.silent_since_ms for each in missed})
+        self._declare_dead_air(out)
+
     def _declare_dead_air(self, out: list[Effect]) -> None:
-        found, self._found = self._found, []
         if self._book.is_silent:
-            return  # what was known by waiting is a fact: the one in the log counts, not this
+            return  # found again, or found for the first time: known when the replay has come as far as the log
+        found, self._found = self._found, []
         for dead_air in found:
-            subject = ("dead_air", dead_air.turn, dead_air.number)
-            record = self._book.record(
-                DeadAirFact, subject, TurnStatus.FINAL, (dead_air,),
-                event_time_ms=dead_air.silent_since_ms + self._limits.dead_air_ms,
-                silent_since_ms=dead_air.silent_since_ms, threshold_ms=self._limits.dead_air_ms,
-            )  # fmt: skip
-            if record is not None:
-                self.announce(out)
-                out.append(RecordFact(record))
+            self._record_dead_air(dead_air, self._limits.dead_air_ms, out)
+
+    def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
+        record = self._book.record(
+            DeadAirFact, ("dead_air", dead_air.turn, dead_air.number), TurnStatus.FINAL, (dead_air,),
+            event_time_ms=dead_air.silent_since_ms + threshold_ms,
+            silent_since_ms=dead_air.silent_since_ms, threshold_ms=threshold_ms,
+        )  # fmt: skip
+        if record is not None:
+            self.announce(out)
+            out.append(RecordFact(record))

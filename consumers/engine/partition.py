@@ -13,11 +13,14 @@ from consumers.engine.call_memory import CallMemory, sources
 from consumers.engine.effects import Count, Effect
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
+from consumers.engine.obeyed_facts import ObeyedFacts, ObeyingCall
 from schemas.codec import InputSource
 from schemas.metric_context import MetricContext
-from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason
+from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
+MAX_HELD_PER_CALL = 1_000
+"""Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
 _HERE: Mapping[InputSource, int] = {}  # a call that closed here: what comes again of it is recognised by its offset
 
 
@@ -33,6 +36,9 @@ class PartitionEvaluator:
 
     An evaluator that takes a partition over is first told what its predecessor published (`recall`), then replays the
     inputs: closed calls stay closed, and open ones are silent until they are where they were.
+
+    An evaluator that judges past traffic anew is first told the facts of then (`obey`): those calls have the dead air and
+    the end that they had, and `end` closes them where the inputs do not reach as far as they did.
     """
 
     def __init__(self, limits: Limits, code_version: str) -> None:
@@ -41,7 +47,9 @@ class PartitionEvaluator:
         self._calls: dict[str, Call] = {}
         self._closed: OrderedDict[str, Mapping[InputSource, int]] = OrderedDict()
         self._memories: dict[str, CallMemory] = {}
+        self._obeyed: dict[str, ObeyedFacts] = {}
         self._wakeups: list[tuple[int, str]] = []
+        self._now_ms: int | None = None
         self._last_offsets: dict[InputSource, int] = {}
         self._folded = dict.fromkeys(InputSource, 0)
         self._outcomes: Counter[tuple[InputSource, str]] = Counter()
@@ -62,12 +70,24 @@ class PartitionEvaluator:
         conversation_id = record.conversation_id
         if isinstance(record, ClosedFact):
             self._memories.pop(conversation_id, None)
-            self._remember_closed(conversation_id, sources(record.through))
+            # Beyond the bound too: the replay has yet to meet them.
+            self._closed[conversation_id] = sources(record.through)
         elif conversation_id not in self._closed:
             memory = self._memories.get(conversation_id)
             if memory is None:
                 memory = self._memories[conversation_id] = CallMemory()
             memory.take(record)
+
+    def obey(self, record: AnyScoreRecord) -> None:
+        """A record of the log of calls to be evaluated again; all of them in order, before anything is received.
+
+        A call whose closing is among them takes its silences and its end from there; any other decides for itself.
+        """
+        if isinstance(record, DeadAirFact | ClosedFact):
+            facts = self._obeyed.get(record.conversation_id)
+            if facts is None:
+                facts = self._obeyed[record.conversation_id] = ObeyedFacts()
+            facts.take(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
         """Fold one record into its call, opening the call if it is the first."""
@@ -85,25 +105,26 @@ class PartitionEvaluator:
                 is_replayed = arrival.offset <= through.get(source, -1)
                 self._outcomes[source, "replayed" if is_replayed else "after_close"] += 1
                 return ()
+            facts = self._obeyed.get(conversation_id)
+            if facts is not None and facts.is_after_close(arrival):
+                self._outcomes[source, "after_close"] += 1
+                return ()
             if len(self._calls) >= self._limits.max_open_calls:
                 self._close_quietest(arrival.broker_time_ms, out)
-            memory = self._memories.pop(conversation_id, None)
-            call = self._calls[conversation_id] = Call(arrival, self._limits, self._code_version, memory)
-        outcome = call.receive(arrival, out)
-        if outcome == "folded":
-            self._folded[source] += 1
-        else:
-            self._outcomes[source, outcome] += 1
-        if call.is_closed:
-            self._forget(call)
-        elif call.live.needs_wakeup:
-            call.live.needs_wakeup = False
-            self._schedule(call, call.next_wakeup())
+            call = self._calls[conversation_id] = self._opened(arrival, facts)
+        if self._is_ahead(call, arrival.broker_time_ms) or (call.held and call.holds_of(source)):
+            self._hold(call, arrival, out)
+            return out
+        self._fold(call, arrival, out)
+        if call.held and self._now_ms is not None:
+            self._pass_time(call, self._now_ms, out)
         return out
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
         """Broker time has reached `now_ms`: what silence decides until then, oldest first."""
         out: list[Effect] = []
+        if self._now_ms is None or now_ms > self._now_ms:
+            self._now_ms = now_ms
         wakeups = self._wakeups
         while wakeups and wakeups[0][0] <= now_ms:
             due_ms, conversation_id = heapq.heappop(wakeups)
@@ -111,12 +132,17 @@ class PartitionEvaluator:
             if call is None or call.wakeup_ms != due_ms:
                 continue  # closed, or an earlier wake-up took its place
             call.wakeup_ms = None
-            if call.next_wakeup() <= now_ms:
-                call.advance(now_ms, out)
-            if call.is_closed:
-                self._forget(call)
-            else:
+            self._pass_time(call, now_ms, out)
+            if not call.is_closed:
                 self._schedule(call, max(call.next_wakeup(), now_ms + 1))
+        return out
+
+    def end(self) -> Sequence[Effect]:
+        """The inputs have ended: calls that obey the log close as it says, though not every record of then is there."""
+        out: list[Effect] = []
+        for call in [call for call in self._calls.values() if isinstance(call, ObeyingCall)]:
+            call.close_as_told(out)
+            self._forget(call)
         return out
 
     def next_wakeup(self) -> int | None:
@@ -168,14 +194,74 @@ class PartitionEvaluator:
         self._outcomes.clear()
         return counts
 
+    def _fold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
+        source = arrival.source
+        outcome = call.receive(arrival, out)
+        if outcome == "folded":
+            self._folded[source] += 1
+        else:
+            self._outcomes[source, outcome] += 1
+        if call.is_closed:
+            self._forget(call)
+        elif call.live.needs_wakeup:
+            call.live.needs_wakeup = False
+            self._schedule(call, call.next_wakeup())
+
+    def _is_ahead(self, call: Call, broker_ms: int) -> bool:
+        """Whether the record came after something that silence decides, and broker time is not there yet.
+
+        Another input may still have a record from before it. What silence decides must not depend on which is read first.
+        """
+        now_ms, wakeup_ms = self._now_ms, call.wakeup_ms
+        if now_ms is None or wakeup_ms is None or broker_ms < wakeup_ms:
+            return False
+        return now_ms < call.next_wakeup() <= broker_ms
+
+    def _hold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
+        """Keep the record until broker time is there: for as long as it takes to hear from every input."""
+        call.hold(arrival)
+        if len(call.held) > MAX_HELD_PER_CALL:
+            out.append(Count("callgauge_limits_hit_total", ("held",)))
+            self._fold(call, call.held.pop(0)[1], out)
+
+    def _pass_time(self, call: Call, now_ms: int, out: list[Effect]) -> None:
+        """Let the call come to `now_ms`, with what was held for it in its place."""
+        held = call.held
+        while call.conversation_id in self._calls:
+            until_ms = min(now_ms, held[0][0]) if held else now_ms
+            due_ms = call.next_wakeup()
+            if due_ms <= until_ms:
+                call.advance(until_ms, out)
+                if call.is_closed:
+                    self._forget(call)
+            elif held and (now_ms >= held[0][0] or due_ms > held[0][0]):
+                self._fold(call, held.pop(0)[1], out)
+            else:
+                return
+        for _, arrival in held:
+            self._outcomes[arrival.source, "after_close"] += 1
+
     def _schedule(self, call: Call, due_ms: int) -> None:
         """Wake the call at `due_ms`, unless it wakes sooner anyway: one entry of the heap for each change to sooner."""
         if call.wakeup_ms is None or due_ms < call.wakeup_ms:
             call.wakeup_ms = due_ms
             heapq.heappush(self._wakeups, (due_ms, call.conversation_id))
 
+    def _opened(self, arrival: Arrival, facts: ObeyedFacts | None) -> Call:
+        memory = self._memories.pop(arrival.conversation_id, None)
+        if facts is not None and facts.closed is not None:
+            return ObeyingCall(arrival, self._limits, self._code_version, facts, facts.closed)
+        return Call(arrival, self._limits, self._code_version, memory)
+
     def _close_quietest(self, now_ms: int, out: list[Effect]) -> None:
-        quietest = min(self._calls.values(), key=lambda call: (call.last_broker_ms, call.conversation_id))
+        """Calls that obey the log are left: how many are open at a time was limited then."""
+        quietest = min(
+            (call for call in self._calls.values() if not isinstance(call, ObeyingCall)),
+            key=lambda call: (call.last_broker_ms, call.conversation_id),
+            default=None,
+        )
+        if quietest is None:
+            return
         out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
         quietest.close(CloseReason.LIMIT_OPEN_CALLS, now_ms, out)
         self._forget(quietest)
@@ -184,9 +270,6 @@ class PartitionEvaluator:
         del self._calls[call.conversation_id]
         self._replayed_by_closed += call.replayed_elements
         call.release()
-        self._remember_closed(call.conversation_id, _HERE)
-
-    def _remember_closed(self, conversation_id: str, through: Mapping[InputSource, int]) -> None:
-        self._closed[conversation_id] = through
+        self._closed[call.conversation_id] = _HERE
         if len(self._closed) > self._limits.max_closed_calls_remembered:
             self._closed.popitem(last=False)

@@ -1,11 +1,12 @@
-"""The partitions that are ours between two rebalances, and how far each of their inputs is read."""
+"""The partitions that are ours, and how far each of their inputs is read."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
 
-from consumers.evaluator.partition import Partition
+from consumers.evaluator.held import Held
 from consumers.evaluator.partition_clock import InputProgress, broker_time_ms, lag_ms
 
 LabelValues = tuple[str, ...]
@@ -40,68 +41,128 @@ def assigned_numbers(assigned: Iterable[TopicPartition], topics: Iterable[str]) 
 
 
 class Assignment:
-    """The partitions of one assignment. It dies as a whole at the next rebalance.
+    """The partitions that are ours. A rebalance takes some away and adds others; the rest keep their state.
 
     Attributes:
-        partitions: By number.
+        held: By number.
     """
 
-    def __init__(self, partitions: Mapping[int, Partition], topics: Iterable[str]) -> None:
-        """Starts with nothing known of the inputs.
+    def __init__(self, topics: Iterable[str]) -> None:
+        """Starts with none.
 
         Args:
-            partitions: By number.
             topics: The inputs, by their names on this cluster.
         """
-        self.partitions = partitions
+        self.held: dict[int, Held] = {}
         self._topics = tuple(topics)
         self._since_ms = wall_clock_ms()
         self._progress: dict[TopicPartition, InputProgress] = {}
         self._caught_up_at_ms: dict[TopicPartition, int] = {}
+        self._told: dict[TopicPartition, tuple[int | None, int | None]] = {}
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    @property
+    def active(self) -> dict[int, Held]:
+        """Those whose records are folded, by number."""
+        return {number: each for number, each in self.held.items() if each.partition.is_active}
+
+    @property
+    def waiting(self) -> list[int]:
+        """Numbers of those that are ours and not folded yet."""
+        return [number for number, each in self.held.items() if not each.partition.is_active]
+
+    @property
+    def unwritten_records(self) -> int:
+        """Records decided and not written, of all partitions."""
+        return sum(each.partition.outbox.records for each in self.held.values())
+
+    def inputs_of(self, numbers: Iterable[int]) -> list[TopicPartition]:
+        """The input partitions of these numbers."""
+        return [TopicPartition(topic, number) for number in numbers for topic in self._topics]
+
+    def keep_only(self, numbers: Collection[int]) -> list[Held]:
+        """Gives up the others, and what was known of where the broker is with any of them.
+
+        Returns:
+            Those given up, dropped.
+        """
+        gone = [self.held.pop(number) for number in list(self.held) if number not in numbers]
+        for each in gone:
+            each.partition.drop()
+        self._since_ms = wall_clock_ms()
+        self._progress.clear()
+        self._told.clear()
+        self._caught_up_at_ms.clear()
+        self._committed.clear()
+        return gone
 
     async def look(self, consumer: AIOKafkaConsumer) -> None:
         """Learns how far each input is read, from what the client knows: it never waits for the broker."""
-        for number, partition in self.partitions.items():
+        assigned = consumer.assignment()  # in the middle of a rebalance it may be the next one
+        for number, held in self.active.items():
+            positions: dict[str, int] = {}
             for topic in self._topics:
                 tp = TopicPartition(topic, number)
-                end = consumer.highwater(tp)
+                end = consumer.highwater(tp) if tp in assigned else None
                 if end is None:  # no answer yet, so perhaps no position either, and asking for that would wait
                     continue
                 stable_end = consumer.last_stable_offset(tp)
+                told_at_ms = consumer.last_poll_timestamp(tp)
+                earlier_ms, latest_ms = self._told.get(tp, (None, None))
+                if told_at_ms != latest_ms:
+                    earlier_ms = latest_ms
+                    self._told[tp] = (earlier_ms, told_at_ms)
                 progress = InputProgress(
                     position=await consumer.position(tp),
                     # What stands after an open transaction cannot be read: for us it is not written yet.
                     end=end if stable_end is None or stable_end < 0 else stable_end,
-                    told_at_ms=consumer.last_poll_timestamp(tp),
-                    last_record_ms=partition.last_record_ms.get(topic),
+                    # An answer may lie unread for as long as we are frozen, and says how things were when it was asked
+                    # for: after the one before it had come.
+                    told_at_ms=earlier_ms,
+                    last_record_ms=held.partition.last_record_ms.get(topic),
                     since_ms=self._since_ms,
                 )
                 self._progress[tp] = progress
+                positions[topic] = progress.position
                 if progress.is_at_end and progress.told_at_ms is not None:
                     self._caught_up_at_ms[tp] = progress.told_at_ms
+            held.read_to(positions)
 
     def advance(self) -> None:
         """Lets broker time pass in each partition, as far as all of its inputs are known."""
-        for number, partition in self.partitions.items():
-            inputs = [self._progress.get(TopicPartition(topic, number)) for topic in self._topics]
-            known = [progress for progress in inputs if progress is not None]
-            now_ms = broker_time_ms(known) if len(known) == len(inputs) else None
-            if now_ms is not None:
-                partition.advance(now_ms)
+        for number, held in self.active.items():
+            known_ms = self.known_ms(number)
+            if known_ms is not None:
+                held.partition.advance(known_ms)
 
-    def offsets_to_commit(self) -> dict[TopicPartition, int]:
-        """Where a successor must start to read, for each input that was read at all."""
+    def known_ms(self, number: int) -> int | None:
+        """Broker time up to which all inputs of a partition are known; None if one of them is not known at all."""
+        inputs = [self._progress.get(tp) for tp in self.inputs_of([number])]
+        known = [progress for progress in inputs if progress is not None]
+        return broker_time_ms(known) if len(known) == len(inputs) else None
+
+    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where a successor must start to read each input, with its note."""
+        now_ms = wall_clock_ms()
+        return {tp: at for held in self.active.values() for tp, at in held.to_commit(now_ms).items()}
+
+    def not_committed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Those of them that differ from what is committed."""
+        return {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These are committed now."""
+        self._committed.update(offsets)
+
+    def watermark_lag_messages(self, group_id: str) -> dict[LabelValues, float]:
+        """Records between the oldest open call's first and the last one folded, by group, topic and partition."""
         return {
-            TopicPartition(topic, number): offset
-            for number, partition in self.partitions.items()
-            for topic, offset in partition.offsets_to_commit().items()
+            (group_id, topic, str(number)): float(held.partition.next_offsets[topic] - offset)
+            for number, held in self.active.items()
+            for topic, offset in held.partition.offsets_to_commit().items()
         }
-
-    def drop(self) -> None:
-        """Forgets what was not written in time: whoever is still writing it finds nothing more to write."""
-        for partition in self.partitions.values():
-            partition.outbox.clear()
-            partition.refused.clear()
 
     def lag_messages(self, group_id: str) -> dict[LabelValues, float]:
         """Outstanding records, by group, topic and partition."""
@@ -118,7 +179,7 @@ class Assignment:
     def newest_records_ms(self) -> dict[str, int]:
         """Broker timestamp of the newest record of each topic that was read at all."""
         newest_ms: dict[str, int] = {}
-        for partition in self.partitions.values():
-            for topic, time_ms in partition.last_record_ms.items():
+        for held in self.held.values():
+            for topic, time_ms in held.partition.last_record_ms.items():
                 newest_ms[topic] = max(time_ms, newest_ms.get(topic, time_ms))
         return newest_ms

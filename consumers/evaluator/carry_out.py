@@ -1,19 +1,17 @@
 """What each effect of the engine means to this shell: one `match`."""
 
-from collections import deque
 from collections.abc import Iterable
 from typing import assert_never
 
 from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact
+from consumers.evaluator.outbox import Outbox
 from consumers.runtime.registry import Instruments
-from schemas.scores import AnyScoreRecord
 
 
-def carry_out(effects: Iterable[Effect], outbox: deque[AnyScoreRecord], instruments: Instruments) -> None:
+def carry_out(effects: Iterable[Effect], outbox: Outbox, instruments: Instruments) -> None:
     """Counts what is to be counted and puts what is to be written into the outbox, in order.
 
-    The records of a closing call stand together and last of that call: whoever writes the outbox keeps its order, and
-    must not part them.
+    The records of a closing call are one group: a call is closed with all its final scores or not at all.
 
     Args:
         effects: As the engine returned them.
@@ -23,9 +21,9 @@ def carry_out(effects: Iterable[Effect], outbox: deque[AnyScoreRecord], instrume
     for effect in effects:
         match effect:
             case PublishScore(record) | RecordFact(record):
-                outbox.append(record)
+                outbox.put((record,))
             case CloseCall(_, records):
-                outbox.extend(records)
+                outbox.put(records)
             case Count(metric, labels, by):
                 instruments.inc(metric, labels, by)
             case _:

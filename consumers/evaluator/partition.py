@@ -1,8 +1,7 @@
 """One partition number over the four inputs, as long as it is assigned to this process."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -10,6 +9,7 @@ from consumers.engine.effects import Count, Effect
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.evaluator.carry_out import carry_out
+from consumers.evaluator.outbox import Outbox
 from consumers.evaluator.record_order import Records, in_time_order
 from consumers.runtime.registry import Instruments
 from schemas.codec import InputSource
@@ -29,6 +29,7 @@ class Evaluates(Protocol):
     def open_calls(self) -> int: ...
     @property
     def replayed_elements(self) -> int: ...
+    def recall(self, record: AnyScoreRecord) -> None: ...
     def receive(self, arrival: Arrival) -> Sequence[Effect]: ...
     def advance(self, now_ms: int) -> Sequence[Effect]: ...
     def next_wakeup(self) -> int | None: ...
@@ -36,16 +37,29 @@ class Evaluates(Protocol):
     def drain_counts(self) -> Sequence[Count]: ...
 
 
+class InputStart(NamedTuple):
+    """Where reading an input partition begins.
+
+    Attributes:
+        offset: Of the first record to fold.
+        seen_before: Records below this offset were read by an earlier owner: what it refused of them is in quarantine.
+    """
+
+    offset: int
+    seen_before: int
+
+
 class Partition:
     """The engine's state of one partition number, and what of its effects is not written yet.
 
-    It begins with an assignment and is dropped with it. Nothing here waits, so nothing can come between a record and its
-    effects.
+    It begins when the partition becomes ours and is dropped when it is another's. Nothing here waits, so nothing can come
+    between a record and its effects.
 
     Attributes:
         number: The partition number.
-        outbox: Score records to write, in order.
-        refused: Quarantine records to write.
+        outbox: What to write, in order.
+        is_active: Whether records are folded. Those handed over while it is not are read again from `next_offsets`.
+        next_offsets: By topic, the offset after the last record folded.
     """
 
     def __init__(
@@ -56,24 +70,25 @@ class Partition:
         source_by_topic: Mapping[str, InputSource],
         instruments: Instruments,
     ) -> None:
-        """Starts with nothing folded.
+        """Starts with nothing folded, inactive.
 
         Args:
             number: The partition number.
-            evaluator: The engine's state, new or restored.
+            evaluator: The engine's state, new.
             limits: Bounds on records.
             source_by_topic: Which input each topic is, by its name on this cluster.
             instruments: Where counts go.
         """
         self.number = number
-        self.outbox: deque[AnyScoreRecord] = deque()
-        self.refused: deque[QuarantineRecord] = deque()
+        self.outbox = Outbox()
+        self.is_active = False
+        self.next_offsets: dict[str, int] = {}
         self.last_record_ms: dict[str, int] = {}
         self._evaluator = evaluator
         self._limits = limits
         self._source_by_topic = source_by_topic
         self._instruments = instruments
-        self._next_offsets: dict[str, int] = {}
+        self._seen_before: Mapping[str, int] = {}
         self._replayed_counted = 0
 
     @property
@@ -81,16 +96,41 @@ class Partition:
         """Calls that have not closed yet."""
         return self._evaluator.open_calls
 
-    def fold(self, runs: Sequence[Records]) -> None:
-        """Folds one poll's records of this partition.
+    def start(self, starts: Mapping[str, InputStart]) -> None:
+        """Reading begins here: what earlier owners wrote has been recalled."""
+        self.next_offsets = {topic: start.offset for topic, start in starts.items()}
+        self._seen_before = {topic: start.seen_before for topic, start in starts.items()}
+        # Time has a beginning, though nobody knows yet how far it has come: what depends on it waits for it.
+        self._evaluator.advance(0)
+        self.is_active = True
+
+    def recall(self, record: AnyScoreRecord) -> None:
+        """A record that an earlier owner wrote."""
+        self._evaluator.recall(record)
+
+    def drop(self) -> None:
+        """The partition is another's: fold nothing more, write nothing more."""
+        self.is_active = False
+        self.outbox.clear()
+
+    def polled(self, runs: Sequence[Records]) -> None:
+        """These are about to be folded: how far the inputs are known depends on them."""
+        for run in runs:
+            self.last_record_ms[run[-1].topic] = run[-1].timestamp
+
+    def fold(self, runs: Sequence[Records], known_ms: int | None) -> None:
+        """Folds one poll's records of this partition, time passing between them as it did at the broker.
 
         Args:
             runs: Of each topic those of this partition, in order.
+            known_ms: Broker time up to which every input is known, these records included; None if one is not known.
         """
         receive = self._evaluator.receive
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
         refused: list[QuarantineRecord] = []
         for record in in_time_order(runs):
+            if known_ms is not None:
+                self.advance(min(record.timestamp, known_ms))
             arrival = admit(sources[record.topic], record, limits)
             if isinstance(arrival, Arrival):
                 effects = receive(arrival)
@@ -100,11 +140,9 @@ class Partition:
                 refused.append(arrival)
         for run in runs:
             last = run[-1]
-            self._next_offsets[last.topic] = last.offset + 1
-            self.last_record_ms[last.topic] = last.timestamp
+            self.next_offsets[last.topic] = last.offset + 1
         if refused:
-            self.refused.extend(refused)
-            self._report(refused)
+            self._refuse(refused)
 
     def advance(self, now_ms: int) -> None:
         """Lets broker time pass, if the engine waits for that moment."""
@@ -117,7 +155,7 @@ class Partition:
         watermarks = self._evaluator.low_watermarks()
         return {
             topic: min(offset, watermarks.get(self._source_by_topic[topic], offset))
-            for topic, offset in self._next_offsets.items()
+            for topic, offset in self.next_offsets.items()
         }
 
     def count_events(self) -> None:
@@ -127,8 +165,19 @@ class Partition:
         self._instruments.inc("callgauge_replayed_elements_total", (), replayed - self._replayed_counted)
         self._replayed_counted = replayed
 
+    def _refuse(self, refused: Sequence[QuarantineRecord]) -> None:
+        seen_before = self._seen_before
+        fresh = []
+        for record in refused:
+            if record.offset < seen_before.get(record.topic, 0):
+                self._instruments.inc("callgauge_events_total", (self._source_by_topic[record.topic], "replayed"))
+            else:
+                fresh.append(record)
+        self._report(fresh)
+
     def _report(self, refused: Sequence[QuarantineRecord]) -> None:
         for record in refused:
+            self.outbox.put((record,))
             source = self._source_by_topic[record.topic]
             self._instruments.inc("callgauge_events_total", (source, "quarantined"))
             self._instruments.inc("callgauge_quarantined_total", (source, record.reason))

@@ -1,13 +1,13 @@
 """The evaluator role: reads the four inputs, folds them in the engine, writes what it decides.
 
-Everything that reads or changes the state of a partition runs under one lock, and broker time is read before its holder
-first waits: so a poll's records, a tick and a rebalance never see each other half done. Committing is outside it: it waits
-for acknowledgements of what was folded before, and folding goes on meanwhile.
+Records are folded under one lock, a poll or a tick at a time. Writing and committing go on beside it: each partition has a
+writer of its own, and what a commit covers is written first. A rebalance takes partitions away and adds others; those that
+stay keep their state, and a new one is folded only when what its former owner wrote has been recalled.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -15,28 +15,39 @@ from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
-from aiokafka.structs import OffsetAndMetadata
 from faststream import AckPolicy
 
 from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
+from consumers.evaluator.held import Held
 from consumers.evaluator.partition import Evaluates, Partition
+from consumers.evaluator.partition_writer import FencedError, PartitionWriter
+from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.record_order import runs_by_partition
-from consumers.evaluator.score_writer import ScoreWriter, WriteError
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.takeover import Takeover
 from consumers.runtime.collection import tune_collection
-from consumers.runtime.kafka import KafkaSettings, partition_counts, require_equal_counts
+from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
-from schemas.topics import INPUT_TOPICS, QUARANTINE_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC
+from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 
-HAND_OVER_SECONDS: Final = 0.8
-"""How long writing and committing may take when partitions are taken from us or we stop; then a successor reads again."""
+HAND_OVER_SECONDS: Final = 3.0
+"""How long writing and committing may take when partitions are taken from us or we stop: well within the session timeout.
+What is not written by then is our successor's to write."""
+CLOSE_SECONDS: Final = 1.0
+"""How long a producer may take to disconnect."""
+FENCED_SECONDS: Final = 60.0
+"""How long the group may still give us a partition that another process writes; a rebalance takes seconds."""
 MAX_SILENT_SECONDS: Final = 30.0
-"""Ticks are a tenth of a second apart; after this long without one the role is not well."""
+"""Ticks are a tenth of a second apart; after this long without one the role is stuck."""
 
 log = structlog.get_logger()
+
+
+class TakenOverError(Exception):
+    """Another process writes a partition that the group gives to us: two installations share a name, so we end."""
 
 
 class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
@@ -55,14 +66,15 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._settings = settings
         self._instruments = instruments
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
-        self._writer = ScoreWriter(kafka, instruments, settings.max_unacknowledged)
+        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources))
+        self._assignment = Assignment(self._sources)
         self._lock = asyncio.Lock()
-        self._assignment = Assignment({}, ())
-        self._assigned = asyncio.Event()
-        self._committed: dict[TopicPartition, int] = {}
-        self._ticked_at = 0.0
+        self._loading: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._ticked_at: float | None = None
         self._is_leaving = False  # once true, what is polled is our successor's
-        self._generation = 0  # grows when partitions are taken from us: what was polled before is not ours any more
+        self._rebalances = 0  # what was polled before the latest one began is read again
+        self._generation = -1
         self._subscription = Subscription(
             kafka,
             "evaluator",
@@ -87,137 +99,224 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
         Raises:
             KafkaUnreachableError: No broker answers at the start.
-            TopicsUnfitError: Topics are missing, or differ in their partitions.
-            Exception: Whatever folding or writing failed on: the process must end, and its successor reads again what
-                was not committed.
+            TopicsUnfitError: Topics are missing, or are not as exactly-once scores need them.
+            Exception: Whatever taking over, folding or writing failed on: the process must end, and its successor reads
+                again what was not committed.
         """
         tune_collection()
         try:
             await first_of(stop.wait(), self._subscription.failure(), self._read())
+            self.ready.clear()
             self._is_leaving = True
             await self._hand_over()
         finally:
             self.ready.clear()
-            await asyncio.gather(self._subscription.stop(), self._writer.stop(HAND_OVER_SECONDS))
+            self._is_leaving = True
+            await self._stop_loading()
+            for held in self._assignment.keep_only(()):
+                self._let_go(held)
+            await asyncio.gather(self._subscription.stop(), self._takeover.stop(), *self._closing)
 
     def problems(self) -> Sequence[str]:
-        """What is wrong now, for `/healthz`."""
-        if not self.ready.is_set():
-            return ("evaluator: not reading the inputs",)
+        """Why the role is not ready, for `/readyz`."""
+        if self._is_leaving:
+            return ("evaluator: leaving",)
+        if waiting := self._assignment.waiting:
+            return (f"evaluator: recalling what was written of partitions {', '.join(map(str, sorted(waiting)))}",)
+        return () if self.ready.is_set() else ("evaluator: not reading the inputs",)
+
+    def stalled(self) -> Sequence[str]:
+        """What is stuck although the process runs, for `/healthz`; a broker that does not answer is not that."""
+        if self._ticked_at is None:
+            return ()
         silent_seconds = time.monotonic() - self._ticked_at
         return (f"evaluator: no tick for {silent_seconds:.0f} s",) if silent_seconds > MAX_SILENT_SECONDS else ()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Writes and commits what was folded, and drops the state: its next owner replays it."""
-        self._generation += 1
-        self._assigned.clear()
-        try:
-            await self._hand_over()
-        except WriteError as error:  # the client only logs what a listener raises; it must end the role
-            self._subscription.fail(error)
-        if self._assignment.partitions:
-            log.info("partitions_revoked", partitions=sorted(self._assignment.partitions))
-        self._assignment.drop()
-        self._assignment = Assignment({}, ())
-        self._committed.clear()
+        """Writes and commits what was folded. State is kept: most of it will be ours again in a moment."""
+        self._rebalances += 1
+        await self._stop_loading()
+        await self._hand_over()
+        if self._assignment.held:
+            log.info("partitions_revoked", partitions=sorted(self._assignment.held))
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Makes the state of each partition number; records wait until this is done."""
+        """Keeps what stays ours, gives up the rest, and begins to take over what is new."""
+        self._rebalances += 1
+        if self._is_leaving:
+            return
         try:
             numbers = assigned_numbers(assigned, self._sources)
         except NotCoPartitionedError as error:
             self._subscription.fail(error)
             return
-        self._assignment = Assignment({number: self._new_partition(number) for number in numbers}, self._sources)
-        log.info("partitions_assigned", partitions=numbers)
-        self._assigned.set()
+        assignment = self._assignment
+        kept = {
+            number for number, held in assignment.active.items() if number in numbers and self._was_member_throughout()
+        }
+        self._generation = self._subscription.generation
+        for held in assignment.keep_only(kept):
+            self._let_go(held)
+        consumer = self._subscription.consumer
+        for number in kept:
+            for topic, offset in assignment.held[number].partition.next_offsets.items():
+                consumer.seek(TopicPartition(topic, number), offset)
+        new = [number for number in numbers if number not in kept]
+        # Without a wait since the assignment came: what would be fetched before the state is there is not fetched.
+        consumer.pause(*assignment.inputs_of(new))
+        assignment.held |= {number: self._new_held(number) for number in new}
+        log.info("partitions_assigned", partitions=numbers, new=new)
+        self._loading = asyncio.create_task(self._take_over(new), name="takeover")
+        self._loading.add_done_callback(self._on_done)
 
-    def _new_partition(self, number: int) -> Partition:
+    def _was_member_throughout(self) -> bool:
+        """Whether no rebalance happened without us, in which somebody else could have had our partitions."""
+        return self._subscription.generation == self._generation + 1
+
+    def _new_held(self, number: int) -> Held:
         limits = self._settings.limits
         evaluator: Evaluates = PartitionEvaluator(limits, self._settings.code_version)
-        return Partition(number, evaluator, limits, self._sources, self._instruments)
+        partition = Partition(number, evaluator, limits, self._sources, self._instruments)
+        writer = PartitionWriter(number, partition.outbox, self._kafka, self._settings, self._instruments)
+        return Held(partition, writer)
+
+    async def _take_over(self, numbers: Sequence[int]) -> None:
+        assignment = self._assignment
+        new = [assignment.held[number] for number in numbers]
+        if new:
+            consumer = self._subscription.consumer
+            try:
+                await self._takeover.take(new, consumer)
+            except KafkaError as error:
+                raise self._kafka.unreachable(error) from error
+            for held in new:
+                for topic, offset in held.partition.next_offsets.items():
+                    consumer.seek(TopicPartition(topic, held.partition.number), offset)
+                held.writing = asyncio.create_task(self._write(held), name=f"writer-{held.partition.number}")
+                held.writing.add_done_callback(self._on_done)
+            consumer.resume(*assignment.inputs_of(numbers))
+        log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(assignment.held))
+        self.ready.set()
+
+    async def _write(self, held: Held) -> None:
+        try:
+            await held.writer.run()
+        except FencedError as error:
+            log.warning("partition_fenced", partition=held.partition.number, what_happens_now=str(error))
+            self._instruments.inc("callgauge_partitions_fenced_total")
+            held.partition.drop()
+            held.fenced_at = time.monotonic()
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._subscription.fail(error)
+
+    def _let_go(self, held: Held) -> None:
+        """Stops writing a partition that is not ours any more; disconnecting goes on by itself."""
+        if held.writing is not None:
+            held.writing.cancel()
+        closing = asyncio.create_task(held.writer.stop(CLOSE_SECONDS))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _stop_loading(self) -> None:
+        loading, self._loading = self._loading, None
+        if loading is not None and not loading.done():
+            loading.cancel()
+            await asyncio.wait([loading])
 
     async def _read(self) -> bool:
         """Starts, then lets time pass; the records come by themselves."""
-        counts = await partition_counts(self._kafka, (*INPUT_TOPICS, SCORES_TOPIC, QUARANTINE_TOPIC))
-        require_equal_counts({topic: count for topic, count in counts.items() if topic != QUARANTINE_TOPIC})
-        await self._writer.start()
+        await require_fit_topics(self._kafka, self._settings.limits)
+        try:
+            await self._takeover.start()
+        except KafkaError as error:
+            raise self._kafka.unreachable(error) from error
         await self._subscription.start()
-        await self._assigned.wait()
-        log.info("evaluator_ready", group=self._settings.group_id)
-        committed_at = self._ticked_at = time.monotonic()
-        self.ready.set()
+        return await first_of(self._tick_for_ever(), self._commit_for_ever())
+
+    async def _tick_for_ever(self) -> bool:
         while True:
-            await asyncio.sleep(self._settings.tick_ms / 1_000)
-            await self._tick()
             self._ticked_at = time.monotonic()
-            if (self._ticked_at - committed_at) * 1_000 >= self._settings.commit_interval_ms:
-                await self._commit()
-                committed_at = time.monotonic()
+            await asyncio.sleep(self._settings.tick_ms / 1_000)
+            async with self._lock:
+                await self._assignment.look(self._subscription.consumer)
+                self._assignment.advance()
+            self._check_fenced()
+
+    async def _commit_for_ever(self) -> bool:
+        while True:
+            await asyncio.sleep(self._settings.commit_interval_ms / 1_000)
+            await self._commit()
 
     async def _take(self, records: Sequence[Any]) -> None:
-        # The client hands over records only of the assignment in force, with no wait between that and this line. It may
-        # do so before its listener has been told, so they wait for their partitions; and when a rebalance overtakes them
-        # while they wait, they are their next owner's to read.
-        generation = self._generation
-        await self._assigned.wait()
+        # The client hands over records only of the assignment in force, with no wait between that and this line. When a
+        # rebalance overtakes them, or their partition is not taken over yet, they are read again from where that begins.
+        rebalances = self._rebalances
         async with self._lock:
-            if generation != self._generation or self._is_leaving:
+            if rebalances != self._rebalances or self._is_leaving:
                 return
             assignment = self._assignment
-            for number, runs in runs_by_partition(records).items():
-                assignment.partitions[number].fold(runs)
+            active = assignment.active
+            polled = {number: runs for number, runs in runs_by_partition(records).items() if number in active}
+            for number, runs in polled.items():
+                active[number].partition.polled(runs)
             await assignment.look(self._subscription.consumer)
+            for number, runs in polled.items():
+                active[number].partition.fold(runs, assignment.known_ms(number))
             assignment.advance()
-            await self._write(assignment)
+        await self._until_there_is_room()
 
-    async def _tick(self) -> None:
-        async with self._lock:
-            assignment = self._assignment
-            if assignment.partitions:
-                await assignment.look(self._subscription.consumer)
-                assignment.advance()
-                await self._write(assignment)
+    async def _until_there_is_room(self) -> None:
+        """Nothing is polled before this returns, so a broker that takes scores slowly is read slowly."""
+        while self._assignment.unwritten_records > self._settings.max_unwritten_records and not self._is_leaving:
+            fullest = max(self._assignment.held.values(), key=lambda held: held.partition.outbox.records)
+            await fullest.partition.outbox.until_written()
 
-    async def _write(self, assignment: Assignment) -> None:
-        """Empties the outboxes, in order; the caller holds the lock."""
-        for number, partition in assignment.partitions.items():
-            if partition.outbox:
-                await self._writer.write_scores(number, partition.outbox)
-            if partition.refused:
-                await self._writer.write_refused(partition.refused)
+    def _check_fenced(self) -> None:
+        now = time.monotonic()
+        for number, held in self._assignment.held.items():
+            if held.fenced_at is not None and now - held.fenced_at > FENCED_SECONDS:
+                raise TakenOverError(
+                    f"Partition {number}: another process writes it, but the group {self._settings.group_id} has given it "
+                    f"to us for {FENCED_SECONDS:.0f} s. Nothing of it is evaluated here, so the evaluator ends. Check that "
+                    "no other installation uses this group's name with other topics, or without joining the group."
+                )
 
     async def _commit(self) -> None:
-        """Commits what was folded so far, once what it led to is acknowledged."""
-        async with self._lock:  # outside of it an outbox may be half written
-            generation = self._generation
-            offsets = self._assignment.offsets_to_commit()
-        changed = {tp: offset for tp, offset in offsets.items() if self._committed.get(tp) != offset}
-        if not changed:
-            return
-        await self._writer.acknowledged()
-        if generation != self._generation:
-            return
-        try:
-            await self._subscription.consumer.commit({tp: OffsetAndMetadata(o, "") for tp, o in changed.items()})
-        except KafkaError as error:  # costs a longer replay, if anything; the next second brings another try
-            log.warning("commit_failed", error=str(error) or type(error).__name__)
-            return
-        if generation == self._generation:
-            self._committed.update(changed)
+        """Commits what was folded so far, once what it led to is written."""
+        rebalances = self._rebalances
+        async with self._lock:
+            offsets = self._assignment.to_commit()
+            written = [held.partition.outbox.until_written() for held in self._assignment.active.values()]
+        await asyncio.gather(*written)
+        if rebalances == self._rebalances:
+            await self._commit_offsets(offsets)
 
     async def _hand_over(self) -> None:
         """Writes and commits what was folded, before the partitions are someone else's."""
         self._count_events()
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
-                await self._write(self._assignment)
-                await self._writer.acknowledged()
-                offsets = {tp: OffsetAndMetadata(o, "") for tp, o in self._assignment.offsets_to_commit().items()}
-                if offsets:
-                    await self._subscription.consumer.commit(offsets)
-        except (KafkaError, TimeoutError) as error:
+                active = self._assignment.active.values()
+                await asyncio.gather(*(held.partition.outbox.until_written() for held in active))
+                await self._commit_offsets(self._assignment.to_commit())
+        except TimeoutError:
+            log.warning("handed_over_unwritten", scores=self._assignment.unwritten_records)
+
+    async def _commit_offsets(self, offsets: dict[TopicPartition, Any]) -> None:
+        # A partition that was fenced off meanwhile is its new owner's to commit.
+        ours = set(self._assignment.inputs_of(self._assignment.active))
+        changed = self._assignment.not_committed({tp: at for tp, at in offsets.items() if tp in ours})
+        if not changed:
+            return
+        try:
+            await self._subscription.consumer.commit(changed)
+        except KafkaError as error:  # costs a longer replay, if anything; the next second brings another try
             log.warning("commit_failed", error=str(error) or type(error).__name__)
+            return
+        self._assignment.committed(changed)
 
     def _read_gauges(self, instruments: Instruments) -> None:
         group_id = self._settings.group_id
@@ -226,6 +325,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             "callgauge_calls_open": self._open_calls,
             "callgauge_consumer_lag_messages": lambda: self._assignment.lag_messages(group_id),
             "callgauge_consumer_lag_seconds": lambda: self._assignment.lag_seconds(group_id),
+            "callgauge_watermark_lag_messages": lambda: self._assignment.watermark_lag_messages(group_id),
+            "callgauge_scores_unwritten": lambda: {(): float(self._assignment.unwritten_records)},
             "callgauge_source_last_event_timestamp_seconds": self._newest_records_seconds,
             "callgauge_build_info": lambda: {version: 1.0},
         }
@@ -233,13 +334,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             instruments.read_gauge(name, reader)
         instruments.before_scrape(self._count_events)
 
+    def _partitions(self) -> Iterable[Partition]:
+        return (held.partition for held in self._assignment.held.values())
+
     def _open_calls(self) -> dict[tuple[str, ...], float]:
-        return {(): float(sum(partition.open_calls for partition in self._assignment.partitions.values()))}
+        return {(): float(sum(partition.open_calls for partition in self._partitions()))}
 
     def _newest_records_seconds(self) -> dict[tuple[str, ...], float]:
         newest_ms = self._assignment.newest_records_ms()
         return {(self._sources[topic].value,): time_ms / 1_000 for topic, time_ms in newest_ms.items()}
 
     def _count_events(self) -> None:
-        for partition in self._assignment.partitions.values():
+        for partition in self._partitions():
             partition.count_events()

@@ -23,8 +23,29 @@ class EvaluatorSettings(BaseModel):
     max_batch_records: int = Field(
         500, gt=0, description="Most records folded before anything else has a turn: some milliseconds of work."
     )
-    max_unacknowledged: int = Field(
-        5_000, gt=0, description="Most records sent and not yet acknowledged; folding waits when there are more."
+    max_unwritten_records: int = Field(
+        5_000, gt=0, description="Most score records decided and not yet written; reading waits when there are more."
+    )
+    uses_transactions: bool = Field(
+        default=True,
+        description="Whether scores are written in transactions that fence off former owners. Without them a process that "
+        "was frozen can write a score twice.",
+    )
+    write_interval_ms: int = Field(
+        100,
+        ge=0,
+        description="Least time between two transactions of a partition, in ms: they cost the same full or empty.",
+    )
+    transaction_timeout_ms: int = Field(
+        60_000,
+        gt=0,
+        description="How long a transaction that nobody ends hides later scores from readers, in ms, if nobody takes over.",
+    )
+    ledger_overlap_ms: int = Field(
+        900_000,
+        ge=0,
+        description="How much more of `scores` is read back than open calls need, in ms, to recognise what arrives after a "
+        "call's end.",
     )
     tick_ms: int = Field(
         100, gt=0, description="How often silence is looked at, in ms: a thirtieth of the dead-air threshold."

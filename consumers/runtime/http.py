@@ -1,14 +1,25 @@
-"""`/metrics` and `/healthz`, served inside our event loop."""
+"""`/metrics`, `/healthz` and `/readyz`, served inside our event loop.
+
+Liveness: whoever gets an answer from `/healthz` knows that the loop turns. It is 503 only for what a restart mends: a
+role whose work has died, or whose own steps have stopped although the loop turns. It never depends on the broker: all
+waits for the broker are bounded, or do not count, so a broker that is down makes nobody restart us.
+
+Readiness: `/readyz` is 200 while every role does its work, so from its first assignment, or a ledger that is read, to
+the moment when stopping begins.
+
+Both are for probes, which carry no token, so what they say is nothing secret: names of roles and what they wait for.
+"""
 
 import asyncio
 import contextlib
+import hmac
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import uvicorn
 from prometheus_client.exposition import choose_encoder
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -20,15 +31,41 @@ STOP_SECONDS: Final = 0.4
 """How long open connections may take to finish when the server stops; then they are cut."""
 MAX_CONNECTIONS: Final = 64
 """Connections at a time; Prometheus, a browser and a probe need three."""
+MAX_TOKEN_CHARS: Final = 1_024
+"""A header line has room for more; whoever sets a longer one has set a file's content by mistake."""
+
+Sentences = Callable[[], Sequence[str]]
+
+
+def fit_for_a_header(token: SecretStr) -> SecretStr:
+    """The token, if a header line can carry it.
+
+    Raises:
+        ValueError: It cannot; the text says why, and nothing of the token.
+    """
+    text = token.get_secret_value()
+    if not text:
+        raise ValueError("it must not be empty")
+    if len(text) > MAX_TOKEN_CHARS:
+        raise ValueError(f"expected at most {MAX_TOKEN_CHARS} characters")
+    if not all("!" <= char <= "~" for char in text):
+        raise ValueError("expected visible ASCII characters without spaces: it travels in a header line")
+    return token
+
+
+HttpToken = Annotated[SecretStr, AfterValidator(fit_for_a_header)]
 
 
 class HttpSettings(BaseModel):
-    """Where the HTTP server listens."""
+    """Where the HTTP server listens, and who may read the metrics."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 shows the metrics to the whole network.")
     port: int = Field(9464, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    token: HttpToken | None = Field(
+        None, description="What a reader of /metrics has to send as `Authorization: Bearer`; none means everybody may."
+    )
 
 
 class AddressInUseError(Exception):
@@ -44,21 +81,28 @@ class _Server(uvicorn.Server):
 
 
 class MetricsServer:
-    """Serves the instruments to Prometheus, and says whether the roles in this process are well."""
+    """Serves the instruments to Prometheus, and tells probes how the roles in this process are."""
 
     def __init__(
-        self, settings: HttpSettings, instruments: Instruments, problems: Callable[[], Sequence[str]] = tuple
+        self,
+        settings: HttpSettings,
+        instruments: Instruments,
+        *,
+        stalled: Sentences = tuple,
+        not_ready: Sentences = tuple,
     ) -> None:
         """Keeps the settings; nothing listens before `start`.
 
         Args:
-            settings: Address and port.
+            settings: Address, port and token.
             instruments: What `/metrics` shows.
-            problems: What is wrong now, a sentence each; `/healthz` answers 503 while there is one.
+            stalled: What only a restart mends, a sentence each; `/healthz` answers 503 while there is one.
+            not_ready: Why no work is done now, a sentence for each role; `/readyz` answers 503 while there is one.
         """
         self._settings = settings
         self._instruments = instruments
-        self._problems = problems
+        self._stalled = stalled
+        self._not_ready = not_ready
         self._rendering = asyncio.Lock()
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -84,7 +128,7 @@ class MetricsServer:
                 "Metrics cannot be shown, so callgauge does not start. Choose another port, or 0 for a free one."
             ) from error
         self._port = listening.getsockname()[1]
-        routes = [Route("/metrics", self._metrics), Route("/healthz", self._health)]
+        routes = [Route("/metrics", self._metrics), Route("/healthz", self._health), Route("/readyz", self._readiness)]
         config = uvicorn.Config(
             Starlette(routes=routes), lifespan="off", log_config=None, access_log=False, server_header=False,
             ws="none", limit_concurrency=MAX_CONNECTIONS,
@@ -102,6 +146,8 @@ class MetricsServer:
         self._server = self._serving = None
 
     async def _metrics(self, request: Request) -> Response:
+        if (refused := self._refused(request)) is not None:
+            return refused
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         async with self._rendering:  # a page at a time: rendering shares the processor with the roles
             self._instruments.refresh()
@@ -110,7 +156,27 @@ class MetricsServer:
         return Response(page, headers={"content-type": content_type})
 
     async def _health(self, _request: Request) -> Response:
-        problems = self._problems()
-        if problems:
-            return PlainTextResponse("\n".join(problems) + "\n", status_code=503)
-        return PlainTextResponse("ok\n")
+        return _told(self._stalled())
+
+    async def _readiness(self, _request: Request) -> Response:
+        return _told(self._not_ready())
+
+    def _refused(self, request: Request) -> Response | None:
+        """The answer to who may not read the metrics; None for who may."""
+        if self._settings.token is None:
+            return None
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        expected = self._settings.token.get_secret_value()
+        # Both as bytes: the function refuses text beyond ASCII, and a header may hold any byte.
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), expected.encode()):
+            return None
+        challenge = 'Bearer realm="callgauge"' + (', error="invalid_token"' if scheme else "")
+        seen = "another token or scheme" if scheme else "no Authorization header"
+        text = f"/metrics needs `Authorization: Bearer` with the token of the setting http_token; seen: {seen}.\n"
+        return PlainTextResponse(text, status_code=401, headers={"www-authenticate": challenge})
+
+
+def _told(sentences: Sequence[str]) -> Response:
+    if sentences:
+        return PlainTextResponse("\n".join(sentences) + "\n", status_code=503)
+    return PlainTextResponse("ok\n")

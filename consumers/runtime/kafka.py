@@ -1,19 +1,26 @@
 """How this process reaches Kafka: one set of settings, from which every client is built."""
 
-import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import structlog
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from faststream.kafka import KafkaBroker
 from pydantic import BaseModel, ConfigDict, Field
 
+from consumers.runtime.first_contact import NoContactError, TopicsRequest, first_contact
+from consumers.runtime.refusals import explained
+from consumers.runtime.security import SecuritySettings
+
 CONNECT_SECONDS: Final = 10.0
 """How long the first connection and the first answer may take before a start counts as failed."""
+REQUEST_TIMEOUT_MS: Final = 10_000
+"""How long an administrative request may take."""
 LINGER_MS: Final = 5
 """How long the producer waits for more records of a batch: a fiftieth of the delay we promise."""
 HANDLER_STOP_SECONDS: Final = 0.5
@@ -50,6 +57,8 @@ class KafkaSettings(BaseModel):
         description="Whether this is the broker inside our own process: it keeps nothing and has no transactions.",
     )
 
+    security: SecuritySettings = Field(SecuritySettings(), description="TLS, and how to log in.")
+
     def topic(self, name: str) -> str:
         """The name on this cluster of a topic of the topic table."""
         return self.topic_prefix + name
@@ -58,38 +67,120 @@ class KafkaSettings(BaseModel):
         """Options of every consumer: only committed records, and checked ones where the broker's checksums are right."""
         return {"isolation_level": "read_committed", "check_crcs": not self.is_embedded}
 
+    def client_options(self) -> dict[str, Any]:
+        """Options of every client of aiokafka: where the broker is, and how to prove who we are."""
+        return {"bootstrap_servers": self.bootstrap_servers, **self.security.client_options()}
+
+    def admin(self, role: str) -> AIOKafkaAdminClient:
+        """A client for topics and their settings; its `start` raises as `first_contact` does."""
+        return _Admin(self, role)
+
+    def consumer(self, role: str, *topics: str, **options: Any) -> AIOKafkaConsumer:
+        """A consumer of committed records; nothing is connected before its `start`.
+
+        Args:
+            role: Ends the client's name.
+            topics: Full names, as `topic` gives them.
+            options: Further arguments of aiokafka's consumer; without a `group_id` it is in no group.
+        """
+        return AIOKafkaConsumer(
+            *topics, **self.client_options(), client_id=self._client_name(role), **self.reader_options(), **options
+        )
+
+    def producer(
+        self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = 60_000
+    ) -> AIOKafkaProducer:
+        """A producer whose retries neither double nor reorder records; nothing is connected before its `start`.
+
+        Args:
+            role: Ends the client's name.
+            transactional_id: Whose records are written in transactions; whoever had this id before is fenced off.
+            transaction_timeout_ms: How long a transaction may stay open before the broker aborts it.
+        """
+        return AIOKafkaProducer(
+            **self.client_options(),
+            client_id=self._client_name(role),
+            enable_idempotence=True,
+            linger_ms=LINGER_MS,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+        )
+
     def broker(self, role: str) -> KafkaBroker:
         """A FastStream broker that only reads: no producer, no administration, no topics made on the way."""
         return KafkaBroker(
             self.bootstrap_servers.split(","),
-            client_id=f"{self.client_id}-{role}",
+            client_id=self._client_name(role),
             consumer_only=True,
             allow_auto_create_topics=False,
             graceful_timeout=HANDLER_STOP_SECONDS,
             apply_types=False,  # the handler takes records as they are
             logger=_PollErrors(),
+            **self.security.faststream_options(),
         )
 
-    def producer(self, role: str) -> AIOKafkaProducer:
-        """A producer whose retries neither double nor reorder records."""
-        return AIOKafkaProducer(
-            bootstrap_servers=self.bootstrap_servers,
-            client_id=f"{self.client_id}-{role}",
-            enable_idempotence=True,
-            linger_ms=LINGER_MS,
-        )
+    def _client_name(self, role: str) -> str:
+        return f"{self.client_id}-{role}"
+
+    @asynccontextmanager
+    async def first_contact(self, role: str) -> AsyncIterator[AIOKafkaConnection]:
+        """A connection made by hand, logged in, to a cluster that can be reached: what fails here says why.
+
+        Raises:
+            KafkaUnreachableError: No broker can be used, at the start or later.
+        """
+        try:
+            async with first_contact(self.client_options(), self._client_name(role)) as connection:
+                yield connection
+        except (NoContactError, KafkaError, TimeoutError) as error:
+            raise self.unreachable(error) from error
 
     def unreachable(self, error: BaseException) -> "KafkaUnreachableError":
-        """What to say when nothing there answers."""
+        """What to say when a client could not connect, or was refused what it needs.
+
+        Args:
+            error: What aiokafka or `first_contact` raised.
+
+        Returns:
+            A `KafkaRefusedError` when a broker answered, and not as we need it.
+        """
+        causes = error.causes if isinstance(error, NoContactError) else ((self.bootstrap_servers, error),)
+        told = [(address, explained(cause, self.security)) for address, cause in causes]
+        for address, each in told:
+            if each.answers:
+                return KafkaRefusedError(f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}")
+        seen = told[0][1].seen
+        if any(each.seen != seen for _, each in told):
+            seen = ", ".join(f"{address} ({each.seen})" for address, each in told)
         return KafkaUnreachableError(
-            f"Kafka: no broker answers at {self.bootstrap_servers}: {str(error) or type(error).__name__}. "
-            "Nothing can be read, so callgauge does not start. "
-            "Check the address and that the broker runs; the lines logged before this one may say more."
+            f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {told[0][1].remedy}"
         )
+
+
+class _Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # the library has no type hints
+    """An admin client that says why it cannot start; the library logs that, and raises something else."""
+
+    def __init__(self, kafka: KafkaSettings, role: str) -> None:
+        self._kafka = kafka
+        self._role = role
+        super().__init__(
+            **kafka.client_options(), client_id=f"{kafka.client_id}-{role}", request_timeout_ms=REQUEST_TIMEOUT_MS
+        )
+
+    async def start(self) -> None:
+        async with self._kafka.first_contact(self._role):
+            await super().start()
+
+
+_ENDS: Final = "callgauge cannot work like this, so it ends."
 
 
 class KafkaUnreachableError(Exception):
     """No broker could be reached at the start; the caller ends the process and shows the text."""
+
+
+class KafkaRefusedError(KafkaUnreachableError):
+    """A broker answered and did not let us in, or not do what we need; a person must change settings or rights."""
 
 
 class TopicsUnfitError(Exception):
@@ -97,32 +188,34 @@ class TopicsUnfitError(Exception):
 
 
 async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
-    """How many partitions each topic of the topic table has here.
-
-    On a broker that makes topics when asked for them, asking makes them.
+    """How many partitions each topic of the topic table has here; on the embedded broker, asking makes them.
 
     Raises:
-        KafkaUnreachableError: No broker answers.
+        KafkaUnreachableError: No broker answers, or it does not let us see one of them.
         TopicsUnfitError: A topic does not exist; the text names all that are missing.
     """
-    wanted = [kafka.topic(name) for name in names]
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers, client_id=f"{kafka.client_id}-topics")
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            await admin.start()
-            described = await admin.describe_topics(wanted)
-    except (KafkaError, TimeoutError) as error:
-        raise kafka.unreachable(error) from error
-    finally:
-        await admin.close()
-    counts = {topic["topic"]: 0 if topic["error_code"] else len(topic["partitions"]) for topic in described}
-    missing = [topic for topic in wanted if not counts.get(topic)]
+    wanted = tuple(names)
+    request = TopicsRequest([kafka.topic(name) for name in wanted], make_missing=kafka.is_embedded)
+    async with kafka.first_contact("topics") as connection:
+        answer = await connection.send(request)
+    topics = answer.to_object()["topics"]
+    hidden = [topic["topic"] for topic in topics if topic["error_code"] == TopicAuthorizationFailedError.errno]
+    if hidden:
+        raise kafka.unreachable(TopicAuthorizationFailedError(hidden))
+    return counts_in(topics, kafka, wanted)
+
+
+def counts_in(topics: Iterable[Mapping[str, Any]], kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
+    """The partition counts in a broker's answer to a `TopicsRequest`; errors as in `partition_counts`."""
+    wanted = {name: kafka.topic(name) for name in names}
+    counts = {topic["topic"]: 0 if topic["error_code"] else len(topic["partitions"]) for topic in topics}
+    missing = [topic for topic in wanted.values() if not counts.get(topic)]
     if missing:
         raise TopicsUnfitError(
             f"Topics: {', '.join(missing)} not found on {kafka.bootstrap_servers}. callgauge does not make topics, "
             "so it does not start. `callgauge topics create` makes them; or check the topic prefix."
         )
-    return {name: counts[topic] for name, topic in zip(names, wanted, strict=True)}
+    return {name: counts[topic] for name, topic in wanted.items()}
 
 
 def require_equal_counts(counts: Mapping[str, int]) -> int:

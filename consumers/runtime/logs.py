@@ -1,7 +1,8 @@
 """Log lines: one event name each, with its facts as fields; for people on a terminal, or JSON for machines.
 
-What libraries log through the standard library goes the same way, from warnings up: the true cause of a refused
-connection is often only there.
+A line about a record has the fields of `about_record`. What libraries log through the standard library goes the same
+way, from warnings up: the true cause of a refused connection is often only there. Their texts are no event names, so in
+JSON they all have the event `library_message`.
 """
 
 import logging
@@ -14,6 +15,23 @@ LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_MAX_KEY_CHARS: Final = 200
+"""A key is whatever somebody wrote there, and a log line has to stay one."""
+
+
+def about_record(record: Any) -> dict[str, Any]:
+    """Fields of a line about a record of Kafka: its conversation, as far as it has one, and where to find it again.
+
+    Args:
+        record: A consumer's record: its key, topic, partition and offset are read.
+    """
+    key = record.key
+    return {
+        "conversation_id": None if key is None else key.decode(errors="replace")[:_MAX_KEY_CHARS],
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+    }
 
 
 def configure_logging(log_format: LogFormat, level: LogLevel = "info", stream: TextIO | None = None) -> None:
@@ -30,9 +48,11 @@ def configure_logging(log_format: LogFormat, level: LogLevel = "info", stream: T
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    foreign: list[structlog.typing.Processor] = [structlog.stdlib.add_logger_name]
     renderer: Any
     if log_format == "json":
         shared.append(structlog.processors.format_exc_info)
+        foreign.append(_name_foreign)
         renderer = structlog.processors.JSONRenderer(sort_keys=True)
     else:
         # The default formatter shows local variables: what callers say has no place in a log.
@@ -47,10 +67,14 @@ def configure_logging(log_format: LogFormat, level: LogLevel = "info", stream: T
     handler = logging.StreamHandler(output)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            foreign_pre_chain=[*shared, *foreign],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(logging.WARNING, _LEVELS[level]))
+
+
+def _name_foreign(_logger: Any, _method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {**line, "event": "library_message", "message": line["event"]}

@@ -90,6 +90,14 @@ class Subscription:
             raise RuntimeError("the subscription is not started")
         return consumer
 
+    @property
+    def generation(self) -> int:
+        """Number of the group's latest rebalance in which this member took part; -1 before the first.
+
+        Each rebalance has the next number, so a gap says that one happened without us. The client keeps it to itself.
+        """
+        return int(self.consumer._coordinator.generation)  # noqa: SLF001  # there is no other way to know
+
     async def start(self) -> None:
         """Connects and waits for the first assignment.
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from aiokafka.errors import for_code
 
 from tests import kafka_broker
 from tests.required_tools import MISSING
+from tests.secured_broker import SecuredBroker
 
 VISIBLE_SECONDS = 10
 
@@ -20,12 +21,25 @@ VISIBLE_SECONDS = 10
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real broker as "host:port", the same for every test of the run, whatever xdist worker it is on."""
+    with _shared(tmp_path_factory) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    """A real broker with TLS, logins and an authorizer, the same for every test of the run."""
+    with _shared(tmp_path_factory, secured=True) as announcement:
+        yield SecuredBroker.read(announcement)
+
+
+@contextmanager
+def _shared(tmp_path_factory: pytest.TempPathFactory, *, secured: bool = False) -> Iterator[str]:
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # a worker's own folder is in the folder of the run
     try:
-        with kafka_broker.shared(folder) as address:
-            yield address
+        with kafka_broker.shared(folder, secured=secured) as announcement:
+            yield announcement
     except kafka_broker.NoBrokerError as error:
         pytest.skip(f"{MISSING}{error}")
 

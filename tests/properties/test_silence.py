@@ -1,20 +1,28 @@
 """Broker time: nothing happens before its deadline, nothing due is slept through, nothing follows a closing."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Effect
-from tests.engine_feed import closings_of, records_of, said
+from tests.engine_feed import T0_MS, closings_of, records_of, said
 from tests.properties.evaluation import end_of, fold, fresh, run
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of
+
+STEP_MS = 5
 
 
 @given(st.data())
 def test_time_before_a_deadline_changes_nothing(data: st.DataObject) -> None:
     """There are no batches in the engine: a group of records is its records, with time allowed to pass in between."""
     call, order = drawn(data)
-    arrivals = arrivals_of(call, order)
+    # Evenly and within every deadline: a record from behind one is held until time is there.
+    arrivals = [
+        replace(arrival, broker_time_ms=T0_MS + place * STEP_MS)
+        for place, arrival in enumerate(arrivals_of(call, order))
+    ]
     pauses = data.draw(st.lists(st.sampled_from([0, 0, 1, 7, 400, 10**9]), min_size=1, max_size=8))
     steady, paused = fresh(), fresh()
     for place, arrival in enumerate(arrivals):

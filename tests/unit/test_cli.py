@@ -23,7 +23,10 @@ from streamer.simulator import simulate_call
 from streamer.topic_admin import judged
 from streamer.version import installed_version
 
-COMMANDS = ["demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"]
+COMMANDS = [
+    *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
+    *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
+]
 ROOT = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:1"
 
@@ -73,7 +76,8 @@ def test_every_help_ends_with_an_example_of_that_command(callgauge: Callgauge, c
 
 def test_the_list_of_commands_is_complete(callgauge: Callgauge) -> None:
     registered = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert [*registered, "topics"] == ["demo", "run", "replay", "simulate", "context", "schema", "topics"]
+    groups = [group.name for group in app.registered_groups]
+    assert {*registered, *groups} == {command.split()[0] for command in COMMANDS}
     assert callgauge("--version") == (0, f"callgauge {installed_version()}\n", "")
 
 
@@ -157,6 +161,14 @@ def test_schemas_are_listed_and_printed(callgauge: Callgauge) -> None:
         (["run", "--http-port", "70000"], "--http-port is 70000"),
         (["run", "--config", "missing.toml"], "missing.toml: the settings file cannot be read"),
         (["simulate", "--calls", "0"], "--calls"),
+        (["quarantine", "show", "pipecat.events"], "TOPIC[PARTITION]@OFFSET"),
+        (["quarantine", "show", "scores[0]@1"], "'scores' is no input topic"),
+        (["quarantine", "list", "--since", "yesterday"], "'yesterday' is no moment"),
+        (["quarantine", "list", "--reason", "nonsense"], "invalid_event"),
+        (["quarantine", "replay"], "say which records"),
+        (["quarantine", "replay", "--since", "2h"], "say which records"),
+        (["quarantine", "replay", "--all", "pipecat.events[0]@1"], "say which records"),
+        (["quarantine", "replay", "pipecat.events[0]@1", "--topic", "audit.events"], "leave them out"),
         (["nonsense"], "No such command"),
     ],
 )
@@ -166,7 +178,17 @@ def test_a_wrong_command_line_ends_with_2_and_says_why(callgauge: Callgauge, arg
     assert told in err
 
 
-@pytest.mark.parametrize("command", [["topics", "check"], ["topics", "create"], ["simulate", "--seconds", "1"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topics", "check"],
+        ["topics", "create"],
+        ["simulate", "--seconds", "1"],
+        ["quarantine", "list"],
+        ["quarantine", "show", "pipecat.events[0]@1"],
+        ["quarantine", "replay", "--all"],
+    ],
+)
 def test_a_broker_that_is_away_is_told_in_plain_words(callgauge: Callgauge, command: list[str]) -> None:
     code, out, err = callgauge(*command, "--bootstrap", NOBODY)
     assert (code, out) == (1, "")

@@ -141,7 +141,7 @@ def test_an_end_that_comes_after_the_answer_is_no_silence() -> None:
 def test_the_rules_without_a_call() -> None:
     watch = SilenceWatch(3_000, 500)
     assert watch.reached(10**12) is None
-    assert watch.speech_started(0) is None
+    assert watch.speech_started(0, 0) is None
     watch.user_ended(1_000, 1_000, 51_000, 4)  # the broker's clock is not the call's
     assert watch.due_at_ms == 54_500
     found = watch.reached(54_500)

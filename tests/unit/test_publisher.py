@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
 
+from consumers.runtime import kafka as kafka_module
+from consumers.runtime.kafka import KafkaSettings
 from streamer import publisher as publisher_module
 from streamer.playback import PlayedCall, Source, WireEvent
 from streamer.publisher import EventPublisher, PlayProgress, PublishError, cloudevent_headers, play
 
 NOW_MS = 1_790_000_000_000
+HOST = KafkaSettings(bootstrap_servers="host:1")
 
 
 class VirtualTime:
@@ -188,7 +191,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
         made.append(FakeProducer(**options))
         return made[-1]
 
-    monkeypatch.setattr(publisher_module, "AIOKafkaProducer", make)
+    monkeypatch.setattr(kafka_module, "AIOKafkaProducer", make)
     return made
 
 
@@ -197,22 +200,21 @@ def user_event(value: bytes = b"{}") -> WireEvent:
 
 
 async def test_records_are_keyed_by_conversation_and_sent_idempotently(producers: list[FakeProducer]) -> None:
-    async with EventPublisher(
-        "host:1", ce_source="s", topic_prefix="dev.", client_options={"linger_ms": 0}
-    ) as publisher:
+    kafka = KafkaSettings(bootstrap_servers="host:1", topic_prefix="dev.")
+    async with EventPublisher(kafka, ce_source="s") as publisher:
         await publisher.publish("call-1", user_event())
         await publisher.flush()
     (producer,) = producers
     ((topic, record),) = producer.records
     assert (topic, record["key"], record["value"]) == ("dev.audit.events", b"call-1", b"{}")
     assert producer.options["enable_idempotence"] is True
-    assert producer.options["linger_ms"] == 0
+    assert producer.options["transactional_id"] is None
     assert producer.stopped
 
 
 async def test_no_broker_is_said_plainly(producers: list[FakeProducer]) -> None:
     with pytest.raises(PublishError) as caught:
-        await EventPublisher("nowhere:1", ce_source="s").start()
+        await EventPublisher(KafkaSettings(bootstrap_servers="nowhere:1"), ce_source="s").start()
     assert str(caught.value) == (
         "Events could not be sent to Kafka at nowhere:1:\n"
         "  expected every record to be acknowledged; seen KafkaConnectionError: nobody there.\n"
@@ -223,7 +225,7 @@ async def test_no_broker_is_said_plainly(producers: list[FakeProducer]) -> None:
 
 
 async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[FakeProducer]) -> None:
-    publisher = EventPublisher("host:1", ce_source="s")
+    publisher = EventPublisher(HOST, ce_source="s")
     await publisher.start()
     await publisher.publish("call-1", user_event())
     producers[0].acknowledgements[0].set_exception(KafkaConnectionError("gone"))
@@ -234,7 +236,7 @@ async def test_a_send_that_failed_surfaces_at_the_next_call(producers: list[Fake
 
 
 async def test_a_record_that_cannot_be_sent_surfaces_at_once(producers: list[FakeProducer]) -> None:
-    publisher = EventPublisher("host:1", ce_source="s")
+    publisher = EventPublisher(HOST, ce_source="s")
     with pytest.raises(PublishError, match="not started"):
         await publisher.publish("call-1", user_event())
     await publisher.start()
@@ -246,7 +248,7 @@ async def test_only_so_many_records_are_on_their_way(
     producers: list[FakeProducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher_module, "MAX_UNACKNOWLEDGED_SENDS", 2)
-    publisher = EventPublisher("host:1", ce_source="s")
+    publisher = EventPublisher(HOST, ce_source="s")
     await publisher.start()
     await publisher.publish("call-1", user_event())
     await publisher.publish("call-1", user_event())

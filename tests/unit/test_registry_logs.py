@@ -4,11 +4,12 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 import structlog
 
-from consumers.runtime.logs import LogFormat, configure_logging
+from consumers.runtime.logs import LogFormat, about_record, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,33 @@ def test_libraries_speak_the_same_way_from_warnings_up() -> None:
     logging.getLogger("aiokafka.conn").info("connected")
     logging.getLogger("aiokafka.conn").warning("Unable to connect to %s", "a:1")
     line = json.loads(output.getvalue())
-    assert (line["event"], line["logger"], line["level"]) == ("Unable to connect to a:1", "aiokafka.conn", "warning")
+    assert (line["event"], line["logger"], line["level"]) == ("library_message", "aiokafka.conn", "warning")
+    assert line["message"] == "Unable to connect to a:1"
+
+
+def test_a_library_s_text_comes_first_for_people() -> None:
+    output = io.StringIO()
+    configure_logging("console", stream=output)
+    logging.getLogger("aiokafka.conn").warning("Unable to connect to %s", "a:1")
+    assert "Unable to connect to a:1" in output.getvalue()
+    assert "library_message" not in output.getvalue()
+
+
+class Record(NamedTuple):
+    key: bytes | None
+    topic: str = "scores"
+    partition: int = 3
+    offset: int = 41
+
+
+@pytest.mark.parametrize(
+    ("key", "conversation_id"),
+    [(b"c-1", "c-1"), (None, None), (b"", ""), (b"\xff", "\ufffd"), (b"x" * 1_000_000, "x" * 200)],
+)
+def test_a_line_about_a_record_says_which(key: bytes | None, conversation_id: str | None) -> None:
+    assert about_record(Record(key)) == {
+        "conversation_id": conversation_id, "topic": "scores", "partition": 3, "offset": 41,
+    }  # fmt: skip
 
 
 def test_lines_for_people_are_plain_text_where_there_is_no_terminal() -> None:

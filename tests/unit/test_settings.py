@@ -1,6 +1,7 @@
 """Settings come from defaults, file, environment and command line, and every mistake is told at once with its remedy."""
 
 import re
+import traceback
 from pathlib import Path
 
 import pytest
@@ -77,10 +78,15 @@ def test_every_mistake_shows_a_value_that_works() -> None:
     """The example in each message, set as it is typed there, is accepted."""
     wrong = {
         "CALLGAUGE_BOOTSTRAP": ":1", "CALLGAUGE_TOPIC_PREFIX": "/", "CALLGAUGE_EVALUATOR_GROUP": "",
-        "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
+        "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_EVALUATOR_INSTANCE": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
         "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
+        "CALLGAUGE_SECURITY__PROTOCOL": "TLS",
     }  # fmt: skip
-    assert {name.removeprefix("CALLGAUGE_").split("__")[0].lower() for name in wrong} == set(Settings.model_fields)
+    shown = set(Settings.model_fields) - {
+        "http_token",
+        "http_token_file",
+    }  # no secret is shown, and its file is not here
+    assert {name.removeprefix("CALLGAUGE_").split("__")[0].lower() for name in wrong} == shown
     examples = [re.search(r"For example (\w+)=(\S+)$", text) for text in mistakes(wrong)]
     assert len(examples) == len(wrong)
     given = {match[1]: match[2] for match in examples if match}
@@ -122,3 +128,82 @@ def test_a_slip_in_a_variable_is_noticed_and_what_others_set_is_not() -> None:
     (told,) = near_misses({"CALLGAUGE_BOOTSTRP": "a:1"})
     assert "did you mean CALLGAUGE_BOOTSTRAP?" in told
     loaded(others)
+
+
+def security(**settings: object) -> dict[str, str]:
+    return {f"CALLGAUGE_SECURITY__{name.upper()}": str(value) for name, value in settings.items()}
+
+
+SECRET = "hunter2"  # noqa: S105 - nobody's
+LOGIN = security(protocol="SASL_SSL", mechanism="SCRAM-SHA-512", username="ada", password=SECRET)
+
+
+def test_kafka_clients_get_the_security_that_was_set(tmp_path: Path) -> None:
+    config, password = tmp_path / "callgauge.toml", tmp_path / "password"
+    password.write_text(SECRET + "\n")
+    config.write_text(f'[security]\nprotocol = "SASL_PLAINTEXT"\nmechanism = "PLAIN"\npassword_file = "{password}"\n')
+    settings = loaded(security(username="ada"), config)
+    options = settings.kafka.client_options()
+    assert (options["security_protocol"], options["sasl_mechanism"]) == ("SASL_PLAINTEXT", "PLAIN")
+    assert (options["sasl_plain_username"], options["sasl_plain_password"]) == ("ada", SECRET)
+    password.unlink()
+    assert settings.kafka.client_options() == options, "files are read once"
+
+
+def test_a_password_is_taken_as_it_is() -> None:
+    for password in ('{"json": 1}', " 12", "[", "null", "a=b,c"):
+        options = loaded({**LOGIN, **security(password=password)}).kafka.client_options()
+        assert options["sasl_plain_password"] == password
+
+
+def test_security_that_does_not_fit_together_is_told_value_by_value(tmp_path: Path) -> None:
+    missing = tmp_path / "ca.pem"
+    told = mistakes(
+        security(protocol="SASL_SSL", mechanism="PLAIN", password=SECRET, password_file=missing, ca_file=missing)
+    )
+    expected = [
+        "CALLGAUGE_SECURITY__USERNAME is not set: security.mechanism PLAIN needs it (who logs in with PLAIN or SCRAM). "
+        "For example CALLGAUGE_SECURITY__USERNAME=callgauge",
+        f"CALLGAUGE_SECURITY__PASSWORD_FILE is {str(missing)!r:.57}",
+        f"CALLGAUGE_SECURITY__CA_FILE is {str(missing)!r:.57}",
+    ]
+    assert [text[: len(start)] for text, start in zip(told, expected, strict=True)] == expected
+    assert "the file cannot be read (No such file or directory)" in told[2]
+
+
+def test_a_mistake_of_security_in_the_file_is_told_where_it_was_made(config: Path) -> None:
+    config.write_text('[security]\nprotocol = "SSL"\nmechanism = "PLAIN"\npasword = "hunter2"\n')
+    (told,) = mistakes(config=config)
+    assert told.startswith(f"security.pasword in {config} (CALLGAUGE_SECURITY__PASWORD): there is no such setting; did")
+    config.write_text('[security]\nprotocol = "SSL"\nmechanism = "PLAIN"\n')
+    (told,) = mistakes(config=config)
+    assert told.startswith(
+        f"security.mechanism in {config} (CALLGAUGE_SECURITY__MECHANISM) is 'PLAIN': security.protocol"
+    )
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        security(password=SECRET),
+        {**LOGIN, **security(password="", key_password=SECRET)},
+        {**LOGIN, **security(mechanism="OAUTHBEARER")},
+        {**LOGIN, **security(password=SECRET * 1_000)},
+        {**LOGIN, **security(pasword=SECRET)},
+        {**LOGIN, "CALLGAUGE_HTTP_PORT": "x"},
+        {"CALLGAUGE_SECURITY": SECRET},
+        {"CALLGAUGE_SECURITY": f'{{"password": "{SECRET}", "protocol": "X"}}'},
+        {"CALLGAUGE_SECURITY": f'{{"password": ["{SECRET}"]}}'},
+        {"CALLGAUGE_SECURITY": f'"{SECRET}"'},
+    ],
+)
+def test_no_message_holds_a_secret(environment: dict[str, str]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        loaded(environment)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_settings_that_are_printed_hold_no_secret() -> None:
+    settings = loaded(LOGIN)
+    for shown in (repr(settings), str(settings.kafka), settings.model_dump_json()):
+        assert SECRET not in shown

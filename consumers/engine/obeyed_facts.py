@@ -1,0 +1,99 @@
+"""A call evaluated again with the facts of its log: what was known by waiting, and when it was over, is as it was then.
+
+Dead air and the end of a call come from the absence of records at some moment. That moment does not come back when the
+records are read a second time, so the log decides: this call declares no silence and no end of its own.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+from consumers.engine.call import Call
+from consumers.engine.call_memory import sources
+from consumers.engine.effects import Effect
+from consumers.engine.intake import Arrival
+from consumers.engine.limits import Limits
+from schemas.codec import InputSource
+from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact
+
+
+class ObeyedFacts:
+    """What the log says of one call, in its order. What stands behind the closing is of no call that counts.
+
+    Attributes:
+        closed: The closing; None as long as the log has not shown it.
+        dead_airs: The silences before it.
+    """
+
+    __slots__ = ("_through", "closed", "dead_airs")
+
+    def __init__(self) -> None:
+        self.closed: ClosedFact | None = None
+        self.dead_airs: list[DeadAirFact] = []
+        self._through: Mapping[InputSource, int] = {}
+
+    def take(self, record: AnyScoreRecord) -> None:
+        """One more record of the call; only facts matter."""
+        if self.closed is not None:
+            return
+        if isinstance(record, DeadAirFact):
+            self.dead_airs.append(record)
+        elif isinstance(record, ClosedFact):
+            self.closed = record
+            self._through = sources(record.through)
+
+    def is_after_close(self, arrival: Arrival) -> bool:
+        """Whether the call was over when this record was read."""
+        return self.closed is not None and arrival.offset > self._through.get(arrival.source, -1)
+
+    def is_complete(self, offsets: Mapping[InputSource, int]) -> bool:
+        """Whether every record that counted is folded."""
+        return _reaches(offsets, self._through)
+
+
+class ObeyingCall(Call):
+    """An open call that declares dead air, and closes, where the log says so. No limit and no idleness closes it.
+
+    It is never woken: time does nothing to it.
+    """
+
+    def __init__(
+        self, first: Arrival, limits: Limits, code_version: str, facts: ObeyedFacts, closed: ClosedFact
+    ) -> None:
+        super().__init__(first, limits, code_version)
+        self.live.silence.leave_to_the_log()
+        self.live.needs_wakeup = False
+        self._facts = facts
+        self._closed = closed
+        self._untold = deque((sources(fact.offsets), fact) for fact in facts.dead_airs)
+
+    def receive(self, arrival: Arrival, out: list[Effect]) -> str:
+        """Fold one record, then what the log says of this moment.
+
+        Returns:
+            What became of it, as the outcome label of the events counter.
+        """
+        if self._facts.is_after_close(arrival):
+            return "after_close"
+        outcome = super().receive(arrival, out)
+        self.live.needs_wakeup = False
+        untold = self._untold
+        while untold and _reaches(self._offsets, untold[0][0]):
+            self.live.restate(untold.popleft()[1], out)
+        if self._facts.is_complete(self._offsets):
+            self.close_as_told(out)
+        return outcome
+
+    def close_as_told(self, out: list[Effect]) -> None:
+        """Close the call as the log says. A record that counted then may be missing now: it is gone, or is refused today."""
+        for _, fact in self._untold:
+            self.live.restate(fact, out)
+        self._untold.clear()
+        self.ended_reason = self._closed.ended_reason
+        self.close(self._closed.reason, self._closed.caused_at_ms, out)
+
+    def _hit_limit(self, reason: CloseReason, limit: str, out: list[Effect]) -> None:
+        """How much of the call counts is settled: what `through` names."""
+
+
+def _reaches(offsets: Mapping[InputSource, int], told: Mapping[InputSource, int]) -> bool:
+    return all(offsets.get(source, -1) >= offset for source, offset in told.items())

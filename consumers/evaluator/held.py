@@ -1,0 +1,84 @@
+"""One partition that is ours: its state, its writer, and what a successor would need."""
+
+import asyncio
+from collections.abc import Mapping
+
+from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from consumers.evaluator.commit_note import CommitNote
+from consumers.evaluator.ledger_marks import LedgerMarks, Mark
+from consumers.evaluator.partition import InputStart, Partition
+from consumers.evaluator.partition_writer import PartitionWriter
+
+
+class Held:
+    """A partition between two owners.
+
+    Attributes:
+        partition: Its state.
+        writer: Who writes what the state decides.
+        writing: The writer's work; None until it has begun.
+        fenced_at: When another process turned out to own it, in seconds of the loop's clock; None as long as it is ours.
+    """
+
+    def __init__(self, partition: Partition, writer: PartitionWriter) -> None:
+        """A partition that nothing is known of yet."""
+        self.partition = partition
+        self.writer = writer
+        self.writing: asyncio.Task[None] | None = None
+        self.fenced_at: float | None = None
+        self._marks: LedgerMarks | None = None
+        self._ledger_end = 0
+        self._input_ends: Mapping[str, int] = {}
+        self._has_caught_up = False
+
+    def began(
+        self,
+        starts: Mapping[str, InputStart],
+        input_ends: Mapping[str, int],
+        ledger_start: int,
+        ledger_end: int,
+        *,
+        now_ms: int,
+        overlap_ms: int,
+    ) -> None:
+        """What was written is recalled; records are folded from here on.
+
+        Args:
+            starts: By topic, where reading begins.
+            input_ends: By topic, the end when the former owner was fenced off: it had read no further.
+            ledger_start: From where `scores` was recalled.
+            ledger_end: Up to where.
+            now_ms: Our clock.
+            overlap_ms: As the settings say.
+        """
+        positions = {topic: start.offset for topic, start in starts.items()}
+        self._marks = LedgerMarks(Mark(now_ms, positions, ledger_start), overlap_ms)
+        self._ledger_end = ledger_end
+        self._input_ends = input_ends
+        self.partition.start(starts)
+
+    def read_to(self, positions: Mapping[str, int]) -> None:
+        """By topic, how far the client has handed records over."""
+        if not self._has_caught_up:
+            ends = self._input_ends
+            self._has_caught_up = bool(ends) and all(positions.get(topic, -1) >= end for topic, end in ends.items())
+
+    def to_commit(self, now_ms: int) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where a successor must start to read, and the note that tells it what to recall; nothing before it began."""
+        if self._marks is None:
+            return {}
+        partition = self.partition
+        positions = dict(partition.next_offsets)
+        scores_end = self.writer.scores_end
+        if self._has_caught_up:  # before, calls whose records come now may have been closed by our predecessor
+            self._marks.note(Mark(now_ms, positions, self._ledger_end if scores_end is None else scores_end))
+        watermarks = partition.offsets_to_commit()
+        scores = self._marks.start_for(watermarks)
+        return {
+            TopicPartition(topic, partition.number): OffsetAndMetadata(
+                offset, CommitNote(scores, positions[topic]).text()
+            )
+            for topic, offset in watermarks.items()
+        }

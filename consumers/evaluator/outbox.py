@@ -1,0 +1,85 @@
+"""What a partition has decided and nobody has written yet: in order, in groups that are written whole or not at all."""
+
+import asyncio
+from collections import deque
+from itertools import islice
+from typing import Final
+
+from schemas.quarantine import QuarantineRecord
+from schemas.scores import AnyScoreRecord
+
+Written = AnyScoreRecord | QuarantineRecord
+Group = tuple[Written, ...]
+
+MAX_TRANSACTION_RECORDS: Final = 1_000
+"""Records after which a transaction takes no further group: some 500 kB, a small part of what the broker accepts."""
+
+
+class Outbox:
+    """Groups waiting to be written, and who waits for that."""
+
+    def __init__(self) -> None:
+        self._groups: deque[Group] = deque()
+        self._records = 0
+        self._put = 0
+        self._done = 0
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+
+    @property
+    def records(self) -> int:
+        """Records not written yet."""
+        return self._records
+
+    def put(self, group: Group) -> None:
+        """One more group, behind all others."""
+        if group:
+            self._groups.append(group)
+            self._records += len(group)
+            self._put += 1
+            self._filled.set()
+            self._emptied.clear()
+
+    def first(self) -> list[Group]:
+        """The groups to write next, which stay here until `written` says so: as many as one transaction takes."""
+        groups: list[Group] = []
+        records = 0
+        for group in self._groups:
+            groups.append(group)
+            records += len(group)
+            if records >= MAX_TRANSACTION_RECORDS:
+                break
+        return groups
+
+    def written(self, count: int) -> None:
+        """The first `count` groups are written; after `clear` meanwhile there is nothing to take out."""
+        count = min(count, len(self._groups))
+        self._records -= sum(len(group) for group in islice(self._groups, count))
+        for _ in range(count):
+            self._groups.popleft()
+        self._done += count
+        self._settle()
+
+    def clear(self) -> None:
+        """Forget everything: it is no longer ours to write."""
+        self._done += len(self._groups)
+        self._groups.clear()
+        self._records = 0
+        self._settle()
+
+    async def until_filled(self) -> None:
+        """Wait until there is something to write."""
+        await self._filled.wait()
+
+    async def until_written(self) -> None:
+        """Wait until everything that was put before this call is written, or cleared."""
+        put = self._put
+        while self._done < put:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def _settle(self) -> None:
+        if not self._groups:
+            self._filled.clear()
+        self._emptied.set()

@@ -1,0 +1,122 @@
+"""Taking partitions over: first nobody else can write to them, then what was written is recalled, then reading begins."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.structs import OffsetAndMetadata
+
+from consumers.evaluator.assignment import wall_clock_ms
+from consumers.evaluator.commit_note import CommitNote
+from consumers.evaluator.held import Held
+from consumers.evaluator.ledger import read_ledger
+from consumers.evaluator.partition import InputStart
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.registry import Instruments
+
+log = structlog.get_logger()
+
+
+class Takeover:
+    """Makes partitions ours."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        settings: EvaluatorSettings,
+        instruments: Instruments,
+        topics: Sequence[str],
+    ) -> None:
+        """Keeps what it needs; `admin` is connected by `start`.
+
+        Args:
+            kafka: Where the broker is.
+            settings: The group whose offsets count.
+            instruments: Where lost records are counted.
+            topics: The inputs, by their names on this cluster.
+        """
+        self._kafka = kafka
+        self._settings = settings
+        self._instruments = instruments
+        self._topics = tuple(topics)
+        self._admin: AIOKafkaAdminClient | None = None
+
+    async def start(self) -> None:
+        """Connects."""
+        if not self._kafka.is_embedded:
+            self._admin = self._kafka.admin("evaluator")
+            await self._admin.start()
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            await admin.close()
+
+    async def take(self, held: Sequence[Held], consumer: AIOKafkaConsumer) -> None:
+        """Fences former owners off, recalls what they wrote, and says where reading begins: then they are active.
+
+        Args:
+            held: The partitions, new, with their writers.
+            consumer: Asked for the ends of the inputs.
+
+        Raises:
+            KafkaError: The broker refused something.
+            LedgerError: What was written cannot be read.
+        """
+        marks = await asyncio.gather(*(each.writer.fence() for each in held))
+        at_least = {each.partition.number: mark for each, mark in zip(held, marks, strict=True)}
+        numbers = [each.partition.number for each in held]
+        inputs = [TopicPartition(topic, number) for number in numbers for topic in self._topics]
+        committed = await self._committed(inputs)
+        firsts, ends = await asyncio.gather(consumer.beginning_offsets(inputs), consumer.end_offsets(inputs))
+        # A note about more than there is speaks of topics that were made anew.
+        notes = {tp: CommitNote.parse(at.metadata if at.offset <= ends[tp] else "") for tp, at in committed.items()}
+        starts: dict[int, dict[str, InputStart]] = {number: {} for number in numbers}
+        for tp in inputs:
+            offset = self._start(tp, committed[tp].offset, firsts[tp], ends[tp])
+            starts[tp.partition][tp.topic] = InputStart(offset, notes[tp].read)
+        ledger_starts = {
+            number: min(notes[TopicPartition(topic, number)].scores for topic in self._topics) for number in numbers
+        }
+        ledger_ends = dict(ledger_starts)
+        if not self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
+            recalls = {each.partition.number: each.partition.recall for each in held}
+            ledger_ends = await read_ledger(self._kafka, ledger_starts, at_least, recalls)
+        now_ms = wall_clock_ms()
+        for each in held:
+            number = each.partition.number
+            each.began(
+                starts[number],
+                {topic: ends[TopicPartition(topic, number)] for topic in self._topics},
+                ledger_starts[number],
+                ledger_ends[number],
+                now_ms=now_ms,
+                overlap_ms=self._settings.ledger_overlap_ms,
+            )
+
+    async def _committed(self, inputs: Sequence[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        if self._kafka.is_embedded:
+            return dict.fromkeys(inputs, OffsetAndMetadata(-1, ""))
+        if self._admin is None:
+            raise RuntimeError("taking over before it was started, or after it was stopped")
+        found = await self._admin.list_consumer_group_offsets(self._settings.group_id, partitions=list(inputs))
+        return {tp: found.get(tp, OffsetAndMetadata(-1, "")) for tp in inputs}
+
+    def _start(self, tp: TopicPartition, committed: int, first: int, end: int) -> int:
+        """The committed offset, as far as the topic still has it; nothing committed is the beginning."""
+        if committed < 0 or first <= committed <= end:
+            return max(committed, first)
+        if committed < first:
+            self._instruments.inc("callgauge_input_records_lost_total", (), first - committed)
+        log.error(
+            "input_not_where_it_was",
+            record=f"{tp.topic}[{tp.partition}]@{committed}",
+            seen=f"the topic has {first} to {end}",
+            what_happens_now="Reading begins at the first record there is; calls that began before are incomplete.",
+            what_to_do="Keep inputs for longer than the longest call and the longest outage; see `callgauge doctor`.",
+        )
+        return first

@@ -1,0 +1,147 @@
+"""Reads the `quarantine` topic: which records were refused, and why. In no consumer group, so it disturbs nobody."""
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Self
+
+from aiokafka import TopicPartition
+from pydantic import ValidationError
+
+from consumers.runtime.kafka import KafkaSettings, partition_counts
+from schemas.codec import RefusalReason
+from schemas.quarantine import QuarantineRecord
+from schemas.topics import QUARANTINE_TOPIC
+from streamer.onlooker import onlooker, records_so_far
+
+_COORDINATES: Final = re.compile(r"([A-Za-z0-9._-]{1,249})\[(\d{1,9})\]@(\d{1,18})")
+
+
+class Coordinates(NamedTuple):
+    """Where a record stands: what a message prints as `topic[partition]@offset`."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads what `str` gives.
+
+        Raises:
+            ValueError: It is nothing of this form.
+
+        Example:
+            >>> Coordinates.parse("pipecat.events[3]@17")
+            Coordinates(topic='pipecat.events', partition=3, offset=17)
+        """
+        if not (found := _COORDINATES.fullmatch(text.strip())):
+            raise ValueError(f"{text!r} is no place of a record: give TOPIC[PARTITION]@OFFSET, as messages print it")
+        return cls(found[1], int(found[2]), int(found[3]))
+
+    @classmethod
+    def of(cls, record: QuarantineRecord) -> Self:
+        """Where the refused record stands."""
+        return cls(record.topic, record.partition, record.offset)
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which entries are asked for; empty and None ask for all.
+
+    Attributes:
+        reasons: Any of these.
+        topics: Any of these, by full name.
+        conversation: The key of the refused record.
+        since_ms: When the broker took the refused record: at this moment or later.
+        until_ms: Before this moment.
+        places: Any of these.
+    """
+
+    reasons: Collection[RefusalReason] = ()
+    topics: Collection[str] = ()
+    conversation: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    places: Collection[Coordinates] = ()
+
+    def matches(self, record: QuarantineRecord) -> bool:
+        """Whether an entry is one of them."""
+        return (
+            (not self.reasons or record.reason in self.reasons)
+            and (not self.topics or record.topic in self.topics)
+            and (self.conversation is None or record.key == self.conversation)
+            and (self.since_ms is None or record.quarantined_at_ms >= self.since_ms)
+            and (self.until_ms is None or record.quarantined_at_ms < self.until_ms)
+            and (not self.places or Coordinates.of(record) in self.places)
+        )
+
+
+@dataclass(slots=True)
+class Entries:
+    """What was found.
+
+    Attributes:
+        newest: The newest entries that match, oldest first, each refused record once.
+        by_reason: How many entries match, those beyond the newest included.
+        unreadable: Records of the topic that are none of ours, or of a version to come.
+    """
+
+    newest: list[QuarantineRecord] = field(default_factory=list)
+    by_reason: Counter[RefusalReason] = field(default_factory=Counter)
+    unreadable: int = 0
+
+    @property
+    def matching(self) -> int:
+        """How many entries match."""
+        return self.by_reason.total()
+
+
+async def quarantined(kafka: KafkaSettings, wanted: Wanted, *, most: int) -> Entries:
+    """Reads the topic up to where it ends now.
+
+    Args:
+        kafka: Where the broker is.
+        wanted: Which entries.
+        most: How many to keep at most; memory is bounded by it.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or not any more.
+        TopicsUnfitError: There is no quarantine topic.
+    """
+    found = Entries()
+    kept: list[tuple[int, Coordinates]] = []
+    by_place: dict[Coordinates, QuarantineRecord] = {}
+    async for value in _values(kafka, wanted.since_ms):
+        try:
+            record = QuarantineRecord.model_validate_json(value or b"")
+        except ValidationError:
+            found.unreadable += 1
+            continue
+        if not wanted.matches(record):
+            continue
+        found.by_reason[record.reason] += 1
+        place = Coordinates.of(record)
+        if place in by_place:  # an evaluator that was killed may have refused it once more
+            continue
+        by_place[place] = record
+        heapq.heappush(kept, (record.quarantined_at_ms, place))
+        if len(kept) > most:
+            del by_place[heapq.heappop(kept)[1]]
+    found.newest = [by_place[place] for _, place in sorted(kept)]
+    return found
+
+
+async def _values(kafka: KafkaSettings, since_ms: int | None) -> AsyncIterator[bytes | None]:
+    """The values of the quarantine topic, partition by partition in order, up to where each ends now."""
+    topic = kafka.topic(QUARANTINE_TOPIC)
+    count = (await partition_counts(kafka, [QUARANTINE_TOPIC]))[QUARANTINE_TOPIC]
+    partitions = [TopicPartition(topic, number) for number in range(count)]
+    async with onlooker(kafka, "quarantine", auto_offset_reset="earliest") as consumer:
+        async for record in records_so_far(consumer, partitions, since_ms):
+            yield record.value

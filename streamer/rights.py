@@ -1,0 +1,39 @@
+"""What each command needs to be allowed to do on the cluster; deploy/security.md tells people the same."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from consumers.runtime.access import READ, WRITE, Needs
+from schemas.codec import InputSource
+from schemas.topics import INPUT_TOPICS, QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
+from streamer.playback import SOURCES
+from streamer.settings import Settings
+
+_ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
+    "evaluator": {
+        **{topic: {READ} for topic in INPUT_TOPICS},
+        SCORES_TOPIC: {READ, WRITE},  # read: it is the ledger
+        QUARANTINE_TOPIC: {WRITE},
+    },
+    "exporter": {SCORES_TOPIC: {READ}},
+}
+
+TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[InputSource(source)]: frozenset({WRITE}) for source in SOURCES})
+"""What putting calls onto the topics needs."""
+
+
+def needs_of(roles: Collection[str], settings: Settings) -> Needs:
+    """What roles need that run in one process, as one user."""
+    operations: defaultdict[str, set[str]] = defaultdict(set)
+    for role in roles:
+        for topic, needed in _ROLE_OPERATIONS[role].items():
+            operations[topic] |= set(needed)
+    groups = {"evaluator": settings.evaluator_group, "exporter": settings.exporter_group}
+    return Needs(
+        operations={topic: frozenset(needed) for topic, needed in operations.items()},
+        groups=tuple(groups[role] for role in roles),
+        # One of them stands for all: they are given as a prefix.
+        transactional_ids=(f"{settings.evaluator_group}-0",) if "evaluator" in roles else (),
+        co_partitioned=(*INPUT_TOPICS, SCORES_TOPIC) if "evaluator" in roles else (),
+    )

@@ -1,0 +1,44 @@
+"""Moments as people type them and as they are shown: UTC, or so long ago."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000}
+_AGO: Final = re.compile(r"(\d{1,6})([smhd])")
+
+
+def moment_ms(text: str, now_ms: int) -> int:
+    """The moment meant, in ms since 1970.
+
+    Args:
+        text: `90s`, `30m`, `2h` or `7d` ago; or a date, with or without a time, in UTC unless it names its zone.
+        now_ms: From when "ago" counts.
+
+    Raises:
+        ValueError: It is neither; the text says what would be.
+
+    Example:
+        >>> moment_ms("2h", 10_000_000), moment_ms("1970-01-02", 0), moment_ms("1970-01-01T02:00+01:00", 0)
+        (2800000, 86400000, 3600000)
+    """
+    if ago := _AGO.fullmatch(text):
+        return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is no moment: give how long ago, for example 30m, 2h or 7d, or a UTC time, "
+            "for example 2026-08-01T14:30"
+        ) from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+def shown_moment(ms: int) -> str:
+    """A moment for people: date and time of day in UTC, to the second.
+
+    Example:
+        >>> shown_moment(86_400_999)
+        '1970-01-02 00:00:00'
+    """
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,115 @@
+"""`make chaos`: what `scores` holds after crashes, freezes and restarts, against what it must hold."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests import kafka_broker
+from tests.chaos import cluster as clusters
+from tests.chaos.canary_run import FAULTS, is_caught
+from tests.chaos.chaos_run import Outcome, Plan, chaos
+from tests.chaos.evaluator_page import PageError
+from tests.chaos.leaders_run import leaders_killed
+from tests.chaos.load_process import LoadError
+from tests.chaos.overload_run import overload
+from tests.chaos.recovery_run import recovery
+from tests.chaos.stage import RunError
+from tests.chaos.topic_reader import UnreadableError
+
+NOTHING_PROVEN: Final = 2  # exit code
+USUAL_CANARY: Final = "ledger"
+_PROVES_NOTHING: Final = (
+    kafka_broker.NoBrokerError,
+    kafka_broker.BrokerStartError,
+    RunError,
+    LoadError,
+    UnreadableError,
+    PageError,
+)
+
+
+def main() -> int:
+    """Runs what is asked for; the exit code is 0 when nothing is missing, doubled or wrong."""
+    usual = Plan()
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=usual.seconds, help="under full load")
+    parser.add_argument("--seed", type=int, default=usual.seed, help="decides calls and faults")
+    parser.add_argument("--calls", type=int, default=usual.calls, help="at the same time")
+    parser.add_argument("--evaluators", type=int, default=usual.evaluators, help="at least so many")
+    parser.add_argument("--partitions", type=int, default=usual.partitions)
+    parser.add_argument("--spacing", type=float, default=usual.spacing_seconds, help="mean seconds between two faults")
+    parser.add_argument(
+        "--brokers", type=int, choices=(1, 3), default=1, help="3: the leader of each partition is killed"
+    )
+    parser.add_argument("--recovery", action="store_true", help="kill one of two evaluators and measure")
+    parser.add_argument("--overload", action="store_true", help="more than one evaluator can hold, and measure")
+    parser.add_argument(
+        "--canary", choices=(*FAULTS, "all"), help="only show that the checker finds a broken evaluator"
+    )
+    parser.add_argument("--no-canary", action="store_true", help="leave out the short canary before the run")
+    parser.add_argument("--keep", type=Path, help="a folder for the logs, which is kept; a temporary one by default")
+    arguments = parser.parse_args()
+    plan = Plan(
+        seed=arguments.seed,
+        seconds=arguments.seconds,
+        calls=arguments.calls,
+        evaluators=arguments.evaluators,
+        partitions=arguments.partitions,
+        spacing_seconds=arguments.spacing,
+    )
+    run = chaos if arguments.brokers == 1 else leaders_killed
+    if arguments.recovery:
+        run = recovery
+    elif arguments.overload:
+        run = overload
+    try:
+        for kind in _canaries(arguments):
+            if not is_caught(kind, plan, say):
+                say(f"chaos: the checker does not notice an evaluator without {kind}, so it proves nothing")
+                return NOTHING_PROVEN
+        if arguments.canary:
+            return 0
+        with tempfile.TemporaryDirectory(prefix="callgauge-chaos-", ignore_cleanup_errors=True) as name:
+            folder = arguments.keep or Path(name)
+            with clusters.running(folder, arguments.brokers) as cluster:
+                outcome = run(plan, cluster, folder, say)
+    except _PROVES_NOTHING as error:
+        say(f"chaos: {error}")
+        return NOTHING_PROVEN
+    for line in lines_of(outcome, plan.seed):
+        say(line)
+    return 0 if outcome.findings.is_clean else 1
+
+
+def _canaries(arguments: argparse.Namespace) -> tuple[str, ...]:
+    if arguments.canary == "all":
+        return tuple(FAULTS)
+    if arguments.canary:
+        return (arguments.canary,)
+    is_chaos = arguments.brokers == 1 and not (arguments.recovery or arguments.overload or arguments.no_canary)
+    return (USUAL_CANARY,) if is_chaos else ()
+
+
+def say(text: str) -> None:
+    """One line, at once."""
+    print(text, flush=True)
+
+
+def lines_of(outcome: Outcome, seed: int) -> Iterator[str]:
+    """What is printed at the end; the last line has the three zeros, or not."""
+    findings = outcome.findings
+    yield from findings.examples
+    for (kind, name), count in sorted(findings.by_name.items()):
+        yield f"{kind} {name}: {count}"
+    yield from outcome.what
+    yield (
+        f"missing={findings.missing} duplicate={findings.duplicate} wrong={findings.wrong} seed={seed} "
+        f"calls={findings.calls} scores={findings.scores} faults={outcome.faults}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

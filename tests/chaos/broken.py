@@ -1,0 +1,104 @@
+"""Evaluators with one thing broken, so that the checker can show that it would notice. `python -m tests.chaos.broken KIND run ...`
+
+Each is the real command with one part replaced before it starts.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+
+from consumers.evaluator import takeover
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.partition_writer import PartitionWriter
+from consumers.runtime.kafka import KafkaSettings
+from schemas.topics import SCORES_TOPIC
+
+SLOW_SECONDS: Final = 0.5
+"""How long the unfenced evaluator hesitates between deciding and writing: long enough to be frozen in it."""
+
+_background: set["asyncio.Task[Any]"] = set()
+
+
+def _without_fencing() -> None:
+    """Whoever had the partition before can go on writing to it."""
+    make: Callable[..., None] = PartitionWriter.__init__
+    write: Callable[..., Awaitable[None]] = PartitionWriter._write
+
+    def plain(self: PartitionWriter, *arguments: Any) -> None:
+        make(self, *arguments)
+        self._is_transactional = False
+
+    async def hesitant(self: PartitionWriter, groups: Any) -> None:
+        await asyncio.sleep(SLOW_SECONDS)
+        await write(self, groups)
+
+    _replace(PartitionWriter, "__init__", plain)
+    _replace(PartitionWriter, "_write", hesitant)
+
+
+def _without_ledger() -> None:
+    """Nobody reads what was written before."""
+
+    async def unread(kafka: KafkaSettings, starts: Mapping[int, int], *_: Any) -> dict[int, int]:
+        return await _ends(kafka, starts)
+
+    _replace(takeover, "read_ledger", unread)
+
+
+def _without_gate() -> None:
+    """What was written before is read while records are folded already."""
+
+    read: Callable[..., Any] = vars(takeover)["read_ledger"]
+
+    async def late(kafka: KafkaSettings, starts: Mapping[int, int], *more: Any) -> dict[int, int]:
+        reading = asyncio.create_task(read(kafka, starts, *more))
+        _background.add(reading)
+        return await _ends(kafka, starts)
+
+    _replace(takeover, "read_ledger", late)
+
+
+def _without_watermark() -> None:
+    """The position is committed, as if no call were open."""
+    _replace(Partition, "offsets_to_commit", lambda self: dict(self.next_offsets))
+
+
+KINDS: Final[Mapping[str, Callable[[], None]]] = {
+    "fencing": _without_fencing,
+    "ledger": _without_ledger,
+    "gate": _without_gate,
+    "watermark": _without_watermark,
+}
+"""By what is missing."""
+
+
+async def _ends(kafka: KafkaSettings, starts: Mapping[int, int]) -> dict[int, int]:
+    consumer = kafka.consumer("broken", enable_auto_commit=False)
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets([TopicPartition(kafka.topic(SCORES_TOPIC), number) for number in starts])
+        return {tp.partition: end for tp, end in ends.items()}
+    finally:
+        await consumer.stop()
+
+
+def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    getattr(owner, name)  # what is not there any more cannot be broken: better to fail here than to break nothing
+    setattr(owner, name, by)
+
+
+def main() -> None:
+    """Breaks what is asked for and runs the command."""
+    kind, *arguments = sys.argv[1:]
+    KINDS[kind]()
+    from streamer.cli import main as callgauge  # only what is imported after it is broken is broken
+
+    sys.argv = ["callgauge", *arguments]
+    callgauge()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""The load: many calls at a time at their own pace, from a process of its own. `python -m tests.chaos.load`.
+
+Calls are templates of a pool, played under new names at the present; when one ends another begins. It says once a second
+on standard output how far it is, as JSON. On standard input the line "rate N" changes the pace, "end" ends every call and
+then the process; when standard input closes, the owner is gone, and it ends at once.
+"""
+
+import argparse
+import heapq
+import json
+import os
+import random
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from schemas.topics import TOPIC_BY_SOURCE
+from tests.chaos import poison
+from tests.chaos.call_pool import CallTemplate, make_pool
+
+POOL_CALLS: Final = 150
+STEP_SECONDS: Final = 0.01
+"""How long the sender sleeps between two looks at what is due."""
+REPORT_SECONDS: Final = 1.0
+POISON_SECONDS: Final = 1.0
+HUNG_UP_SHARE: Final = 0.03
+"""Calls whose end nobody announces: only their silence says that they are over."""
+MOST_PAUSE_MS: Final = 1_000
+FLUSH_SECONDS: Final = 120.0
+OWNER_IS_GONE: Final = 4  # exit code
+_CLIENT: Final[dict[str, Any]] = {
+    "enable.idempotence": True,  # neither doubled nor reordered when the broker goes away for a while
+    "linger.ms": 40,  # few large batches: the machine has to carry the broker and the evaluators too
+    "queue.buffering.max.messages": 2_000_000,
+    "queue.buffering.max.kbytes": 1_000_000,
+    "delivery.report.only.error": True,
+    "reconnect.backoff.max.ms": 500,  # so that a restart of the broker is a gap of its own length and no longer
+    "retry.backoff.max.ms": 500,
+    "log_level": 0,
+}
+
+
+@dataclass(slots=True)
+class Report:
+    """How far the load is.
+
+    Attributes:
+        open_calls: Calls that have begun and not ended.
+        calls: Calls begun so far; the first so many names of `call_name` are theirs.
+        events: Records sent, without the bad ones.
+        poison: Bad records sent.
+        failed: Records that the broker never took.
+        cpu_seconds: Processor time of this process.
+        behind_ms: How late the last event was sent.
+        has_ended: Whether everything is sent and acknowledged.
+    """
+
+    open_calls: int = 0
+    calls: int = 0
+    events: int = 0
+    poison: int = 0
+    failed: int = 0
+    cpu_seconds: float = 0.0
+    behind_ms: int = 0
+    has_ended: bool = False
+
+
+def call_name(number: int) -> str:
+    """The conversation id of the n-th call, from 0."""
+    return f"call-{number:07d}"
+
+
+class _Line:
+    """One call at a time, one after the other."""
+
+    __slots__ = ("begin_seconds", "call", "is_hung_up", "name", "next", "partition")
+
+    def __init__(self) -> None:
+        self.call: CallTemplate | None = None
+        self.begin_seconds = 0
+        self.name = b""
+        self.partition = 0
+        self.next = 0
+        self.is_hung_up = False
+
+
+class Load:
+    """Plays calls on so many lines until it is told to end.
+
+    Attributes:
+        report: How far it is.
+        rate: How many times faster than real the calls are played. The times in their events stay real, so what is played
+            faster runs ahead of the broker's clock.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        prefix: str,
+        *,
+        partitions: int,
+        lines: int,
+        ramp_seconds: float,
+        seed: int,
+        rate: float,
+    ) -> None:
+        """Draws the pool; nothing is sent before `step`.
+
+        Args:
+            producer: Where records go.
+            prefix: Put before each topic's name.
+            partitions: Of each input topic.
+            lines: How many calls there are at a time.
+            ramp_seconds: Within this time the first call of each line begins.
+            seed: Decides everything but the clock.
+            rate: To begin with.
+        """
+        self.report = Report()
+        self._producer = producer
+        self._topics = {source.value: prefix + topic for source, topic in TOPIC_BY_SOURCE.items()}
+        self._partitions = partitions
+        self.rate = rate
+        self._rng = random.Random(f"load {seed}")  # noqa: S311 - play, not secrets
+        self._pool = make_pool(seed, POOL_CALLS)
+        now_ms = _now_ms()
+        self._lines = [_Line() for _ in range(lines)]
+        self._due = [(now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)]  # ascending: a heap
+        self._poison_due_ms = now_ms
+
+    def step(self) -> None:
+        """Sends what is due."""
+        due = self._due
+        while due and due[0][0] <= (now_ms := _now_ms()):
+            due_ms, number = due[0]
+            heapq.heapreplace(due, (self._advance(self._lines[number], due_ms), number))
+            self.report.behind_ms = now_ms - due_ms
+        if now_ms >= self._poison_due_ms:
+            self._poison_due_ms = now_ms + int(POISON_SECONDS * 1_000)
+            self._send_poison(now_ms)
+        self._producer.poll(0)
+
+    def end(self) -> None:
+        """Ends every call that is open and waits until the broker has everything."""
+        now_ms = _now_ms()
+        ended = json.dumps({"type": "call_ended", "timestamp": now_ms, "reason": "goodbye"}).encode()
+        for line in self._lines:
+            if line.call is not None:
+                self._send("audit", ended, line.name, line.partition)
+                line.call = None
+        self.report.open_calls = 0
+        left = self._producer.flush(FLUSH_SECONDS)
+        self.report.failed += left
+        self.report.has_ended = True
+
+    def _advance(self, line: _Line, due_ms: int) -> int:
+        """Sends the line's next event; when the one after it is due."""
+        if line.call is None:
+            return self._begin(line, due_ms)
+        events = line.call.events
+        event = events[line.next]
+        line.next += 1
+        if not (event.is_end and line.is_hung_up):
+            self._send(event.source, event.rendered(line.begin_seconds, line.name), line.name, line.partition)
+        if line.next == len(events):
+            line.call = None
+            self.report.open_calls -= 1
+            return due_ms + self._rng.randrange(MOST_PAUSE_MS)
+        return due_ms + self._paced(events[line.next].after_ms - event.after_ms)
+
+    def _begin(self, line: _Line, due_ms: int) -> int:
+        number = self.report.calls
+        line.call = self._rng.choice(self._pool)
+        line.name = call_name(number).encode()
+        line.partition = number % self._partitions
+        line.begin_seconds = due_ms // 1_000  # whole seconds only: the events of this call are up to a second old
+        line.next = 0
+        line.is_hung_up = self._rng.random() < HUNG_UP_SHARE
+        self.report.calls += 1
+        self.report.open_calls += 1
+        return due_ms + self._paced(line.call.events[0].after_ms)
+
+    def _paced(self, wait_ms: int) -> int:
+        return wait_ms if self.rate == 1 else int(wait_ms / self.rate)
+
+    def _send_poison(self, now_ms: int) -> None:
+        live = [line for line in self._rng.choices(self._lines, k=8) if line.call is not None]
+        if not live:
+            return
+        bad = poison.draw(self._rng, live[0].name, now_ms)
+        self.report.poison += 1
+        self._produce(bad.source, bad.value, bad.key, live[0].partition)
+
+    def _send(self, source: str, value: bytes, key: bytes, partition: int) -> None:
+        self.report.events += 1
+        self._produce(source, value, key, partition)
+
+    def _produce(self, source: str, value: bytes | None, key: bytes | None, partition: int) -> None:
+        self._producer.produce(self._topics[source], value, key, partition, on_delivery=self._failed)
+
+    def _failed(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self.report.failed += 1
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _tell(report: Report) -> None:
+    report.cpu_seconds = round(time.process_time(), 2)
+    print(json.dumps(asdict(report)), flush=True)
+
+
+def _listen(commands: list[str]) -> None:
+    for line in sys.stdin:
+        commands.append(line.strip())  # noqa: PERF401  # each as it comes, not all at the end
+    os._exit(OWNER_IS_GONE)
+
+
+def main() -> None:
+    """Plays until told to end."""
+    parser = argparse.ArgumentParser(prog="tests.chaos.load")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--prefix", required=True)
+    parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--lines", type=int, required=True)
+    parser.add_argument("--ramp", type=float, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--rate", type=float, default=1.0)
+    arguments = parser.parse_args()
+    commands: list[str] = []
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    load = Load(
+        Producer({**_CLIENT, "bootstrap.servers": arguments.bootstrap}),
+        arguments.prefix,
+        partitions=arguments.partitions,
+        lines=arguments.lines,
+        ramp_seconds=arguments.ramp,
+        seed=arguments.seed,
+        rate=arguments.rate,
+    )
+    told_at = 0.0
+    while True:
+        if commands:
+            command, _, argument = commands.pop(0).partition(" ")
+            if command == "end":
+                break
+            load.rate = float(argument)  # "rate": the only other one
+        load.step()
+        if time.monotonic() - told_at >= REPORT_SECONDS:
+            told_at = time.monotonic()
+            _tell(load.report)
+        time.sleep(STEP_SECONDS)
+    load.end()
+    _tell(load.report)
+
+
+if __name__ == "__main__":
+    main()

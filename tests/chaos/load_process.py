@@ -1,0 +1,77 @@
+"""The load as its owner sees it: a process that says how far it is and can be told to end."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+from tests.chaos.cluster import tied_to_us
+from tests.chaos.fleet import ROOT
+from tests.chaos.load import Report
+
+
+class LoadError(Exception):
+    """The load broke down: the run proves nothing."""
+
+
+class LoadProcess:
+    """Runs from construction until it was told to end, or `stop`."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        prefix: str,
+        *,
+        partitions: int,
+        lines: int,
+        ramp_seconds: float,
+        seed: int,
+        rate: float = 1,
+    ) -> None:
+        command = [sys.executable, "-m", "tests.chaos.load", "--bootstrap", bootstrap, "--prefix", prefix]
+        command += ["--partitions", str(partitions), "--lines", str(lines), "--ramp", str(ramp_seconds)]
+        command += ["--seed", str(seed), "--rate", str(rate)]
+        self._process = subprocess.Popen(
+            tied_to_us(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+        )
+        self._report = Report()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def report(self) -> Report:
+        """What it last said.
+
+        Raises:
+            LoadError: It ended without having been told to, or the broker did not take everything.
+        """
+        report = self._report
+        if report.failed:
+            raise LoadError(f"the load: the broker did not take {report.failed} records; the run proves nothing")
+        if not report.has_ended and self._process.poll() is not None:
+            raise LoadError(f"the load: its process ended with {self._process.returncode}; the run proves nothing")
+        return report
+
+    def set_rate(self, rate: float) -> None:
+        """So many times faster than real from now on."""
+        self._tell(f"rate {rate}")
+
+    def end(self) -> None:
+        """Ends every call; the report says when that is done."""
+        self._tell("end")
+
+    def stop(self) -> None:
+        """Ends the process at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def _tell(self, command: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(command + "\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._report = Report(**json.loads(line))

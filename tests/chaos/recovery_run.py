@@ -1,0 +1,94 @@
+"""How long calls are without an evaluator after a crash: one of two is killed, and the other takes its calls over."""
+
+import json
+import time
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+
+from schemas.topics import INPUT_TOPICS
+from tests.chaos.chaos_run import Outcome, Plan
+from tests.chaos.cluster import Cluster
+from tests.chaos.evaluator_page import partitions_of
+from tests.chaos.stage import GROUP, PREFIX, RunError, Say, Stage
+from tests.chaos.topic_reader import ReadRecord, ends
+
+LIVE_MS: Final = 2_000
+"""A partition is live again when a score that is no older than this comes out of it."""
+MOST_SECONDS: Final = 300.0
+AFTERWARDS_SECONDS: Final = 20.0
+
+
+def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
+    """Two evaluators, `plan.calls` calls for `plan.seconds`; then one is killed with -9 and nobody takes its place.
+
+    A partition counts as live again with the first record of `scores` that was caused by an event the broker took after
+    the kill and less than `LIVE_MS` ago; the figure is that of the last partition.
+
+    Raises:
+        RunError: As every run; also when a partition does not come back.
+        LoadError: The load broke down.
+        UnreadableError: The topics could not be read to their end.
+        PageError: An evaluator does not show its metrics.
+    """
+    with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
+        stage.wait_for_fleet(2)
+        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed)
+        stage.look_for(plan.seconds)
+        victim, survivor = stage.fleet.members
+        waiting = partitions_of(victim)
+        taken_over = survivor.text.count("partitions_assigned")
+        open_calls = stage.load.report.open_calls
+        again = _read_again(cluster.bootstrap, waiting)
+        victim.kill(for_good=True)
+        killed_at, killed_ms = time.monotonic(), _now_ms()
+        stage.note(f"kill -9 evaluator 1 of 2, which had partitions {sorted(waiting)}")
+        lost = len(waiting)
+        noticed_seconds: float | None = None
+        seconds: list[float] = []
+        while waiting:
+            for record in stage.look():
+                if record.partition in waiting and _is_live(record, killed_ms):
+                    waiting.remove(record.partition)
+                    seconds.append(time.monotonic() - killed_at)
+            if noticed_seconds is None and survivor.text.count("partitions_assigned") > taken_over:
+                noticed_seconds = time.monotonic() - killed_at
+            if time.monotonic() - killed_at > MOST_SECONDS:
+                raise RunError(f"partitions {sorted(waiting)} are not live after {MOST_SECONDS:.0f} s")
+        stage.note(f"the last of {lost} partitions is live again")
+        stage.look_for(AFTERWARDS_SECONDS)
+        stage.finish()
+        line = (
+            f"recovery: {open_calls:,} open calls, {lost} of {plan.partitions} partitions lost; first live again after "
+            f"{min(seconds):.1f} s, all after {max(seconds):.1f} s, of which {noticed_seconds or 0:.1f} s until the group "
+            f"gave them to the survivor; {again:,} events read again"
+        )
+        return Outcome(stage.judged(), 1, (line, *stage.fleet.told()))
+
+
+def _is_live(record: ReadRecord, killed_ms: int) -> bool:
+    caused_ms = int(json.loads(record.value or b"{}").get("caused_at_ms", 0))
+    return caused_ms > killed_ms and _now_ms() - caused_ms < LIVE_MS
+
+
+def _read_again(bootstrap: str, numbers: set[int]) -> int:
+    """Records between what the group has committed and the end, of these partitions of the inputs."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]).values()
+    committed = {
+        (where.topic, where.partition): where.offset
+        for where in answer.result().topic_partitions or ()
+        if where.partition in numbers
+    }
+    written = {
+        (PREFIX + topic, number): end
+        for topic in INPUT_TOPICS
+        for number, end in ends(bootstrap, PREFIX + topic, numbers).items()
+    }
+    return sum(end - max(0, committed.get(where, 0)) for where, end in written.items())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,227 @@
+"""What every run has on it: a cluster, topics, a fleet of evaluators, the load, and someone who follows the scores."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from schemas.topics import SCORES_TOPIC
+from tests.chaos.checker import Findings
+from tests.chaos.cluster import Cluster
+from tests.chaos.fleet import COMMAND, Fleet
+from tests.chaos.load import call_name
+from tests.chaos.load_process import LoadProcess
+from tests.chaos.topic_reader import Follower, ReadRecord
+from tests.chaos.verdict import Traces, judged, limits_of
+
+PREFIX: Final = "chaos."
+GROUP: Final = "chaos-evaluator"
+SESSION_SECONDS: Final = 10.0
+"""After so long a silence the group gives an evaluator's partitions to another."""
+LOOK_SECONDS: Final = 0.1
+PROGRESS_SECONDS: Final = 10.0
+READY_SECONDS: Final = 90.0
+IDLE_MS: Final = 40_000
+"""Longer than any silence in a simulated call together with a restart of the broker."""
+GRACE_MS: Final = 2_000
+QUIET_SECONDS: Final = IDLE_MS / 1_000 + SESSION_SECONDS + 40
+"""When calls are still open and nothing was written for so long, nothing will be."""
+LIMITS: Final = {
+    "CALLGAUGE_LIMITS__IDLE_MS": str(IDLE_MS),
+    "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": str(GRACE_MS),
+}
+
+Say = Callable[[str], None]
+
+
+class RunError(Exception):
+    """The run could not be made, so it proves nothing."""
+
+
+class Stage:
+    """Everything that runs, from `with` to its end; nothing of it outlives that.
+
+    Attributes:
+        cluster: The brokers.
+        fleet: The evaluators; none before `wait_for_fleet`.
+        scores: Records of `scores` seen so far.
+        status: Adds to the progress line, if set.
+    """
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, say: Say, *, partitions: int, command: Sequence[str] = COMMAND
+    ) -> None:
+        """Nothing runs before `with`.
+
+        Args:
+            cluster: The brokers, running.
+            folder: For logs.
+            say: Takes each line of the report.
+            partitions: Of every topic.
+            command: What an evaluator is started with, before `run --roles evaluator`.
+        """
+        self.cluster = cluster
+        self.partitions = partitions
+        self.environment = {
+            "CALLGAUGE_BOOTSTRAP": cluster.bootstrap,
+            "CALLGAUGE_TOPIC_PREFIX": PREFIX,
+            "CALLGAUGE_EVALUATOR_GROUP": GROUP,
+            "CALLGAUGE_HTTP_PORT": "0",
+            "COLUMNS": "200",
+            **LIMITS,
+        }
+        self.fleet = Fleet(folder, self.environment, command)
+        self.scores = 0
+        self.status: Callable[[], str] | None = None
+        self._say = say
+        self._began = self._told_at = self._written_at = time.monotonic()
+        self._scores_told = 0
+        self._closed: set[bytes] = set()
+        self._load: LoadProcess | None = None
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Makes the topics.
+
+        Raises:
+            RunError: They could not be made; the text says why.
+        """
+        replicas = len(self.cluster.nodes)
+        command = [*COMMAND, "topics", "create", "--partitions", str(self.partitions)]
+        command += ["--replication-factor", str(replicas)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.environment})
+        if done.returncode != 0:
+            raise RunError(f"the topics could not be made:\n{done.stdout}{done.stderr}")
+        self._follower = Follower(self.cluster.bootstrap, PREFIX + SCORES_TOPIC, self.partitions)
+        self._running.callback(self._follower.close)
+        self._running.callback(self.fleet.stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.close()
+
+    @property
+    def load(self) -> LoadProcess:
+        """The load; there from `start_load` on."""
+        assert self._load is not None
+        return self._load
+
+    def wait_for_fleet(self, evaluators: int) -> None:
+        """Starts so many evaluators and waits until they show their metrics.
+
+        Raises:
+            RunError: One does not; the text ends with its log.
+        """
+        for _ in range(evaluators):
+            self.fleet.join()
+        deadline = time.monotonic() + READY_SECONDS
+        while not all(member.metrics_address for member in self.fleet.members):
+            self.look()
+            if time.monotonic() > deadline:
+                tails = "\n".join(member.tail() for member in self.fleet.members)
+                raise RunError(
+                    f"not every evaluator is ready after {READY_SECONDS:.0f} s; the last lines of each:\n{tails}"
+                )
+
+    def start_load(self, *, calls: int, ramp_seconds: float, seed: int, rate: float = 1.0) -> None:
+        """Starts the load; returns once every line has begun its first call."""
+        self._load = LoadProcess(
+            self.cluster.bootstrap,
+            PREFIX,
+            partitions=self.partitions,
+            lines=calls,
+            ramp_seconds=ramp_seconds,
+            seed=seed,
+            rate=rate,
+        )
+        self._running.callback(self._load.stop)
+        self.look_for(ramp_seconds)
+
+    def look_for(self, seconds: float) -> None:
+        """Lets time pass, attending to everything."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.look()
+
+    def look(self) -> list[ReadRecord]:
+        """Lets a moment pass: restarts what is due, follows the scores, tells how it goes; the scores that came."""
+        for node in self.cluster.nodes:
+            if node.attend():
+                self.note(f"node {node.number} starts again")
+            node.must_run()
+        for news in self.fleet.attend():
+            self.note(news)
+        records = self._follower.new(LOOK_SECONDS)
+        if records:
+            self._written_at = time.monotonic()
+            self.scores += len(records)
+            self._closed.update(each.key or b"" for each in records if each.value and b'"name":"closed"' in each.value)
+        if self._load is not None and time.monotonic() - self._told_at >= PROGRESS_SECONDS:
+            self._tell(self._load)
+        return records
+
+    def finish(self) -> None:
+        """Ends the load and waits until every call is closed, or nothing more comes; then the fleet leaves in peace."""
+        self.note("the load ends; waiting until every call is closed")
+        self.load.end()
+        self._written_at = time.monotonic()
+        while not self._everything_is_closed():
+            self.look()
+            if self.load.report.has_ended and time.monotonic() - self._written_at > QUIET_SECONDS:
+                self.note(f"nothing was written for {QUIET_SECONDS:.0f} s, and calls are open")
+                break
+        while any(member.thaws_at is not None for member in self.fleet.members):
+            self.look()  # a frozen evaluator may still have something to say
+        self.look()
+        for member in self.fleet.running:
+            member.terminate(for_good=True)
+        deadline = time.monotonic() + READY_SECONDS
+        while self.fleet.members and time.monotonic() < deadline:
+            self.look()
+        report = self.load.report
+        self.note(f"load: {report.cpu_seconds:.0f} s of processor time for {report.events:,} events")
+
+    def judged(self) -> Findings:
+        """What the checker says of the topics as they are now.
+
+        Raises:
+            UnreadableError: They cannot be read to their end.
+        """
+        self.note(f"judging {self.load.report.calls:,} calls, {self.scores:,} records of scores")
+        return judged(Traces(self.cluster.bootstrap, PREFIX, self.partitions, limits_of(LIMITS)))
+
+    def note(self, what: str) -> None:
+        """One line of the report, with its time."""
+        self._say(f"{time.monotonic() - self._began:6.0f} s  {what}")
+
+    def _tell(self, load: LoadProcess) -> None:
+        now = time.monotonic()
+        report = load.report
+        per_second = (self.scores - self._scores_told) / (now - self._told_at)
+        self._told_at, self._scores_told = now, self.scores
+        members, running = len(self.fleet.members), len(self.fleet.running)
+        parts = [
+            f"open {report.open_calls:,}",
+            f"closed {len(self._closed):,} of {report.calls:,}",
+            f"events {report.events:,}",
+            f"scores {per_second:,.0f}/s",
+            f"evaluators {running}" + (f" of {members}" if running < members else ""),
+            f"poison {report.poison}",
+        ]
+        if report.behind_ms > 1_000:
+            parts.append(f"load is {report.behind_ms} ms behind")
+        if self.status is not None:
+            parts.append(self.status())
+        self.note(", ".join(parts))
+
+    def _everything_is_closed(self) -> bool:
+        report = self.load.report
+        if not report.has_ended or len(self._closed) < report.calls:
+            return False
+        return all(call_name(number).encode() in self._closed for number in range(report.calls))

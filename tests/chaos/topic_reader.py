@@ -1,0 +1,134 @@
+"""Reads topics from their beginning to their end, with another client than the one under test."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is exported, but not for mypy
+
+READ_AT_ONCE: Final = 10_000
+SILENT_SECONDS: Final = 60.0
+OPEN_TRANSACTION_SECONDS: Final = 180.0
+"""How long a transaction may stay open that a killed evaluator began and nobody took over."""
+_ASK_AGAIN_SECONDS: Final = 0.5
+
+
+class ReadRecord(NamedTuple):
+    """A record as it was read: its place, when the broker took it, and its bytes."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class UnreadableError(Exception):
+    """A topic could not be read to its end: nothing can be said of what is in it."""
+
+
+def to_the_end(bootstrap: str, topic: str, partition: int) -> Iterator[ReadRecord]:
+    """Every committed record of a partition, in order.
+
+    Raises:
+        UnreadableError: The broker stopped answering before the end.
+    """
+    consumer = _consumer(bootstrap)
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        heard_at = time.monotonic()
+        while True:
+            messages = consumer.consume(READ_AT_ONCE, timeout=1.0)
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield _read(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return
+                elif not error.retriable():
+                    raise UnreadableError(f"{topic}[{partition}]: {error.str()}")
+            if messages:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > SILENT_SECONDS:
+                raise UnreadableError(f"{topic}[{partition}]: no record and no end for {SILENT_SECONDS:.0f} s")
+    finally:
+        consumer.close()
+
+
+class Follower:
+    """Follows all partitions of a topic as records are committed."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self._consumer = _consumer(bootstrap)
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+
+    def new(self, seconds: float) -> list[ReadRecord]:
+        """What has come since; waits so long for something to come."""
+        return [
+            _read(message) for message in self._consumer.consume(READ_AT_ONCE, timeout=seconds) if not message.error()
+        ]
+
+    def close(self) -> None:
+        """Disconnects."""
+        self._consumer.close()
+
+
+def wait_until_nothing_is_open(bootstrap: str, topic: str, partitions: int) -> None:
+    """Returns once no transaction is open in the topic, so that its end is its end for readers of committed records too.
+
+    Raises:
+        UnreadableError: One stayed open.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    deadline = time.monotonic() + OPEN_TRANSACTION_SECONDS
+    while True:
+        written = _ends(admin, topic, range(partitions), IsolationLevel.READ_UNCOMMITTED)
+        readable = _ends(admin, topic, range(partitions), IsolationLevel.READ_COMMITTED)
+        waiting = {number for number, end in readable.items() if end < written[number]}
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            raise UnreadableError(
+                f"{topic}: transactions are open in partitions {sorted(waiting)} for {OPEN_TRANSACTION_SECONDS:.0f} s"
+            )
+        time.sleep(_ASK_AGAIN_SECONDS)
+
+
+def ends(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
+    """The offset after the last record of some partitions, committed or not.
+
+    Raises:
+        UnreadableError: The broker does not say.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return _ends(admin, topic, numbers, IsolationLevel.READ_UNCOMMITTED)
+
+
+def _ends(admin: AdminClient, topic: str, numbers: Iterable[int], isolation: IsolationLevel) -> dict[int, int]:
+    latest: Any = OffsetSpec
+    wanted = {TopicPartition(topic, number): latest.latest() for number in numbers}
+    try:
+        answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=30)
+        return {where.partition: answer.result().offset for where, answer in answers.items()}
+    except KafkaException as error:
+        raise UnreadableError(f"{topic}: the broker does not say where it ends: {error}") from error
+
+
+def _read(message: Any) -> ReadRecord:
+    return ReadRecord(message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value())
+
+
+def _consumer(bootstrap: str) -> Any:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "chaos-reader",  # the client wants one; nothing is ever committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "check.crcs": True,
+            "log_level": 0,
+        }
+    )

@@ -1,0 +1,146 @@
+"""Past traffic on a real broker, evaluated again: equal to what was said live, and different where a setting is."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from schemas.scores import ClosedFact, DeadAirFact
+from tests.integration.conftest import create_topics
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
+from tests.integration.score_log import written_scores
+
+CALLS = 12
+SETTINGS = {
+    "CALLGAUGE_HTTP_PORT": "0",
+    "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "500",
+    "CALLGAUGE_LIMITS__IDLE_MS": "6000",
+    "CALLGAUGE_LIMITS__DEAD_AIR_MS": "1200",
+}
+
+
+@pytest.fixture
+def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
+        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
+        **SETTINGS,
+    }
+    ran("topics", "create", "--partitions", "2", **environment)
+    return environment
+
+
+def backtested(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, results and what was told."""
+    done = subprocess.run(
+        [str(COMMAND), "replay", "--from-topics", "--since", "1h", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def compared(environment: dict[str, str], *arguments: str) -> dict[str, Any]:
+    code, out, told = backtested(environment, "--json", *arguments)
+    assert code == 0, told
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+async def records_by_run(environment: dict[str, str]) -> dict[str, list[tuple[int, bytes, bytes]]]:
+    """By the id in the header: partition, key and value of every record of the back-tests, in order."""
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores.backtest"
+    consumer = AIOKafkaConsumer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], auto_offset_reset="earliest")
+    runs: dict[str, list[tuple[int, bytes, bytes]]] = {}
+    async with consumer:
+        for number in range(2):
+            tp = TopicPartition(topic, number)
+            consumer.assign([tp])
+            end = (await consumer.end_offsets([tp]))[tp]
+            while await consumer.position(tp) < end:
+                for record in (await consumer.getmany(tp, timeout_ms=500)).get(tp, ()):
+                    ((name, run),) = record.headers
+                    assert name == "callgauge_run"
+                    runs.setdefault(run.decode(), []).append((number, record.key, record.value))
+    return runs
+
+
+async def test_past_traffic_comes_out_as_it_did(
+    environment: dict[str, str], bootstrap: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        ran("simulate", "--calls", str(CALLS), "--seconds", "20", "--seed", "7", **environment)
+        wait_for(
+            "every call to close",
+            lambda: total(address, "callgauge_calls_ended_total") == total(address, "callgauge_calls_started_total"),
+            30,
+        )
+        calls = int(total(address, "callgauge_calls_ended_total"))
+        assert process.signalled(signal.SIGTERM)[0] == 0
+    then = await written_scores(environment)
+    dead_airs = [record for record in then if isinstance(record, DeadAirFact)]
+    reasons = {record.reason for record in then if isinstance(record, ClosedFact)}
+    assert calls >= CALLS
+    assert dead_airs, "else the facts of the log say nothing"
+    assert "idle" in reasons, "calls that were cut off"
+
+    code, _, told = backtested(environment)
+    assert (code, f"--create --topic {topic_prefix}scores.backtest --partitions 2" in told) == (1, True), told
+    await create_topics(bootstrap, {f"{topic_prefix}scores.backtest": 2})
+
+    # Another threshold and another grace: the facts of the log count, not they.
+    other = {
+        **environment,
+        "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400",
+        "CALLGAUGE_LIMITS__IDLE_MS": "60000",
+        "CALLGAUGE_LIMITS__MAX_EVENTS_PER_CALL": "20",
+    }
+    results = [compared(environment), compared(environment), compared(other)]
+    runs = await records_by_run(environment)
+    for result in results:
+        assert result["calls"] == {
+            "equal": calls, "changed": 0, "only_then": 0, "only_now": 0, "not_over": 0, "closed_twice": 0,
+        }, result["examples"]  # fmt: skip
+        assert result["scores"]["equal"] > 3 * calls
+        assert result["scores_by_name"]["dead_air"]["equal"] == len(dead_airs)
+        assert not result["examples"]
+        assert result["records_written"] == len(runs[result["run"]])
+        assert not result["inputs_cut_at_ms"]
+    first, second, third = (runs[result["run"]] for result in results)
+    assert first == second, "byte by byte"
+    assert first == third
+
+    code, out, told = backtested(environment)
+    assert code == 0, told
+    assert f"final scores of {calls} calls are equal" in out
+    assert "callgauge_run=" in told
+
+    # Without the facts the settings decide.
+    result = compared({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
+    assert result["calls"]["changed"] > 0
+    assert result["scores_by_name"]["dead_air"]["only_now"] > 0
+    assert result["examples"]
+    assert all({"conversation_id", "turn", "then", "now"} <= example.keys() for example in result["examples"])
+    again = compared({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
+    assert again["examples"] == result["examples"]
+    runs = await records_by_run(environment)
+    assert runs[again["run"]] == runs[result["run"]]
+    code, out, _ = backtested({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
+    assert code == 0
+    assert "Differences (" in out
+    assert "dead_air" in out
+
+    assert await written_scores(environment) == then, "scores itself is left alone"
+    before = compared(environment, "--until", "50m")
+    assert before["calls"] == dict.fromkeys(before["calls"], 0)

@@ -1,0 +1,203 @@
+"""The doctor, the topic check and the evaluator's own look at its topics, on a real broker: all by the same rules."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.structs import OffsetAndMetadata
+
+from consumers.engine.limits import Limits
+from consumers.evaluator.preflight import require_fit_topics
+from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError
+from tests.integration.metrics_page import address_in
+from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
+from tests.integration.test_bad_input import line
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
+        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
+        "CALLGAUGE_HTTP_PORT": "0",
+    }
+    ran("topics", "create", "--partitions", "2", **environment)
+    return environment
+
+
+@pytest.fixture
+def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix)
+
+
+@asynccontextmanager
+async def administration(environment: dict[str, str]) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def set_up(environment: dict[str, str], topic: str, **settings: str) -> None:
+    """Sets a topic up otherwise; what is not given falls back to the broker's default."""
+    name = f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}"
+    configs = {setting.replace("_", "."): value for setting, value in settings.items()}
+    async with administration(environment) as admin:
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
+
+
+def command(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [str(COMMAND), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def findings(environment: dict[str, str], code: int) -> dict[str, list[dict[str, Any]]]:
+    """What the doctor says, by what it looked at; it must end with this exit code."""
+    ended, out, err = command(environment, "doctor", "--json")
+    assert ended == code, out + err
+    by_check: dict[str, list[dict[str, Any]]] = {}
+    for told in map(json.loads, out.splitlines()):
+        by_check.setdefault(told["check"], []).append(told)
+    return by_check
+
+
+def verdict(found: dict[str, list[dict[str, Any]]], check: str) -> str:
+    (one,) = found[check]
+    return str(one["verdict"])
+
+
+def test_fresh_topics_are_well_and_nobody_reads_them(environment: dict[str, str]) -> None:
+    found = findings(environment, code=0)
+    assert [verdict(found, check) for check in ("settings", "broker", "topics", "topic settings")] == ["ok"] * 4
+    assert verdict(found, "replicas") == "warning", "one broker has one copy"
+    assert verdict(found, "clock") == "unknown", "it is not found out by writing"
+    for check in ("evaluator group", "exporter group"):
+        assert "never read" in found[check][0]["seen"]
+    ended, shown, _ = command(environment, "doctor")
+    assert ended == 0
+    assert shown.splitlines()[-1] == "4 ok, 3 warning, 1 unknown."
+
+
+async def test_while_calls_run_the_clocks_are_compared_and_the_groups_are_seen(
+    environment: dict[str, str], bootstrap: str, tmp_path: Path
+) -> None:
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
+    over = asyncio.Event()
+
+    async def events() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+            while not over.is_set():
+                await producer.send_and_wait(topic, line(), key=b"c", partition=1)
+                await asyncio.sleep(0.05)
+
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        writing = asyncio.create_task(events())
+        try:
+            found = await asyncio.to_thread(findings, environment, 0)
+        finally:
+            over.set()
+            await writing
+    assert verdict(found, "clock") == "ok"
+    assert verdict(found, "evaluator group") == verdict(found, "exporter group") == "ok"
+    assert "1 member, 8 of 8 partitions assigned" in found["evaluator group"][0]["seen"]
+    assert "1 member, 2 of 2 partitions assigned" in found["exporter group"][0]["seen"]
+
+
+async def test_what_was_deleted_before_it_was_read_is_told(environment: dict[str, str], bootstrap: str) -> None:
+    tp = TopicPartition(f"{environment['CALLGAUGE_TOPIC_PREFIX']}audit.events", 1)
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for _ in range(5):
+            await producer.send_and_wait(tp.topic, b"{}", key=b"c", partition=1)
+    reader = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=environment["CALLGAUGE_EVALUATOR_GROUP"], enable_auto_commit=False
+    )
+    async with reader:
+        reader.assign([tp])
+        await reader.commit({tp: OffsetAndMetadata(1, "")})
+    async with administration(environment) as admin:
+        await admin.delete_records({tp: RecordsToDelete(before_offset=4)})
+    lost, rest = findings(environment, code=1)["evaluator group"]
+    assert (lost["verdict"], rest["verdict"]) == ("wrong", "warning")
+    assert f"3 records, {tp.topic}[1] 3" in lost["seen"]
+    assert rest["lag"] == {f"{tp.topic}[1]": 1}
+
+
+async def test_topics_that_lose_records_are_found_by_all_three(
+    environment: dict[str, str], kafka: KafkaSettings
+) -> None:
+    prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+    assert await require_fit_topics(kafka, Limits()) == 2
+    assert command(environment, "topics", "check")[0] == 0
+    await set_up(environment, "scores", cleanup_policy="compact")
+    await set_up(environment, "pipecat.events", message_timestamp_type="LogAppendTime", retention_ms="60000")
+    await set_up(environment, "audit.events", retention_bytes="1000000")
+
+    with pytest.raises(TopicsUnfitError) as refused:
+        await require_fit_topics(kafka, Limits())
+    told = str(refused.value)
+    assert f"{prefix}scores: cleanup.policy is compact" in told
+    assert f"{prefix}pipecat.events: records are kept for 1 min (retention.ms)" in told
+    assert "audit.events" not in told, "what is only wrong stops no start"
+
+    found = findings(environment, code=1)
+    assert [one["verdict"] for one in found[f"{prefix}scores"]] == ["wrong"]
+    assert [one["verdict"] for one in found[f"{prefix}pipecat.events"]] == ["wrong"]
+    assert {one["verdict"] for one in found[f"{prefix}audit.events"]} == {"wrong", "warning"}
+    ended, table, told = command(environment, "topics", "check")
+    assert ended == 1
+    assert "warning: retention.bytes is 1000000" in table
+    for needed in ("scores needs cleanup.policy=delete", "pipecat.events needs retention.ms=604800000"):
+        assert f"{prefix}{needed}" in told
+    assert f"{prefix}audit.events needs message.timestamp.type=LogAppendTime" in told
+
+
+async def test_unequal_and_missing_topics_are_found_by_all_three(
+    environment: dict[str, str], kafka: KafkaSettings
+) -> None:
+    prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+    async with administration(environment) as admin:
+        await admin.create_partitions({f"{prefix}scores": NewPartitions(5)})
+        await admin.delete_topics([f"{prefix}goals"])
+    with pytest.raises(TopicsUnfitError, match="scores 5"):
+        await require_fit_topics(kafka, Limits())
+    found = findings(environment, code=1)
+    assert "5 partitions, not 2" in found[f"{prefix}scores"][0]["seen"]
+    assert found["topics"][0]["seen"] == f"not there: {prefix}goals"
+    assert command(environment, "topics", "check")[0] == 1
+    elsewhere = environment | {"CALLGAUGE_TOPIC_PREFIX": f"{prefix}no."}
+    found = findings(elsewhere, code=1)
+    assert [verdict(found, check) for check in ("topics", "clock", "evaluator group")] == [
+        "wrong",
+        "unknown",
+        "unknown",
+    ]
+
+
+def test_a_broker_that_is_away_is_one_finding() -> None:
+    found = findings({"CALLGAUGE_BOOTSTRAP": NOBODY}, code=1)
+    assert verdict(found, "broker") == "wrong"
+    assert f"no broker answers at {NOBODY}" in found["broker"][0]["seen"]
+    assert set(found) == {"settings", "broker"}

@@ -1,0 +1,230 @@
+"""Refused records on a real broker: seen, shown, and after a fix put back so that their call has them."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from consumers.runtime.kafka import KafkaSettings
+from streamer.quarantine_log import Coordinates, Wanted, quarantined
+from streamer.record_reader import RecordGoneError, record_reader
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
+from tests.integration.test_bad_input import line, now_ms
+
+DAY_MS = 24 * 3_600_000
+NO_TIME_BOUNDS = {"CALLGAUGE_LIMITS__MAX_EVENT_TIME_SKEW_MS": "0"}
+"""The fix: what was refused for its time is taken."""
+
+
+@pytest.fixture
+def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
+        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "500",
+    }
+    ran("topics", "create", "--partitions", "2", **environment)
+    return environment
+
+
+@pytest.fixture
+async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProducer]:
+    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as producer:
+        yield producer
+
+
+def kafka_of(environment: dict[str, str]) -> KafkaSettings:
+    return KafkaSettings(
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], topic_prefix=environment["CALLGAUGE_TOPIC_PREFIX"]
+    )
+
+
+def quarantine(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, results, and what was told, of `callgauge quarantine`."""
+    done = subprocess.run(
+        [str(COMMAND), "quarantine", *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=COMMAND_SECONDS,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def listed(environment: dict[str, str], *filters: str) -> list[dict[str, Any]]:
+    code, out, err = quarantine(environment, "list", "--json", *filters)
+    assert code == 0, err
+    return [json.loads(each) for each in out.splitlines()]
+
+
+async def records(environment: dict[str, str], topic: str, partition: int) -> list[Any]:
+    """All records of a partition of an input."""
+    tp = TopicPartition(f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}", partition)
+    consumer = AIOKafkaConsumer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], auto_offset_reset="earliest")
+    async with consumer:
+        consumer.assign([tp])
+        end = (await consumer.end_offsets([tp]))[tp]
+        found: list[Any] = []
+        async with asyncio.timeout(20):
+            while await consumer.position(tp) < end:
+                found += (await consumer.getmany(tp, timeout_ms=500)).get(tp, ())
+    return found
+
+
+async def test_a_refused_record_comes_into_its_call_once(
+    environment: dict[str, str], producer: AIOKafkaProducer, tmp_path: Path
+) -> None:
+    """Events are refused for their time, and the limit is raised. Two of them came before all that is read again, so they
+    are put back, even twice; one came after, and is taken where it stands. The call has each once."""
+    prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+    topic = f"{prefix}pipecat.events"
+    old = [line(timestamp=now_ms() - 40 * DAY_MS, data={"frame": f"word {number}"}) for number in range(3)]
+    with started(tmp_path / "strict.log", "run", **environment) as strict:
+        address = wait_for("the address of /metrics", lambda: address_in(strict.text), 30)
+        for value in old[:2]:
+            await producer.send_and_wait(topic, value, key=b"c", partition=1, headers=[("odd", b"\xff")])
+        await producer.send_and_wait(topic, line(), key=b"c", partition=1)
+        await producer.send_and_wait(topic, old[2], key=b"c", partition=1)
+        await producer.send_and_wait(f"{prefix}audit.events", b"{", key=b"other", partition=0)
+        wait_for("the refusals", lambda: total(address, "callgauge_quarantined_total") == 4, 20)
+        assert strict.signalled(signal.SIGTERM)[0] == 0
+
+    entries = listed(environment)
+    places = [f"{topic}[1]@{offset}" for offset in (0, 1, 3)]
+    assert [entry["record"] for entry in entries] == [*places, f"{prefix}audit.events[0]@0"]
+    filters = ("--topic", "pipecat.events", "--conversation", "c", "--since", "1h", "--limit", "1")
+    assert [entry["record"] for entry in listed(environment, *filters)] == [places[2]]
+    code, table, told = quarantine(environment, "list")
+    assert code == 0
+    assert all(part in table for part in (*places, "time_out_of_bounds", "undecodable"))
+    code, shown, _ = quarantine(environment, "show", "pipecat.events[1]@0")
+    assert code == 0
+    assert all(part in shown for part in (places[0], "the event's time is far", "odd: \\xff", "word 0"))
+    assert "would be refused again" in shown
+    assert "would be taken" in quarantine(environment | NO_TIME_BOUNDS, "show", places[0])[1]
+
+    # With the old limit nothing is appended: it would only be refused once more.
+    code, out, told = quarantine(environment, "replay", "--all", "--yes")
+    assert (code, out.count("would be refused again")) == (1, 4)
+    assert "max_event_time_skew_ms" in told
+    fixed = environment | NO_TIME_BOUNDS
+    code, out, told = quarantine(fixed, "replay", "--reason", "time_out_of_bounds", "--dry-run")
+    not_needed, *chosen = out.splitlines()
+    assert (code, chosen) == (0, [f"{place}: would be put back" for place in places[:2]])
+    assert not_needed.startswith(f"{places[2]}: not needed: an evaluator that starts reads from @2 on")
+    code, out, told = quarantine(fixed, "replay", "--reason", "time_out_of_bounds")
+    assert (code, out) == (1, f"{not_needed}\n")
+    assert "give --yes" in told
+    assert len(await records(environment, "pipecat.events", 1)) == 4
+
+    for number in (4, 6):
+        code, out, told = quarantine(fixed, "replay", "--reason", "time_out_of_bounds", "--yes")
+        assert code == 0, out + told
+        appended = [f"{topic}[1]@{number}", f"{topic}[1]@{number + 1}"]
+        put_back = [f"{a}: put back as {b}" for a, b in zip(places[:2], appended, strict=True)]
+        assert out.splitlines() == [not_needed, *put_back]
+    back = (await records(environment, "pipecat.events", 1))[4:]
+    assert [record.value for record in back] == old[:2] * 2
+    assert {record.key for record in back} == {b"c"}
+    assert dict(back[0].headers) == {
+        "odd": b"\xff", "callgauge_replay_of": places[0].encode(),
+        "ce_id": places[0].encode(), "ce_source": b"callgauge.quarantine",
+    }  # fmt: skip
+
+    with started(tmp_path / "fixed.log", "run", **fixed) as process:
+        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        wait_for("the repeats", lambda: total(address, "callgauge_events_total", outcome="repeated") == 2, 20)
+        taken = [total(address, "callgauge_events_total", outcome=how) for how in ("folded", "late", "replayed")]
+        assert sum(taken) == 4, "the one that was never refused, the one in its place, and two that were put back"
+        ended = json.dumps({"type": "call_ended", "timestamp": now_ms()}).encode()
+        await producer.send_and_wait(topic, ended, key=b"c", partition=1)
+        wait_for("its end", lambda: total(address, "callgauge_calls_ended_total") == 1, 20)
+        code, out, _ = quarantine(fixed, "replay", places[0])
+        assert (code, out.startswith(f"{places[0]}: not put back: its call has closed (ended,")) == (1, True)
+        assert len(await records(environment, "pipecat.events", 1)) == 9, "nothing was appended for it"
+
+
+async def test_a_record_that_is_gone_is_told_and_the_others_are_put_back(
+    environment: dict[str, str], producer: AIOKafkaProducer, tmp_path: Path
+) -> None:
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
+    old = line(timestamp=now_ms() - 40 * DAY_MS)
+    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        for partition in (0, 0, 1):
+            await producer.send_and_wait(topic, old, key=b"c", partition=partition)
+        wait_for("the refusals", lambda: total(address, "callgauge_quarantined_total") == 3, 20)
+        assert process.signalled(signal.SIGTERM)[0] == 0
+    admin = AIOKafkaAdminClient(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=1)})
+    finally:
+        await admin.close()
+    fixed = environment | NO_TIME_BOUNDS
+    code, out, _ = quarantine(fixed, "replay", "--all", "--yes")
+    assert code == 1
+    gone, *done = sorted(out.splitlines())
+    assert gone == f"{topic}[0]@0: not put back: retention took it: the oldest record that {topic}[0] has is @1"
+    assert done == [f"{topic}[0]@1: put back as {topic}[0]@2", f"{topic}[1]@0: put back as {topic}[1]@1"]
+    code, shown, told = quarantine(fixed, "show", f"{topic}[0]@0")
+    assert code == 1
+    assert "the event's time is far" in shown
+    assert "retention took it" in told
+    code, out, _ = quarantine(fixed, "replay", f"{topic}[1]@77")
+    assert (code, out) == (1, f"{topic}[1]@77: not put back: it is not in quarantine\n")
+
+
+async def test_what_is_no_record_is_told_apart(environment: dict[str, str], bootstrap: str) -> None:
+    """A transaction's marker has an offset, and so has what an aborted one wrote."""
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}audit.events"
+    writer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{topic}-writer")
+    async with writer:
+        async with writer.transaction():
+            await writer.send_and_wait(topic, b"committed", partition=0)  # offset 0, its marker 1
+        await writer.begin_transaction()
+        await writer.send_and_wait(topic, b"aborted", partition=0)  # offset 2, its marker 3
+        await writer.abort_transaction()
+    async with record_reader(kafka_of(environment)) as reader:
+        assert (await reader.read(Coordinates(topic, 0, 0))).value == b"committed"
+        for offset, why in ((1, "marker"), (2, "nothing readable"), (3, "marker"), (4, "ends before @4")):
+            with pytest.raises(RecordGoneError, match=why):
+                await reader.read(Coordinates(topic, 0, offset))
+        assert (await reader.read(Coordinates(topic, 0, 0))).offset == 0, "back again"
+        for nowhere in (Coordinates(topic, 9, 0), Coordinates("elsewhere", 0, 0)):
+            with pytest.raises(RecordGoneError, match="no partition of callgauge's topics"):
+                await reader.read(nowhere)
+
+
+async def test_only_what_was_committed_is_read_up_to_the_end(environment: dict[str, str], bootstrap: str) -> None:
+    """Quarantine is written in transactions: their markers are passed, what was aborted is not seen."""
+    kafka = kafka_of(environment)
+    topic = kafka.topic("quarantine")
+    entry = {
+        "topic": kafka.topic("audit.events"), "partition": 0, "key": "c", "reason": "undecodable", "what": "w",
+        "expected_and_seen": "e", "what_happens_now": "n", "what_to_do": "t",
+    }  # fmt: skip
+    assert (await quarantined(kafka, Wanted(), most=10)).matching == 0
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{topic}-writer") as writer:
+        for offset in range(6):
+            await writer.begin_transaction()
+            value = json.dumps({**entry, "offset": offset, "quarantined_at_ms": now_ms()}).encode()
+            await writer.send_and_wait(topic, value, partition=offset % 2)
+            await (writer.abort_transaction() if offset >= 4 else writer.commit_transaction())
+    for wanted in (Wanted(), Wanted(since_ms=now_ms() - 60_000)):
+        found = await quarantined(kafka, wanted, most=10)
+        assert [each.offset for each in found.newest] == [0, 1, 2, 3]
+    assert (await quarantined(kafka, Wanted(since_ms=now_ms() + 2 * 3_600_000), most=10)).newest == []

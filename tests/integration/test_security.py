@@ -1,0 +1,290 @@
+"""TLS, logins and rights on a real broker that insists on them: who may come in works, who may not is told why."""
+
+import json
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package names them without exporting them
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from schemas.scores import ClosedFact
+from schemas.topics import INPUT_TOPICS, TOPICS
+from streamer.simulator import simulate_call
+from tests.integration.conftest import create_topics
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import COMMAND, ran, started, wait_for
+from tests.integration.score_log import written_scores
+from tests.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
+
+pytestmark = pytest.mark.kafka
+
+Right = tuple[str, str, str]
+"""Kind of thing, its name without the prefix of the test, and what is done with it."""
+
+EVALUATOR: Final[tuple[Right, ...]] = (
+    *(("topic", topic, "READ") for topic in INPUT_TOPICS),
+    ("topic", "scores", "READ"),
+    ("topic", "scores", "WRITE"),
+    ("topic", "quarantine", "WRITE"),
+    ("group", "evaluator", "READ"),
+    ("transactional_id", "evaluator-", "WRITE"),
+)
+EXPORTER: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("group", "exporter", "READ"))
+REPLAY: Final[tuple[Right, ...]] = tuple(
+    ("topic", f"{source}.events", "WRITE") for source in ("pipecat", "elevenlabs", "audit")
+)
+CREATE: Final[tuple[Right, ...]] = tuple(
+    ("topic", topic.name, operation) for topic in TOPICS for operation in ("CREATE", "DESCRIBE")
+)
+SECONDS: Final = 40
+
+
+def variables(broker: SecuredBroker, door: str, **security: str) -> dict[str, str]:
+    """The environment of a client that comes in at this door."""
+    return {
+        "CALLGAUGE_BOOTSTRAP": getattr(broker, door),
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1500",
+        **{f"CALLGAUGE_SECURITY__{name.upper()}": value for name, value in security.items()},
+    }
+
+
+class House:
+    """A secured broker with topics of one's own on it, and what it takes to come in as `USER`."""
+
+    def __init__(self, broker: SecuredBroker, folder: Path) -> None:
+        self.broker = broker
+        self.prefix = f"t{uuid.uuid4().hex[:8]}."
+        self._admin = AdminClient({"bootstrap.servers": broker.open, "log_level": 0})
+        self._secrets = {"password": PASSWORD, "token": unsigned_token(USER), "key-password": KEY_PASSWORD}
+        self._folder = folder
+        for name, secret in self._secrets.items():
+            (folder / name).write_text(secret)
+
+    def entrance(self, way: str) -> dict[str, str]:
+        """Variables of a client that comes in by this mechanism over TLS, or by its certificate."""
+        ca_file = self.broker.file("ca.pem")
+        if way == "certificate":
+            return self._at(
+                "mutual", protocol="SSL", ca_file=ca_file, cert_file=self.broker.file("client.pem"),
+                key_file=self.broker.file("client-encrypted.key"), key_password_file=str(self._folder / "key-password"),
+            )  # fmt: skip
+        if way == "OAUTHBEARER":
+            how = {"token_file": str(self._folder / "token")}
+        else:
+            how = {"username": USER, "password_file": str(self._folder / "password")}
+        return self._at("login", protocol="SASL_SSL", mechanism=way, ca_file=ca_file, **how)
+
+    def open(self) -> dict[str, str]:
+        """Variables of an administrator."""
+        return self._at("open")
+
+    def _at(self, door: str, **security: str) -> dict[str, str]:
+        names = {name: f"{self.prefix}{name.split('_')[0].lower()}" for name in ("EVALUATOR_GROUP", "EXPORTER_GROUP")}
+        return {
+            **variables(self.broker, door, **security),
+            "CALLGAUGE_TOPIC_PREFIX": self.prefix,
+            **{f"CALLGAUGE_{name}": group for name, group in names.items()},
+        }
+
+    def give(self, rights: Collection[Right]) -> None:
+        for made in self._admin.create_acls([self._acl(right) for right in set(rights)]).values():
+            made.result(SECONDS)
+
+    def take_away(self, rights: Collection[Right]) -> None:
+        filters = [self._filter(self._acl(right)) for right in set(rights)]
+        for deleted in self._admin.delete_acls(filters).values():
+            deleted.result(SECONDS)
+
+    def _acl(self, right: Right) -> AclBinding:
+        kind, name, operation = right
+        pattern = ResourcePatternType.PREFIXED if kind == "transactional_id" else ResourcePatternType.LITERAL
+        return AclBinding(
+            ResourceType[kind.upper()], self.prefix + name, pattern, f"User:{USER}", "*", AclOperation[operation],
+            AclPermissionType.ALLOW,
+        )  # fmt: skip
+
+    @staticmethod
+    def _filter(acl: AclBinding) -> AclBindingFilter:
+        return AclBindingFilter(
+            acl.restype,
+            acl.name,
+            acl.resource_pattern_type,
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission_type,
+        )
+
+
+@pytest.fixture(scope="module")
+def house(secured: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> House:
+    """With the topics made by a user who may do that and nothing else."""
+    made = House(secured, tmp_path_factory.mktemp("secrets"))
+    made.give(CREATE)
+    assert f"{made.prefix}scores: made" in ran("topics", "create", **made.entrance("SCRAM-SHA-512"))
+    made.take_away(CREATE)
+    return made
+
+
+@contextmanager
+def allowed(house: House, *rights: Right) -> Iterator[None]:
+    house.give(rights)
+    try:
+        yield
+    finally:
+        house.take_away(rights)
+
+
+def refused(*arguments: str, **environment: str) -> str:
+    """What a command says that must fail: no traceback, no secret, none of a library's lines, and nothing on stdout."""
+    done = subprocess.run(
+        [str(COMMAND), *arguments], capture_output=True, text=True, timeout=SECONDS, env={**os.environ, **environment}
+    )
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "logger=" not in done.stderr
+    for secret in (PASSWORD, KEY_PASSWORD):
+        assert secret not in done.stderr
+    return done.stderr
+
+
+def call_file(path: Path) -> Path:
+    """A recording of one simulated call."""
+    call = simulate_call(7, start_ms=1_790_000_000_000, kind="cascade").call
+    line = {"id": call.conversation_id, "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+    path.write_text(json.dumps({**line, "control": call.control}) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("way", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER", "certificate"])
+async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tmp_path: Path) -> None:
+    environment = house.entrance(way)
+    recording = call_file(tmp_path / "call.jsonl")
+    before = len([record for record in await written_scores(house.open()) if isinstance(record, ClosedFact)])
+    with (
+        allowed(house, *EVALUATOR, *EXPORTER, *REPLAY),
+        started(tmp_path / "run.log", "run", **environment) as process,
+    ):
+        address = wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS)
+        ran("replay", str(recording), "--speed", "max", **environment)
+        wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, SECONDS)
+        assert total(address, "callgauge_turns_total") > 0
+        assert process.signalled(signal.SIGTERM)[0] == 0, "the next one goes on where this one stopped"
+        assert PASSWORD not in process.text
+    closed = [record for record in await written_scores(house.open()) if isinstance(record, ClosedFact)]
+    assert len(closed) == before + 1
+
+
+def test_the_exporter_needs_nothing_but_its_own_rights(house: House, tmp_path: Path) -> None:
+    environment = house.entrance("PLAIN")
+    with (
+        allowed(house, *EXPORTER),
+        started(tmp_path / "run.log", "run", "--roles", "exporter", **environment) as process,
+    ):
+        wait_for("it to be ready", lambda: address_in(process.text), SECONDS)
+
+
+@pytest.mark.parametrize("right", [*EVALUATOR, *EXPORTER], ids=" ".join)
+def test_every_right_that_is_missing_is_named_at_the_start(house: House, right: Right) -> None:
+    role, needed = ("evaluator", EVALUATOR) if right in EVALUATOR else ("exporter", EXPORTER)
+    with allowed(house, *(each for each in needed if each != right)):
+        told = refused("run", "--roles", role, **house.entrance("PLAIN"))
+    first, missing, remedy = told.splitlines()
+    kind, name, operation = right
+    shown = f"{house.prefix}{name}{'0' if kind == 'transactional_id' else ''}"
+    assert f"user '{USER}' lacks rights on {house.broker.login}" in first
+    assert missing.strip() == f"{kind.replace('_', ' ')} {shown}: {operation.capitalize()}"
+    assert "deploy/security.md" in remedy
+
+
+def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None:
+    environment = house.entrance("SCRAM-SHA-512")
+    told = refused("replay", str(call_file(tmp_path / "call.jsonl")), **environment)
+    assert f"  topic {house.prefix}audit.events: Write\n" in told
+    assert f"{house.prefix}scores does not exist, or user '{USER}' may not see it" in refused_check(environment)
+    with allowed(house, ("topic", "scores", "DESCRIBE")):
+        assert f"{house.prefix}scores " not in refused_check(environment)
+    assert "Authorization failed" in refused("topics", "create", **{**environment, "CALLGAUGE_TOPIC_PREFIX": "new."})
+
+
+def refused_check(environment: dict[str, str]) -> str:
+    """What `topics check` says on standard error; its table is on standard output."""
+    done = subprocess.run(
+        [str(COMMAND), "topics", "check"], capture_output=True, text=True, timeout=SECONDS,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 1
+    return done.stderr
+
+
+TLS_LOGIN: Final = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": USER, "password": PASSWORD}
+
+
+@pytest.mark.parametrize(
+    ("door", "security", "files", "told"),
+    [
+        ("login", {**TLS_LOGIN, "password": "wrong"}, {"ca_file": "ca.pem"}, f"refuses the login of user '{USER}' with SCRAM"),
+        ("login", {**TLS_LOGIN, "mechanism": "PLAIN", "username": "nobody"}, {"ca_file": "ca.pem"}, "login of user 'nobody'"),
+        ("login", TLS_LOGIN, {"ca_file": "other-ca.pem"}, "certificate that is not accepted"),
+        ("login", TLS_LOGIN, {}, "Set security.ca_file to the CA that signed it"),
+        ("login", {}, {}, "speaks TLS at this port, and security.protocol is PLAINTEXT"),
+        ("login", {"protocol": "SSL"}, {"ca_file": "ca.pem"}, "without a word, and security.protocol is SSL"),
+        ("clear_login", {}, {}, "without a word, and security.protocol is PLAINTEXT"),
+        ("clear_login", TLS_LOGIN, {"ca_file": "ca.pem"}, "does not answer in TLS"),
+        ("open", {"protocol": "SSL"}, {"ca_file": "ca.pem"}, "does not answer in TLS"),
+        ("open", {**TLS_LOGIN, "protocol": "SASL_PLAINTEXT"}, {}, "has no logins at this port"),
+        ("mutual", {"protocol": "SSL"}, {"ca_file": "ca.pem"}, "wants a client certificate"),
+        (
+            "mutual", {"protocol": "SSL"},
+            {"ca_file": "ca.pem", "cert_file": "other-client.pem", "key_file": "other-client.key"},
+            "Check that the brokers trust the CA that signed",
+        ),
+    ],
+)  # fmt: skip
+def test_who_may_not_come_in_is_told_why(
+    secured: SecuredBroker, door: str, security: dict[str, str], files: dict[str, str], told: str
+) -> None:
+    paths = {name: secured.file(file) for name, file in files.items()}
+    text = refused("run", **variables(secured, door, **security, **paths))
+    assert told in text
+    assert getattr(secured, door) in text
+    assert len(text.splitlines()) == 1
+
+
+async def test_topics_that_are_missing_or_do_not_fit_together_are_told(secured: SecuredBroker) -> None:
+    prefix = f"t{uuid.uuid4().hex[:8]}."
+    environment = {**variables(secured, "open"), "CALLGAUGE_TOPIC_PREFIX": prefix}
+    for topics, told in (
+        ({}, f"Topics: {prefix}scores not found on {secured.open}."),
+        ({"scores": 2}, f"Topics: {', '.join(prefix + name for name in INPUT_TOPICS)}, {prefix}quarantine not found"),
+        ({**dict.fromkeys(INPUT_TOPICS, 4), "quarantine": 4}, "Topics: partition counts must be equal, but are audit"),
+    ):
+        await create_topics(secured.open, {prefix + name: count for name, count in topics.items()})
+        text = refused("run", "--roles", "evaluator" if topics else "exporter", **environment)
+        assert text.startswith(told)
+        assert len(text.splitlines()) == 1
+
+
+def test_a_token_that_the_broker_refuses_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
+    """aiokafka takes the refusal for a success; without a look at what comes next the process would wait for ever."""
+    token = tmp_path / "token"
+    token.write_text("no-token-of-yours")
+    security = {"mechanism": "OAUTHBEARER", "token_file": str(token), "ca_file": secured.file("ca.pem")}
+    text = refused("run", **variables(secured, "login", protocol="SASL_SSL", **security))
+    assert f"the broker at {secured.login} refuses the token in {token}" in text
+    assert len(text.splitlines()) == 1

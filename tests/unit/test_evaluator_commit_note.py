@@ -1,0 +1,48 @@
+"""The note beside a committed offset: read back as it was written, and never trusted when it is not ours."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.evaluator.commit_note import MAX_NOTE_CHARS, CommitNote
+
+EVERYTHING = CommitNote(scores=0, read=0)
+OFFSETS = st.integers(0, 2**63 - 1)
+
+
+@given(OFFSETS, OFFSETS)
+def test_a_note_is_read_back_as_it_was_written(scores: int, read: int) -> None:
+    text = CommitNote(scores, read).text()
+    assert CommitNote.parse(text) == CommitNote(scores, read)
+    assert len(text) <= MAX_NOTE_CHARS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="none"),
+        pytest.param("{", id="no JSON"),
+        pytest.param("[" * MAX_NOTE_CHARS, id="deep"),
+        pytest.param("[7, 9]", id="no object"),
+        pytest.param("null", id="nothing"),
+        pytest.param('"scores"', id="a text"),
+        pytest.param('{"scores": 7}', id="half of it"),
+        pytest.param('{"scores": "7", "read": 9}', id="a number as text"),
+        pytest.param('{"scores": 7.5, "read": 9}', id="no whole number"),
+        pytest.param('{"scores": 7, "read": NaN}', id="no number"),
+        pytest.param('{"scores": -1, "read": 9}', id="scores below zero"),
+        pytest.param('{"scores": 7, "read": -9}', id="read below zero"),
+        pytest.param('{"scores": 7, "read": 9}' + " " * MAX_NOTE_CHARS, id="too long"),
+    ],
+)
+def test_with_a_note_that_is_not_ours_everything_is_read(text: str) -> None:
+    assert CommitNote.parse(text) == EVERYTHING
+
+
+@given(st.text(max_size=80))
+def test_no_text_at_all_is_an_error(text: str) -> None:
+    assert min(CommitNote.parse(text)) >= 0
+
+
+def test_what_a_later_version_adds_is_no_reason_to_forget_the_rest() -> None:
+    assert CommitNote.parse('{"scores": 7, "read": 9, "more": [1]}') == CommitNote(7, 9)

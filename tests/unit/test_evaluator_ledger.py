@@ -1,0 +1,285 @@
+"""Reading the ledger back: to its end by position, only what is ours, and never silently short."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka import TopicPartition
+from structlog.testing import capture_logs
+
+from consumers.evaluator import ledger
+from consumers.evaluator.ledger import LedgerError, read_ledger
+from consumers.runtime.kafka import KafkaSettings
+from schemas.scores import SCHEMA_VERSION, AnyScoreRecord
+from tests.evaluator_fakes import fact, until_idle
+
+KAFKA = KafkaSettings(topic_prefix="t.")
+MARKER = None
+"""The end of a transaction: an offset without a record."""
+
+
+class Record(NamedTuple):
+    offset: int
+    value: bytes | None
+
+
+class Log(NamedTuple):
+    """A partition of `scores`: its first offset, and what stands there; it ends for readers at `end`."""
+
+    first: int
+    values: Sequence[bytes | None]
+    end: int
+
+
+class FakeConsumer:
+    """Hands over two offsets of a partition at a time, as far as readers may go."""
+
+    def __init__(self, logs: Mapping[int, Log]) -> None:
+        self.logs = {TopicPartition("t.scores", number): log for number, log in logs.items()}
+        self.assigned: list[TopicPartition] = []
+        self.positions: dict[TopicPartition, int] = {}
+        self.polled: list[tuple[TopicPartition, ...]] = []
+        self.journal: list[str] = []
+        self.told_end: int | None = None
+        """What the broker shows as the end at first, if it is not the end."""
+        self.is_silent = False
+        self.never_starts = False
+
+    async def start(self) -> None:
+        self.journal.append("start")
+        if self.never_starts:
+            await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        self.journal.append("stop")
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self.assigned = list(partitions)
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp].end if self.told_end is None else self.told_end for tp in partitions}
+
+    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp].first for tp in partitions}
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        assert tp in self.assigned
+        self.positions[tp] = offset
+
+    async def position(self, tp: TopicPartition) -> int:
+        return self.positions[tp]
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int) -> dict[TopicPartition, list[Record]]:
+        assert timeout_ms > 0
+        self.polled.append(partitions)
+        if self.is_silent:
+            await asyncio.sleep(0)
+            return {}
+        batches: dict[TopicPartition, list[Record]] = {}
+        for tp in partitions:
+            log, start = self.logs[tp], self.positions[tp]
+            stop = min(start + 2, log.end)
+            self.positions[tp] = stop
+            values = enumerate(log.values[start - log.first : stop - log.first], start)
+            records = [Record(offset, value) for offset, value in values if value is not MARKER]
+            if records:
+                batches[tp] = records
+        return batches
+
+
+class Reading:
+    """What was recalled of each partition."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, logs: Mapping[int, Log]) -> None:
+        self.consumer = FakeConsumer(logs)
+        self.options: dict[str, Any] = {}
+        self.recalled: dict[int, list[str]] = {number: [] for number in logs}
+        monkeypatch.setattr(KafkaSettings, "consumer", self._consumer)
+
+    def _consumer(self, _: str, *topics: str, **options: Any) -> FakeConsumer:
+        self.options = {"topics": topics, **options}
+        return self.consumer
+
+    def _recall(self, number: int) -> Callable[[AnyScoreRecord], None]:
+        return lambda record: self.recalled[number].append(record.conversation_id)
+
+    async def read(self, starts: Mapping[int, int], at_least: int = 0) -> dict[int, int]:
+        recalls = {number: self._recall(number) for number in starts}
+        return await read_ledger(KAFKA, starts, dict.fromkeys(starts, at_least), recalls)
+
+
+@pytest.fixture
+def reading_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[int, Log]], Reading]:
+    return lambda logs: Reading(monkeypatch, logs)
+
+
+def log_of(conversations: str, first: int = 0) -> Log:
+    """A letter for each record; a dot is the end of a transaction."""
+    values = [MARKER if letter == "." else fact(letter).model_dump_json().encode() for letter in conversations]
+    return Log(first, values, first + len(values))
+
+
+async def test_each_partition_is_read_to_its_end_in_order(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("abc.de."), 2: log_of("x.")})
+    assert await reading.read({0: 0, 2: 0}) == {0: 7, 2: 2}
+    assert reading.recalled == {0: ["a", "b", "c", "d", "e"], 2: ["x"]}
+    assert reading.consumer.journal == ["start", "stop"]
+    assert reading.options["topics"] == ()  # by assignment and in no group: this reader shares with nobody
+    assert "group_id" not in reading.options
+    assert reading.options["enable_auto_commit"] is False
+
+
+async def test_the_end_is_a_position_and_not_a_record(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("a......")})
+    assert await reading.read({0: 0}) == {0: 7}
+    assert reading.recalled == {0: ["a"]}
+
+
+async def test_what_was_read_to_its_end_is_asked_for_no_more(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("abcdef"), 2: log_of("x")})
+    await reading.read({0: 0, 2: 0})
+    short = TopicPartition("t.scores", 2)
+    assert [short in polled for polled in reading.consumer.polled] == [True, False, False]
+
+
+async def test_an_empty_log_is_read_at_once(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("")})
+    assert await reading.read({0: 0}) == {0: 0}
+    assert reading.consumer.polled == []
+
+
+@pytest.mark.parametrize(
+    ("start", "recalled"),
+    [
+        pytest.param(0, ["a", "b", "c"], id="older than the log"),
+        pytest.param(12, ["c"], id="in the log"),
+        pytest.param(13, [], id="at its end"),
+        pytest.param(14, ["a", "b", "c"], id="of a topic that was made anew"),
+    ],
+)
+async def test_reading_begins_at_the_start(reading_of: Callable[..., Reading], start: int, recalled: list[str]) -> None:
+    reading = reading_of({0: log_of("abc", first=10)})
+    assert await reading.read({0: start}) == {0: 13}
+    assert reading.recalled == {0: recalled}
+
+
+async def test_what_is_not_ours_is_passed_over_and_told(reading_of: Callable[..., Reading]) -> None:
+    ours = log_of("ab").values
+    reading = reading_of({0: Log(0, [ours[0], b"{", b"", b'{"name": "theirs"}', ours[1]], 5)})
+    with capture_logs() as logged:
+        await reading.read({0: 0})
+    assert reading.recalled == {0: ["a", "b"]}
+    told = [(line["record"], line["log_level"]) for line in logged if line["event"] == "ledger_record_ignored"]
+    assert told == [(f"t.scores[0]@{offset}", "debug") for offset in (1, 2, 3)]  # as many as somebody put there
+    (summary,) = (line for line in logged if line["event"] == "ledger_read")
+    assert (summary["log_level"], summary["records"], summary["ignored"]) == ("info", 5, 3)
+
+
+async def test_a_change_of_owner_is_no_record(
+    reading_of: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = reading_of({0: log_of("a")})
+
+    async def mark(tp: TopicPartition, **_: Any) -> dict[TopicPartition, list[Record]]:
+        reading.consumer.positions[tp] = 1
+        return {tp: [Record(0, None)]}
+
+    monkeypatch.setattr(reading.consumer, "getmany", mark)
+    with capture_logs() as logged:
+        assert await reading.read({0: 0}) == {0: 1}
+    assert reading.recalled == {0: []}
+    assert [(line["event"], line["ignored"]) for line in logged] == [("ledger_read", 0)]
+
+
+async def test_the_ledger_is_read_up_to_our_own_mark_though_the_broker_does_not_show_it_yet(
+    reading_of: Callable[..., Reading],
+) -> None:
+    """What stands before it was decided by the former owner, and may be hidden for another moment."""
+    reading = reading_of({0: log_of("abc..")})
+    reading.consumer.told_end = 1
+    assert await reading.read({0: 0}, at_least=5) == {0: 5}
+    assert reading.recalled == {0: ["a", "b", "c"]}
+
+
+async def test_what_stands_behind_our_mark_is_read_too(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("abc")})
+    assert await reading.read({0: 0}, at_least=1) == {0: 3}
+    assert reading.recalled == {0: ["a", "b", "c"]}
+
+
+async def test_a_later_versions_scores_are_not_guessed_at(reading_of: Callable[..., Reading]) -> None:
+    later = fact("b").model_copy(update={"schema_version": SCHEMA_VERSION + 1}).model_dump_json().encode()
+    reading = reading_of({4: Log(0, [*log_of("a").values, later], 2)})
+    with pytest.raises(LedgerError, match=r"t\.scores\[4\]@1 has schema version 2, .* up to 1\. .* evaluator ends"):
+        await reading.read({4: 0})
+    assert reading.recalled == {4: ["a"]}
+    assert reading.consumer.journal == ["start", "stop"]
+
+
+async def test_a_later_versions_scores_are_refused_though_this_one_cannot_read_them(
+    reading_of: Callable[..., Reading],
+) -> None:
+    later = b'{"schema_version": %d, "name": "of a later version"}' % (SCHEMA_VERSION + 1)
+    reading = reading_of({0: Log(0, [later], 1)})
+    with pytest.raises(LedgerError, match=r"t\.scores\[0\]@0 has schema version 2"):
+        await reading.read({0: 0})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(b'{"schema_version": 1, "name": "theirs"}', id="of our version"),
+        pytest.param(b'{"schema_version": "2"}', id="a version as text"),
+        pytest.param(b"[2]", id="no object"),
+        pytest.param(b"\xff", id="no text"),
+    ],
+)
+async def test_what_claims_no_later_version_is_passed_over(reading_of: Callable[..., Reading], value: bytes) -> None:
+    reading = reading_of({0: Log(0, [value, *log_of("a").values], 2)})
+    assert await reading.read({0: 0}) == {0: 2}
+    assert reading.recalled == {0: ["a"]}
+
+
+async def test_a_reading_that_is_cancelled_while_it_connects_disconnects(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("abc")})
+    reading.consumer.never_starts = True
+    task = asyncio.create_task(reading.read({0: 0}))
+    await until_idle()
+    assert reading.consumer.journal == ["start"]
+    task.cancel()
+    await asyncio.wait([task])
+    assert reading.consumer.journal == ["start", "stop"]
+
+
+async def test_a_log_that_does_not_come_is_an_error(
+    reading_of: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "MAX_SILENT_SECONDS", -1.0)  # is over at once
+    reading = reading_of({0: log_of("abc"), 2: log_of("")})
+    reading.consumer.is_silent = True
+    with pytest.raises(LedgerError, match=r"records outstanding in t\.scores\[0\] before 3\. .* evaluator ends"):
+        await reading.read({0: 0, 2: 0})
+    assert reading.consumer.journal == ["start", "stop"]
+
+
+async def test_a_log_that_comes_slowly_is_none(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("abc")})
+    reading.consumer.is_silent = True
+    task = asyncio.create_task(reading.read({0: 0}))
+    await until_idle()
+    assert len(reading.consumer.polled) > 1
+    reading.consumer.is_silent = False
+    assert await task == {0: 3}
+    assert reading.recalled == {0: ["a", "b", "c"]}
+
+
+async def test_a_reading_that_is_cancelled_disconnects(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("abc")})
+    reading.consumer.is_silent = True
+    task = asyncio.create_task(reading.read({0: 0}))
+    await until_idle()
+    assert reading.consumer.polled
+    task.cancel()
+    await asyncio.wait([task])
+    assert reading.consumer.journal == ["start", "stop"]

@@ -1,0 +1,99 @@
+"""Before the first record is read: topics that would lose scores are refused in plain words."""
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumers.engine.limits import Limits
+from consumers.evaluator import preflight
+from consumers.evaluator.preflight import LEDGERED_TOPICS, require_fit_topics
+from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError
+
+KAFKA = KafkaSettings(topic_prefix="x.")
+HOUR_MS = 3_600_000
+LIMITS = Limits(max_call_duration_ms=HOUR_MS, idle_ms=60_000)
+RIGHT = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * HOUR_MS), "message.timestamp.type": "LogAppendTime"}
+
+
+class Broker:
+    """What the broker says when asked."""
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys((*LEDGERED_TOPICS, "quarantine"), 4)
+        self.settings: dict[str, Mapping[str, str]] = dict.fromkeys(LEDGERED_TOPICS, RIGHT)
+        self.asked_for_settings = False
+
+    async def partition_counts(self, _: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
+        return {name: self.counts[name] for name in names}
+
+    async def topic_settings(self, _: KafkaSettings, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        self.asked_for_settings = True
+        return {name: self.settings[name] for name in names if name in self.settings}
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    monkeypatch.setattr(preflight, "partition_counts", broker.partition_counts)
+    monkeypatch.setattr(preflight, "topic_settings", broker.topic_settings)
+    return broker
+
+
+async def test_topics_that_fit_give_their_partition_count(broker: Broker) -> None:
+    broker.counts["quarantine"] = 1  # its number is the operator's
+    with capture_logs() as logged:
+        assert await require_fit_topics(KAFKA, LIMITS) == 4
+    assert logged == []
+
+
+@pytest.mark.parametrize("topic", LEDGERED_TOPICS)
+async def test_one_count_for_all(broker: Broker, topic: str) -> None:
+    broker.counts[topic] = 8
+    with pytest.raises(TopicsUnfitError, match=f"{topic} 8"):
+        await require_fit_topics(KAFKA, LIMITS)
+
+
+async def test_everything_that_would_lose_scores_is_told_at_once(broker: Broker) -> None:
+    broker.settings["scores"] = {**RIGHT, "cleanup.policy": "compact"}
+    broker.settings["audit.events"] = {**RIGHT, "retention.ms": str(HOUR_MS)}
+    with pytest.raises(TopicsUnfitError) as refused:
+        await require_fit_topics(KAFKA, LIMITS)
+    told = str(refused.value).splitlines()
+    assert "does not start" in told[0]
+    assert told[1].startswith("  x.audit.events: records are kept for 1 h (retention.ms)")
+    assert "Set retention.ms=" in told[1]
+    assert told[2].startswith("  x.scores: cleanup.policy is compact")
+    assert len(told) == 4
+
+
+async def test_records_kept_for_the_longest_call_and_its_silence_are_enough(broker: Broker) -> None:
+    settings = {**RIGHT, "retention.ms": str(HOUR_MS + 60_000)}
+    broker.settings = dict.fromkeys(LEDGERED_TOPICS, settings)
+    assert await require_fit_topics(KAFKA, LIMITS) == 4
+    with pytest.raises(TopicsUnfitError):
+        await require_fit_topics(KAFKA, Limits(max_call_duration_ms=HOUR_MS, idle_ms=60_001))
+
+
+async def test_what_is_only_wrong_or_a_warning_stops_no_start(broker: Broker) -> None:
+    broker.settings["audit.events"] = {
+        **RIGHT, "message.timestamp.type": "CreateTime", "retention.bytes": "5", "max.message.bytes": "9",
+    }  # fmt: skip
+    assert await require_fit_topics(KAFKA, LIMITS) == 4
+
+
+async def test_settings_that_may_not_be_seen_are_one_warning(broker: Broker) -> None:
+    del broker.settings["scores"]
+    with capture_logs() as logged:
+        assert await require_fit_topics(KAFKA, LIMITS) == 4
+    assert [(line["event"], line["log_level"], line["topics"]) for line in logged] == [
+        ("topic_settings_not_known", "warning", ["x.scores"])
+    ]
+
+
+async def test_the_embedded_broker_is_asked_for_counts_only(broker: Broker) -> None:
+    broker.settings.clear()
+    with capture_logs() as logged:
+        assert await require_fit_topics(KafkaSettings(is_embedded=True), LIMITS) == 4
+    assert not broker.asked_for_settings
+    assert logged == []

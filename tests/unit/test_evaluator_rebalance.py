@@ -1,0 +1,203 @@
+"""The evaluator in a rebalance: what it takes, leaves and overtakes."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
+
+from consumers.runtime.kafka import KafkaUnreachableError
+from schemas.topics import INPUT_TOPICS
+from tests.evaluator_fakes import PIPECAT, START, Shell, inputs_of, until_idle
+
+
+@pytest.fixture
+async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
+    return lambda **settings: Shell(monkeypatch, **settings)
+
+
+async def test_records_are_folded_and_written_to_their_own_partition_number(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    await shell.folds(4, 5, number=1)
+    assert shell.folded == [[], [4, 5]]
+    assert shell.journal == ["write c-1 to 1", "write c-1 to 1"]
+
+
+async def test_a_new_partition_is_read_only_when_it_is_taken_over(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.takeover.gate.clear()
+    await shell.assigned(0)
+    assert shell.consumer.paused == inputs_of(0)
+    assert shell.consumer.positions == {}
+    had_begun = shell.writers[0].runs
+    assert not shell.role.ready.is_set()
+    assert shell.role.problems() == ("evaluator: recalling what was written of partitions 0",)
+    await shell.folds(4)  # is dropped: it is read again
+    assert shell.folded == [[]]
+    shell.takeover.gate.set()
+    await until_idle()
+    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)
+    assert shell.consumer.paused == set()
+    assert [had_begun, shell.writers[0].runs] == [False, True]
+    assert shell.role.ready.is_set()
+    await shell.folds(4)
+    assert shell.folded == [[4]]
+
+
+async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.folds(4, 5)
+    shell.takeover.gate.clear()
+    await shell.rebalanced(0, 1)
+    assert shell.consumer.paused == inputs_of(1)
+    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START) | {TopicPartition(PIPECAT, 0): 6}
+    await shell.folds(6)
+    await shell.folds(4, number=1)
+    assert shell.folded == [[4, 5, 6], []]
+    assert len(shell.writers) == 2  # the first has its own still
+    assert shell.writers[0].runs
+    assert not shell.writers[0].stopped
+    shell.takeover.gate.set()
+    await until_idle()
+    await shell.folds(4, number=1)
+    assert shell.folded == [[4, 5, 6], [4]]
+
+
+async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.may_write.clear()
+    await shell.folds(4, number=1)
+    lost = shell.role._assignment.held[1].partition
+    await shell.assigned(0)
+    assert not lost.is_active
+    assert lost.outbox.records == 0
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(True, False), (False, True)]
+    shell.may_write.set()
+    await shell.folds(5, number=1)
+    await shell.role._commit()
+    assert shell.journal == [f"commit {topic}[0]@{START}" for topic in sorted(INPUT_TOPICS)]
+
+
+@pytest.mark.parametrize("generations", [0, 2, 5, -1])
+async def test_a_rebalance_without_us_leaves_us_nothing(make_shell: Callable[..., Shell], generations: int) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.folds(4)
+    await shell.rebalanced(0, generations=generations)
+    assert shell.takeover.begun == 2
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
+    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)
+    await shell.folds(4)
+    assert shell.folded == [[4], [4]]
+    await shell.rebalanced(0)  # and from there on state is kept again
+    assert len(shell.writers) == 2
+
+
+async def test_records_polled_before_a_rebalance_are_not_folded_after_it(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    async with shell.role._lock:  # somebody is at work
+        taking = shell.polled(4)
+        await until_idle()
+        revoking = asyncio.create_task(shell.revoked())
+        await until_idle()
+    await revoking
+    await shell.assigned(0)
+    await taking
+    assert shell.folded == [[]]
+    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)  # so they come again
+    await shell.folds(4)
+    assert shell.folded == [[4]]
+
+
+async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_it(
+    make_shell: Callable[..., Shell],
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.revoked()
+    async with shell.role._lock:
+        taking = shell.polled(4)
+        await until_idle()
+        await shell.assigned(0)
+    await taking
+    assert shell.folded == [[]]
+
+
+async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
+    make_shell: Callable[..., Shell],
+) -> None:
+    shell = make_shell()
+    await shell.assigned(1)
+    shell.takeover.gate.clear()
+    await shell.rebalanced(0, 1)
+    await shell.revoked()
+    shell.takeover.gate.set()
+    await shell.assigned(1)
+    assert [(writer.number, writer.runs, writer.stopped) for writer in shell.writers] == [
+        (1, True, False),
+        (0, False, True),
+    ]
+    assert list(shell.role._assignment.held) == [1]
+    assert not shell.subscription.failures
+    assert shell.consumer.paused == set()
+
+
+async def test_a_takeover_that_was_cancelled_begins_anew(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.takeover.gate.clear()
+    await shell.assigned(0)
+    await shell.revoked()
+    shell.takeover.gate.set()
+    await shell.assigned(0)
+    assert shell.takeover.begun == 2
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
+    await shell.folds(4)
+    assert shell.folded == [[], [4]]
+
+
+async def test_a_takeover_that_fails_ends_the_role(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.takeover.error = ZeroDivisionError("boom")
+    await shell.assigned(0)
+    assert shell.subscription.failures == [shell.takeover.error]
+    assert shell.consumer.paused == inputs_of(0)
+    assert not shell.role.ready.is_set()
+
+
+async def test_a_broker_that_refuses_a_takeover_is_named(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.takeover.error = KafkaConnectionError("gone")
+    await shell.assigned(0)
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, KafkaUnreachableError)
+    assert "127.0.0.1:9092" in str(failure)
+
+
+async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(make_shell: Callable[..., Shell]) -> None:
+    """Leaving the group takes a moment, in which a rebalance may end: nobody would ever end what begins then."""
+    shell = make_shell()
+    shell.role._is_leaving = True
+    await shell.assigned(0)
+    assert shell.takeover.begun == 0
+    assert shell.writers == []
+    assert not shell.role._assignment.held
+    assert not shell.role.ready.is_set()
+
+
+async def test_without_partitions_the_role_is_ready(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned()
+    assert shell.role.ready.is_set()
+    assert shell.takeover.begun == 0
+
+
+async def test_a_torn_assignment_ends_the_role(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
+    assert len(shell.subscription.failures) == 1
+    assert shell.writers == []

@@ -1,0 +1,146 @@
+"""The evaluator runs and ends: ticks, what it says of its health, and what it leaves behind."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from consumers.evaluator import service
+from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, Shell, until_idle
+
+
+@pytest.fixture
+async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
+    return lambda **settings: Shell(monkeypatch, **settings)
+
+
+# Ticks.
+
+
+async def test_a_tick_lets_time_pass_and_writes_what_silence_means(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.told()
+    shell.evaluators[0].wakeup_ms = NOW_MS
+    ticking = asyncio.create_task(shell.role._tick_for_ever())
+    async with asyncio.timeout(5):
+        while not shell.journal:  # noqa: ASYNC110  # the journal is a list
+            await asyncio.sleep(0)
+    ticking.cancel()
+    assert shell.evaluators[0].advanced_to_ms[0] == NOW_MS
+    assert shell.journal[0] == "write c-1 to 0"
+    assert shell.role.stalled() == ()
+
+
+async def test_time_passes_between_records_as_far_as_the_inputs_are_known(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.told()
+    shell.evaluators[0].wakeup_ms = 0
+    records = [Record(PIPECAT, 4, NOW_MS - 5), Record(AUDIT, 4, NOW_MS + 900)]
+    await shell.role._take(records)
+    assert shell.evaluators[0].advanced_to_ms == [NOW_MS - 5, NOW_MS, NOW_MS]  # the last one is the poll's own
+
+
+async def test_it_is_well_while_it_ticks(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
+    role = make_shell().role
+    assert role.problems() == ("evaluator: not reading the inputs",)
+    assert role.stalled() == ()
+    role.ready.set()
+    assert role.problems() == ()
+    role.ready.clear()
+    role._is_leaving = True
+    assert role.problems() == ("evaluator: leaving",)
+    now_seconds = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
+    role._ticked_at = now_seconds - 30
+    assert role.stalled() == ()
+    role._ticked_at = now_seconds - 31
+    assert role.stalled() == ("evaluator: no tick for 31 s",)
+
+
+# The end.
+
+
+async def run(shell: Shell, monkeypatch: pytest.MonkeyPatch, stop: asyncio.Event) -> None:
+    """Runs the role on fakes that read nothing by themselves."""
+
+    async def read() -> bool:
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(shell.role, "_read", read)
+    await shell.role.run(stop)
+
+
+async def test_the_end_waits_for_nobody(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.01)
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    waiting = shell.polled(*range(4, 9))
+    await until_idle()
+    stop = asyncio.Event()
+    stop.set()
+    await run(shell, monkeypatch, stop)
+    await waiting
+    assert shell.journal == []
+
+
+async def test_at_the_end_all_is_written_and_committed_and_everyone_disconnects(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.takeover.gate.clear()
+    await shell.rebalanced(0, 1)  # so that leaving takes a moment longer
+    shell.may_write.clear()
+    await shell.folds(4)
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(shell, monkeypatch, stop))
+    await until_idle()
+    assert shell.role.ready.is_set()
+    stop.set()
+    await until_idle()
+    assert not shell.role.ready.is_set()
+    late = shell.polled(5)  # the successor's
+    shell.may_write.set()
+    await asyncio.gather(running, late)
+    assert shell.folded == [[4], []]
+    assert shell.commits[-1] == f"commit {PIPECAT}[0]@5"
+    assert "write c-1 to 0" in shell.journal
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (False, True)]
+    assert shell.subscription.stopped
+    assert shell.takeover.stopped
+
+
+async def test_a_failure_ends_the_role_without_a_commit(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.folds(4)
+    shell.subscription.fail(ZeroDivisionError("boom"))
+    with pytest.raises(ZeroDivisionError, match="boom"):
+        await run(shell, monkeypatch, asyncio.Event())
+    assert shell.commits == []
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
+    assert shell.subscription.stopped
+    assert shell.takeover.stopped
+    assert not shell.role.ready.is_set()
+
+
+async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    shell.takeover.gate.clear()
+    await shell.assigned(0)
+    stop = asyncio.Event()
+    stop.set()
+    await run(shell, monkeypatch, stop)
+    shell.takeover.gate.set()
+    await until_idle()
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
+    assert not shell.role._assignment.held
+    assert not shell.subscription.failures
+    assert shell.commits == []

@@ -1,0 +1,317 @@
+"""Taking a partition over: first nobody else can write, then what was committed and written is read, then it begins."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
+from aiokafka.structs import OffsetAndMetadata
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from consumers.engine.limits import Limits
+from consumers.evaluator.assignment import wall_clock_ms
+from consumers.evaluator.commit_note import CommitNote
+from consumers.evaluator.held import Held
+from consumers.evaluator.ledger import LedgerError
+from consumers.evaluator.partition import Partition
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.takeover import Takeover
+from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.registry import Instruments
+from schemas.topics import SOURCE_BY_TOPIC
+from tests.evaluator_fakes import AUDIT, PIPECAT, Record, StubEvaluator, fact, until_idle
+
+TOPICS = (PIPECAT, AUDIT)
+FIRST, END = 10, 900
+MARK = 1_000
+"""Where a fence ends in `scores`, and the number of the partition more."""
+
+
+class FakeWriter:
+    """Fences when it is let."""
+
+    def __init__(self, number: int, journal: list[str]) -> None:
+        self.scores_end: int | None = None
+        self.may_fence = asyncio.Event()
+        self.may_fence.set()
+        self._number = number
+        self._journal = journal
+
+    async def fence(self) -> int:
+        await self.may_fence.wait()
+        self._journal.append(f"fence {self._number}")
+        return MARK + self._number
+
+
+class Taking:
+    """Partitions to be taken over, with everything around them made up; `journal` is what was asked, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *numbers: int, is_embedded: bool = False) -> None:
+        self.journal: list[str] = []
+        self.registry = CollectorRegistry()
+        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.asked: tuple[str, list[TopicPartition]] | None = None
+        self.ledger_starts: Mapping[int, int] = {}
+        self.ledger_at_least: Mapping[int, int] = {}
+        self.ledger_error: Exception | None = None
+        self.closed = 0
+        instruments = Instruments(self.registry, ["evaluator"])
+        monkeypatch.setattr(KafkaSettings, "admin", lambda *_: self)
+        monkeypatch.setattr("consumers.evaluator.takeover.read_ledger", self._read_ledger)
+        settings = EvaluatorSettings(group_id="g", ledger_overlap_ms=0)
+        self.takeover = Takeover(KafkaSettings(is_embedded=is_embedded), settings, instruments, TOPICS)
+        self.evaluators = {number: StubEvaluator() for number in numbers}
+        self.writers = {number: FakeWriter(number, self.journal) for number in numbers}
+        self.held = [
+            Held(Partition(number, self.evaluators[number], Limits(), SOURCE_BY_TOPIC, instruments), writer)  # type: ignore[arg-type]  # a fake writer
+            for number, writer in self.writers.items()
+        ]
+
+    def commit(self, topic: str, number: int, offset: int, text: str) -> None:
+        self.committed[TopicPartition(topic, number)] = OffsetAndMetadata(offset, text)
+
+    async def take(self) -> None:
+        consumer: Any = self
+        await self.takeover.start()
+        await self.takeover.take(self.held, consumer)
+
+    def commits(self, number: int) -> dict[str, tuple[int, CommitNote]]:
+        """What would be committed now, by topic."""
+        (held,) = (each for each in self.held if each.partition.number == number)
+        return {tp.topic: (at.offset, CommitNote.parse(at.metadata)) for tp, at in held.to_commit(0).items()}
+
+    # As the administrative client.
+
+    async def start(self) -> None:
+        self.journal.append("connect")
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    async def list_consumer_group_offsets(
+        self, group_id: str, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        self.journal.append("committed")
+        self.asked = (group_id, partitions)
+        return self.committed
+
+    # As the consumer.
+
+    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, FIRST)
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        self.journal.append("ends")
+        return dict.fromkeys(partitions, END)
+
+    # As the ledger.
+
+    async def _read_ledger(
+        self,
+        _: KafkaSettings,
+        starts: Mapping[int, int],
+        at_least: Mapping[int, int],
+        recalls: Mapping[int, Callable[[Any], None]],
+    ) -> dict[int, int]:
+        assert not any(held.partition.is_active for held in self.held)
+        self.journal.append("ledger")
+        self.ledger_starts = starts
+        self.ledger_at_least = at_least
+        if self.ledger_error is not None:
+            raise self.ledger_error
+        for number, recall in recalls.items():
+            recall(fact(f"of {number}"))
+        return {number: start + 1 for number, start in starts.items()}
+
+    @property
+    def lost(self) -> float | None:
+        return self.registry.get_sample_value("callgauge_input_records_lost_total")
+
+
+@pytest.fixture
+def taking_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Taking]:
+    return lambda *numbers, **options: Taking(monkeypatch, *numbers, **options)
+
+
+async def test_first_nobody_else_can_write_then_what_was_written_is_read(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0, 2)
+    await taking.take()
+    assert taking.journal == ["connect", "fence 0", "fence 2", "committed", "ends", "ledger"]
+    assert taking.ledger_at_least == {0: MARK, 2: MARK + 2}
+    assert all(held.partition.is_active for held in taking.held)
+    assert {number: evaluator.recalled for number, evaluator in taking.evaluators.items()} == {
+        0: [fact("of 0")],
+        2: [fact("of 2")],
+    }
+    inputs = {TopicPartition(topic, number) for topic in TOPICS for number in (0, 2)}
+    assert taking.asked is not None
+    assert (taking.asked[0], set(taking.asked[1])) == ("g", inputs)
+
+
+async def test_nothing_is_read_before_the_last_former_owner_is_fenced_off(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0, 2)
+    taking.writers[2].may_fence.clear()
+    task = asyncio.create_task(taking.take())
+    await until_idle()
+    assert taking.journal == ["connect", "fence 0"]
+    taking.writers[2].may_fence.set()
+    await task
+    assert taking.journal[2:4] == ["fence 2", "committed"]
+
+
+async def test_reading_begins_where_the_commits_say(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0, 2)
+    for number in (0, 2):
+        taking.commit(PIPECAT, number, 20 + number, CommitNote(70 + number, 30).text())
+        taking.commit(AUDIT, number, 40, CommitNote(60 + number, 55).text())
+    await taking.take()
+    # What either input's note asks for, so the earlier one.
+    assert taking.ledger_starts == {0: 60, 2: 62}
+    for number, held in zip((0, 2), taking.held, strict=True):
+        assert held.partition.next_offsets == {PIPECAT: 20 + number, AUDIT: 40}
+        assert held.partition._seen_before == {PIPECAT: 30, AUDIT: 55}
+    # And a successor that comes at once needs the same.
+    assert taking.commits(2) == {PIPECAT: (22, CommitNote(62, 22)), AUDIT: (40, CommitNote(62, 40))}
+
+
+@pytest.mark.parametrize("text", [None, "", "theirs", '{"scores": "7", "read": 3}'])
+async def test_without_our_note_everything_that_was_written_is_read(
+    taking_of: Callable[..., Taking], text: str
+) -> None:
+    taking = taking_of(0)
+    taking.commit(PIPECAT, 0, 20, CommitNote(70, 30).text())
+    taking.commit(AUDIT, 0, 40, text)
+    await taking.take()
+    assert taking.ledger_starts == {0: 0}
+    (held,) = taking.held
+    assert held.partition.next_offsets == {PIPECAT: 20, AUDIT: 40}
+    assert held.partition._seen_before == {PIPECAT: 30, AUDIT: 0}
+
+
+async def test_where_nothing_was_committed_reading_begins_at_the_first_record(
+    taking_of: Callable[..., Taking],
+) -> None:
+    taking = taking_of(0)
+    taking.commit(AUDIT, 0, -1, "")  # as the broker says it; of the other it says nothing at all
+    with capture_logs() as logged:
+        await taking.take()
+    assert taking.ledger_starts == {0: 0}
+    assert taking.held[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
+    assert taking.lost == 0
+    assert logged == []
+
+
+async def test_what_retention_took_is_counted_and_told(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0)
+    taking.commit(PIPECAT, 0, FIRST - 7, CommitNote(70, FIRST - 7).text())
+    taking.commit(AUDIT, 0, FIRST, CommitNote(70, FIRST).text())
+    with capture_logs() as logged:
+        await taking.take()
+    assert taking.held[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
+    assert taking.lost == 7
+    assert [(line["event"], line["record"]) for line in logged] == [
+        ("input_not_where_it_was", f"{PIPECAT}[0]@{FIRST - 7}")
+    ]
+
+
+async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_record(
+    taking_of: Callable[..., Taking],
+) -> None:
+    taking = taking_of(0)
+    taking.commit(PIPECAT, 0, END + 1, CommitNote(70, END + 1).text())
+    taking.commit(AUDIT, 0, END, CommitNote(70, END).text())
+    with capture_logs() as logged:
+        await taking.take()
+    assert taking.held[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: END}
+    # What is read from the first record was written long before what the note asks for.
+    assert taking.ledger_starts == {0: 0}
+    assert taking.lost == 0  # the topic was made anew: what it had before is nobody's loss to count
+    assert [(line["event"], line["seen"]) for line in logged] == [
+        ("input_not_where_it_was", f"the topic has {FIRST} to {END}")
+    ]
+
+
+async def test_what_an_input_made_anew_holds_was_refused_by_nobody_before(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0)
+    taking.commit(PIPECAT, 0, END + 1, CommitNote(70, END + 1).text())
+    await taking.take()
+    partition = taking.held[0].partition
+    partition.fold([[Record(PIPECAT, FIRST, key=None)]], None)
+    assert partition.outbox.records == 1
+
+
+async def test_no_mark_is_noted_before_the_inputs_are_read_to_where_they_ended(
+    taking_of: Callable[..., Taking],
+) -> None:
+    taking = taking_of(0)
+    for topic in TOPICS:
+        taking.commit(topic, 0, 20, CommitNote(70, 30).text())
+    await taking.take()
+    (held,) = taking.held
+    long_after_ms = wall_clock_ms()
+    notes = []
+    for position, after_ms in ((END - 1, 100_000), (END, 200_000)):
+        held.partition.fold([[Record(topic, position - 1)] for topic in TOPICS], None)
+        held.read_to(dict.fromkeys(TOPICS, position))
+        committed = held.to_commit(long_after_ms + after_ms)
+        notes.append({CommitNote.parse(at.metadata).scores for at in committed.values()})
+    assert notes == [{70}, {71}]
+
+
+async def test_taking_over_without_a_connection_is_refused(taking_of: Callable[..., Taking]) -> None:
+    """Where nothing is committed everything is read again, so that must not be a guess."""
+    taking = taking_of(0)
+    consumer: Any = taking
+    with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
+        await taking.takeover.take(taking.held, consumer)
+    await taking.takeover.start()
+    await taking.takeover.stop()
+    with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
+        await taking.takeover.take(taking.held, consumer)
+    assert "ledger" not in taking.journal
+    assert not taking.held[0].partition.is_active
+
+
+async def test_a_ledger_that_cannot_be_read_leaves_nothing_active(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0, 2)
+    taking.ledger_error = LedgerError("short")
+    with pytest.raises(LedgerError, match="short"):
+        await taking.take()
+    assert not any(held.partition.is_active for held in taking.held)
+    assert taking.commits(0) == {}
+
+
+async def test_a_fence_that_fails_is_not_passed_over(
+    taking_of: Callable[..., Taking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking = taking_of(0, 2)
+
+    async def fail() -> int:
+        raise KafkaConnectionError("gone")
+
+    monkeypatch.setattr(taking.writers[2], "fence", fail)
+    with pytest.raises(KafkaConnectionError):
+        await taking.take()
+    assert "committed" not in taking.journal
+    assert not any(held.partition.is_active for held in taking.held)
+
+
+async def test_the_embedded_broker_keeps_nothing_to_ask_for(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0, is_embedded=True)
+    await taking.take()
+    assert taking.journal == ["fence 0", "ends"]
+    assert taking.held[0].partition.is_active
+    assert taking.held[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
+
+
+async def test_it_disconnects_once(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0)
+    await taking.takeover.stop()
+    await taking.takeover.start()
+    assert taking.closed == 0
+    await taking.takeover.stop()
+    await taking.takeover.stop()
+    assert taking.closed == 1
