@@ -182,6 +182,9 @@ class Partition:
             self._instruments.inc("callgauge_events_total", (source, "quarantined"))
             self._instruments.inc("callgauge_quarantined_total", (source, record.reason))
         for record in refused[:MAX_QUARANTINE_LINES]:
-            log.warning("record_quarantined", reason=record.reason.value, message=record.message())
+            log.warning(
+                "record_quarantined", conversation_id=record.key or None, topic=record.topic, partition=record.partition,
+                offset=record.offset, reason=record.reason.value, message=record.message(),
+            )  # fmt: skip
         if len(refused) > MAX_QUARANTINE_LINES:
             log.warning("more_records_quarantined", partition=self.number, records=len(refused) - MAX_QUARANTINE_LINES)

@@ -13,6 +13,7 @@ from faststream import AckPolicy
 from faststream.kafka import KafkaMessage
 
 from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.logs import about_record
 
 POLL_MS: Final = 10
 """How long one poll waits for records. FastStream sleeps as long again after an empty poll, so this, twice, is the
@@ -133,11 +134,7 @@ class Subscription:
         try:
             await self._handle(records)
         except Exception as error:  # the top of a shell: whatever it is, the owner must stop
-            first = records[0]
-            log.exception(
-                "batch_failed", role=self._role, records=len(records), topic=first.topic, partition=first.partition,
-                offset=first.offset,
-            )  # fmt: skip
+            log.exception("batch_failed", role=self._role, records=len(records), **about_record(records[0]))
             self.fail(error)
 
 

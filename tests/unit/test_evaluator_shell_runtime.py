@@ -66,6 +66,7 @@ class Record(NamedTuple):
     topic: str = "scores"
     partition: int = 0
     offset: int = 0
+    key: bytes | None = None
     headers: Sequence[tuple[str, bytes]] = ()
 
 
