@@ -1,17 +1,19 @@
 """`make chaos`: what `scores` holds after crashes, freezes and restarts, against what it must hold."""
 
 import argparse
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from tests import kafka_broker
 from tests.chaos import cluster as clusters
 from tests.chaos.canary_run import FAULTS, is_caught
 from tests.chaos.chaos_run import Outcome, Plan, chaos
 from tests.chaos.evaluator_page import PageError
+from tests.chaos.fencing_run import fencing
 from tests.chaos.leaders_run import leaders_killed
 from tests.chaos.load_process import LoadError
 from tests.chaos.overload_run import overload
@@ -19,7 +21,10 @@ from tests.chaos.recovery_run import recovery
 from tests.chaos.stage import RunError
 from tests.chaos.topic_reader import UnreadableError
 
-NOTHING_PROVEN: Final = 2  # exit code
+Run = Callable[[Plan, clusters.Cluster, Path, Callable[[str], None]], Outcome]
+
+NOTHING_PROVEN: Final = 2  # exit codes
+INTERRUPTED: Final = 130
 USUAL_CANARY: Final = "ledger"
 _PROVES_NOTHING: Final = (
     kafka_broker.NoBrokerError,
@@ -50,6 +55,7 @@ def main() -> int:
         "--canary", choices=(*FAULTS, "all"), help="only show that the checker finds a broken evaluator"
     )
     parser.add_argument("--no-canary", action="store_true", help="leave out the short canary before the run")
+    parser.add_argument("--fencing", action="store_true", help="with transactions and without, and measure")
     parser.add_argument("--keep", type=Path, help="a folder for the logs, which is kept; a temporary one by default")
     arguments = parser.parse_args()
     plan = Plan(
@@ -60,13 +66,17 @@ def main() -> int:
         partitions=arguments.partitions,
         spacing_seconds=arguments.spacing,
     )
-    run = chaos if arguments.brokers == 1 else leaders_killed
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)  # on the way out everything that was started is ended
+    run: Run = chaos if arguments.brokers == 1 else leaders_killed
     if arguments.recovery:
         run = recovery
     elif arguments.overload:
         run = overload
+    elif arguments.fencing:
+        run = fencing
     try:
-        for kind in _canaries(arguments):
+        for kind in _canaries(arguments, run):
             if not is_caught(kind, plan, say):
                 say(f"chaos: the checker does not notice an evaluator without {kind}, so it proves nothing")
                 return NOTHING_PROVEN
@@ -79,18 +89,26 @@ def main() -> int:
     except _PROVES_NOTHING as error:
         say(f"chaos: {error}")
         return NOTHING_PROVEN
+    except KeyboardInterrupt:
+        say("chaos: interrupted; everything that was started is ended")
+        return INTERRUPTED
     for line in lines_of(outcome, plan.seed):
         say(line)
     return 0 if outcome.findings.is_clean else 1
 
 
-def _canaries(arguments: argparse.Namespace) -> tuple[str, ...]:
+def _leave(*_: object) -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # once is enough: the way out must not be interrupted
+    sys.exit(INTERRUPTED)
+
+
+def _canaries(arguments: argparse.Namespace, run: Run) -> tuple[str, ...]:
     if arguments.canary == "all":
         return tuple(FAULTS)
     if arguments.canary:
         return (arguments.canary,)
-    is_chaos = arguments.brokers == 1 and not (arguments.recovery or arguments.overload or arguments.no_canary)
-    return (USUAL_CANARY,) if is_chaos else ()
+    return (USUAL_CANARY,) if run is chaos and not arguments.no_canary else ()
 
 
 def say(text: str) -> None:
@@ -107,7 +125,7 @@ def lines_of(outcome: Outcome, seed: int) -> Iterator[str]:
     yield from outcome.what
     yield (
         f"missing={findings.missing} duplicate={findings.duplicate} wrong={findings.wrong} seed={seed} "
-        f"calls={findings.calls} scores={findings.scores} faults={outcome.faults}"
+        f"silences_judged_otherwise={findings.silences} calls={findings.calls} scores={findings.scores} faults={outcome.faults}"
     )
 
 

@@ -22,20 +22,26 @@ SLOW_SECONDS: Final = 0.5
 _background: set["asyncio.Task[Any]"] = set()
 
 
-def _without_fencing() -> None:
-    """Whoever had the partition before can go on writing to it."""
+def _without_transactions() -> None:
+    """Scores are written one by one. Nothing else is broken: this is what fencing is compared with."""
     make: Callable[..., None] = PartitionWriter.__init__
-    write: Callable[..., Awaitable[None]] = PartitionWriter._write
 
     def plain(self: PartitionWriter, *arguments: Any) -> None:
         make(self, *arguments)
-        self._is_transactional = False
+        _replace(self, "_is_transactional", by=False)
+
+    _replace(PartitionWriter, "__init__", plain)
+
+
+def _without_fencing() -> None:
+    """Whoever had the partition before can go on writing to it."""
+    _without_transactions()
+    write: Callable[..., Awaitable[None]] = PartitionWriter._write
 
     async def hesitant(self: PartitionWriter, groups: Any) -> None:
         await asyncio.sleep(SLOW_SECONDS)
         await write(self, groups)
 
-    _replace(PartitionWriter, "__init__", plain)
     _replace(PartitionWriter, "_write", hesitant)
 
 
@@ -67,6 +73,7 @@ def _without_watermark() -> None:
 
 
 KINDS: Final[Mapping[str, Callable[[], None]]] = {
+    "transactions": _without_transactions,
     "fencing": _without_fencing,
     "ledger": _without_ledger,
     "gate": _without_gate,
@@ -85,7 +92,7 @@ async def _ends(kafka: KafkaSettings, starts: Mapping[int, int]) -> dict[int, in
         await consumer.stop()
 
 
-def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+def _replace(owner: Any, name: str, by: Any) -> None:
     getattr(owner, name)  # what is not there any more cannot be broken: better to fail here than to break nothing
     setattr(owner, name, by)
 

@@ -10,12 +10,15 @@ Nearly everything a final score says follows from the log alone, so it must be e
 
 * A simulated caller hangs up with two events on two topics in the same moment, `session_ended` and `call_ended`. Which of
   them is read first decides the reason of the closed fact. Either is right; any other reason must be the expected one.
-* Silences have no number of their own in the log: a dead air is found by its call and since when it was silent, so that
-  one that is missing or too many does not make all that follow it look wrong.
+* Dead air is a fact: whoever was there decided by waiting, and what it wrote stands. Two records within a silence, on two
+  topics, can be read in either order, and a tool call read late explains a silence that was already declared. So a dead air
+  is found by its call and since when it was silent; its turn and number are those of the moment. One that only one of the
+  two runs has is asked of the engine again, with the topics of the call read in many other orders. It is missing if every
+  order has it and wrong if none has; otherwise the log leaves it open, and it is counted apart (`silences`) and no fault.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,10 +30,14 @@ MOST_EXAMPLES: Final = 20
 _MOST_ALIKE: Final = 3
 """Examples of one kind and name."""
 
+DEAD_AIR: Final = "dead_air"
+
 Subject = tuple[str, str, int | None, int]
 """Conversation, name, turn and index: what a record is about."""
 Coordinates = tuple[str, int, int]
 """Topic, partition and offset."""
+SilencesByOrder = Callable[[str], Sequence[frozenset[int]]]
+"""Given a conversation id: since when it was silent, for each order of reading its topics."""
 
 _NOT_WHAT_BUT_HOW: Final = {
     "revision", "record_id", "is_first", "is_change", "offsets", "through", "caused_at_ms", "code_version",
@@ -47,6 +54,7 @@ class Findings:
         missing: How many are missing.
         duplicate: How many are there twice.
         wrong: How many are wrong.
+        silences: How many dead airs the undisturbed run judges otherwise, because of the order in which topics are read.
         calls: Closed calls of the undisturbed run.
         scores: Records read from `scores`.
         finals: Final scores compared.
@@ -58,6 +66,7 @@ class Findings:
     missing: int = 0
     duplicate: int = 0
     wrong: int = 0
+    silences: int = 0
     calls: int = 0
     scores: int = 0
     finals: int = 0
@@ -72,7 +81,7 @@ class Findings:
 
     def add(self, other: "Findings") -> None:
         """Takes over the findings of another partition."""
-        for name in ("missing", "duplicate", "wrong", "calls", "scores", "finals", "refused"):
+        for name in ("missing", "duplicate", "wrong", "silences", "calls", "scores", "finals", "refused"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.by_name.update(other.by_name)
         for about, examples in other.examples_by_name.items():
@@ -99,6 +108,7 @@ def compared(
     seen: Iterable[bytes],
     refused: frozenset[Coordinates] = frozenset(),
     quarantined: frozenset[Coordinates] = frozenset(),
+    silences_by_order: SilencesByOrder = lambda _conversation_id: [],
 ) -> Findings:
     """Compares one partition.
 
@@ -107,20 +117,26 @@ def compared(
         seen: The values of `scores`, in order, as a reader of committed records sees them.
         refused: What the undisturbed run refused.
         quarantined: What stands in quarantine of this partition.
+        silences_by_order: Asked of a call whose dead air is disputed; by default the undisturbed run is always right.
     """
     findings = Findings(refused=len(refused))
     wanted = {_place(record): said(record) for record in expected if record.status is TurnStatus.FINAL}
     findings.calls = sum(1 for subject in wanted if subject[1] == "closed")
     found = _finals(seen, findings)
     findings.finals = len(found)
-    for subject, what in wanted.items():
-        if subject not in found:
-            findings.note("missing", subject[1], f"{_named(subject)} is not there, expected {_short(what)}")
-        elif found[subject] != what:
-            findings.note("wrong", subject[1], f"{_named(subject)}: {_difference(what, found[subject])}")
-    for subject, what in found.items():
-        if subject not in wanted:
-            findings.note("wrong", subject[1], f"{_named(subject)} is there, and nothing is expected: {_short(what)}")
+    for subject in sorted(wanted.keys() ^ found.keys(), key=str):
+        is_missing = subject in wanted
+        what = _short(wanted[subject] if is_missing else found[subject])
+        if subject[1] == DEAD_AIR and _is_open(subject, silences_by_order(subject[0]), is_missing=is_missing):
+            findings.silences += 1
+        elif is_missing:
+            findings.note("missing", subject[1], f"{_named(subject)} is not there, expected {what}")
+        else:
+            findings.note("wrong", subject[1], f"{_named(subject)} is there, and nothing is expected: {what}")
+    for subject in wanted.keys() & found.keys():
+        if found[subject] != wanted[subject]:
+            difference = _difference(wanted[subject], found[subject])
+            findings.note("wrong", subject[1], f"{_named(subject)}: {difference}")
     for topic, partition, offset in sorted(refused - quarantined):
         findings.note("missing", "refused", f"{topic}[{partition}]@{offset} was to be refused and is not in quarantine")
     return findings
@@ -133,9 +149,15 @@ def said(record: AnyScoreRecord) -> dict[str, Any]:
         what["reason"] = "announced"
         del what["input_hash"]  # it is made of the reason
     elif isinstance(record, DeadAirFact):
-        del what["index"]
-        del what["input_hash"]  # it is made of the index
+        for of_the_moment in ("turn", "index", "input_hash"):
+            del what[of_the_moment]
     return what
+
+
+def _is_open(subject: Subject, orders: Sequence[frozenset[int]], *, is_missing: bool) -> bool:
+    """Whether the order of reading decides about a dead air that one of the runs has."""
+    since_ms = subject[3]
+    return not all(since_ms in order for order in orders) if is_missing else any(since_ms in order for order in orders)
 
 
 def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:

@@ -92,6 +92,7 @@ class Evaluator:
                 stdout=output,
                 stderr=output,
                 cwd=ROOT,
+                process_group=0,  # Ctrl-C is for the run, which ends them
                 env={**os.environ, **self._environment},
             )
         self._start_at = self._kill_at = self.thaws_at = None

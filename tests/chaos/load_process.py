@@ -1,7 +1,6 @@
 """The load as its owner sees it: a process that says how far it is and can be told to end."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -33,7 +32,7 @@ class LoadProcess:
         command += ["--partitions", str(partitions), "--lines", str(lines), "--ramp", str(ramp_seconds)]
         command += ["--seed", str(seed), "--rate", str(rate)]
         self._process = subprocess.Popen(
-            tied_to_us(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+            tied_to_us(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )
         self._report = Report()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -12,7 +12,7 @@ from schemas.topics import INPUT_TOPICS
 from tests.chaos.chaos_run import Outcome, Plan
 from tests.chaos.cluster import Cluster
 from tests.chaos.evaluator_page import partitions_of
-from tests.chaos.stage import GROUP, PREFIX, RunError, Say, Stage
+from tests.chaos.stage import RunError, Say, Stage
 from tests.chaos.topic_reader import ReadRecord, ends
 
 LIVE_MS: Final = 2_000
@@ -41,7 +41,7 @@ def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         waiting = partitions_of(victim)
         taken_over = survivor.text.count("partitions_assigned")
         open_calls = stage.load.report.open_calls
-        again = _read_again(cluster.bootstrap, waiting)
+        again = _read_again(stage, waiting)
         victim.kill(for_good=True)
         killed_at, killed_ms = time.monotonic(), _now_ms()
         stage.note(f"kill -9 evaluator 1 of 2, which had partitions {sorted(waiting)}")
@@ -73,19 +73,20 @@ def _is_live(record: ReadRecord, killed_ms: int) -> bool:
     return caused_ms > killed_ms and _now_ms() - caused_ms < LIVE_MS
 
 
-def _read_again(bootstrap: str, numbers: set[int]) -> int:
+def _read_again(stage: Stage, numbers: set[int]) -> int:
     """Records between what the group has committed and the end, of these partitions of the inputs."""
+    bootstrap = stage.cluster.bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]).values()
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.group)]).values()
     committed = {
         (where.topic, where.partition): where.offset
         for where in answer.result().topic_partitions or ()
         if where.partition in numbers
     }
     written = {
-        (PREFIX + topic, number): end
+        (stage.prefix + topic, number): end
         for topic in INPUT_TOPICS
-        for number, end in ends(bootstrap, PREFIX + topic, numbers).items()
+        for number, end in ends(bootstrap, stage.prefix + topic, numbers).items()
     }
     return sum(end - max(0, committed.get(where, 0)) for where, end in written.items())
 

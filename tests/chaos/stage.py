@@ -19,12 +19,13 @@ from tests.chaos.topic_reader import Follower, ReadRecord
 from tests.chaos.verdict import Traces, judged, limits_of
 
 PREFIX: Final = "chaos."
-GROUP: Final = "chaos-evaluator"
 SESSION_SECONDS: Final = 10.0
 """After so long a silence the group gives an evaluator's partitions to another."""
 LOOK_SECONDS: Final = 0.1
 PROGRESS_SECONDS: Final = 10.0
 READY_SECONDS: Final = 90.0
+CREATE_TRIES: Final = 3
+"""A busy broker may need longer to show a topic than the command waits; what is made stays made."""
 IDLE_MS: Final = 40_000
 """Longer than any silence in a simulated call together with a restart of the broker."""
 GRACE_MS: Final = 2_000
@@ -46,6 +47,7 @@ class Stage:
     """Everything that runs, from `with` to its end; nothing of it outlives that.
 
     Attributes:
+        prefix: Before each topic's name.
         cluster: The brokers.
         fleet: The evaluators; none before `wait_for_fleet`.
         scores: Records of `scores` seen so far.
@@ -53,7 +55,14 @@ class Stage:
     """
 
     def __init__(
-        self, cluster: Cluster, folder: Path, say: Say, *, partitions: int, command: Sequence[str] = COMMAND
+        self,
+        cluster: Cluster,
+        folder: Path,
+        say: Say,
+        *,
+        partitions: int,
+        command: Sequence[str] = COMMAND,
+        prefix: str = PREFIX,
     ) -> None:
         """Nothing runs before `with`.
 
@@ -63,13 +72,15 @@ class Stage:
             say: Takes each line of the report.
             partitions: Of every topic.
             command: What an evaluator is started with, before `run --roles evaluator`.
+            prefix: Before each topic's name and the group's, so that several runs may share a cluster.
         """
+        self.prefix = prefix
         self.cluster = cluster
         self.partitions = partitions
         self.environment = {
             "CALLGAUGE_BOOTSTRAP": cluster.bootstrap,
-            "CALLGAUGE_TOPIC_PREFIX": PREFIX,
-            "CALLGAUGE_EVALUATOR_GROUP": GROUP,
+            "CALLGAUGE_TOPIC_PREFIX": prefix,
+            "CALLGAUGE_EVALUATOR_GROUP": self.group,
             "CALLGAUGE_HTTP_PORT": "0",
             "COLUMNS": "200",
             **LIMITS,
@@ -93,10 +104,13 @@ class Stage:
         replicas = len(self.cluster.nodes)
         command = [*COMMAND, "topics", "create", "--partitions", str(self.partitions)]
         command += ["--replication-factor", str(replicas)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.environment})
-        if done.returncode != 0:
+        for _ in range(CREATE_TRIES):
+            done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.environment})
+            if done.returncode == 0:
+                break
+        else:
             raise RunError(f"the topics could not be made:\n{done.stdout}{done.stderr}")
-        self._follower = Follower(self.cluster.bootstrap, PREFIX + SCORES_TOPIC, self.partitions)
+        self._follower = Follower(self.cluster.bootstrap, self.prefix + SCORES_TOPIC, self.partitions)
         self._running.callback(self._follower.close)
         self._running.callback(self.fleet.stop)
         return self
@@ -105,6 +119,16 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._running.close()
+
+    @property
+    def closed(self) -> int:
+        """Calls of which the closed fact was seen."""
+        return len(self._closed)
+
+    @property
+    def group(self) -> str:
+        """The consumer group of the evaluators."""
+        return f"{self.prefix}evaluator"
 
     @property
     def load(self) -> LoadProcess:
@@ -133,7 +157,7 @@ class Stage:
         """Starts the load; returns once every line has begun its first call."""
         self._load = LoadProcess(
             self.cluster.bootstrap,
-            PREFIX,
+            self.prefix,
             partitions=self.partitions,
             lines=calls,
             ramp_seconds=ramp_seconds,
@@ -149,15 +173,15 @@ class Stage:
         while time.monotonic() < until:
             self.look()
 
-    def look(self) -> list[ReadRecord]:
-        """Lets a moment pass: restarts what is due, follows the scores, tells how it goes; the scores that came."""
+    def look(self, seconds: float = LOOK_SECONDS) -> list[ReadRecord]:
+        """Lets so long pass: restarts what is due, follows the scores, tells how it goes; the scores that came."""
         for node in self.cluster.nodes:
             if node.attend():
                 self.note(f"node {node.number} starts again")
             node.must_run()
         for news in self.fleet.attend():
             self.note(news)
-        records = self._follower.new(LOOK_SECONDS)
+        records = self._follower.new(seconds)
         if records:
             self._written_at = time.monotonic()
             self.scores += len(records)
@@ -194,7 +218,7 @@ class Stage:
             UnreadableError: They cannot be read to their end.
         """
         self.note(f"judging {self.load.report.calls:,} calls, {self.scores:,} records of scores")
-        return judged(Traces(self.cluster.bootstrap, PREFIX, self.partitions, limits_of(LIMITS)))
+        return judged(Traces(self.cluster.bootstrap, self.prefix, self.partitions, limits_of(LIMITS)))
 
     def note(self, what: str) -> None:
         """One line of the report, with its time."""

@@ -1,5 +1,6 @@
 """The checker of the chaos run finds what is planted in the records of a real evaluation, and nothing else."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from schemas.scores import (
     CloseReason,
     DeadAirFact,
     Scored,
+    TurnFact,
     TurnStatus,
     VoiceToVoiceLatency,
 )
@@ -23,7 +25,7 @@ from streamer.simulator import SimulatedCall, simulate_call
 from tests.chaos.call_pool import T0_SECONDS, CallTemplate, call_template, make_pool
 from tests.chaos.checker import MOST_EXAMPLES, Findings, compared
 from tests.chaos.faults import Fault, planned
-from tests.chaos.undisturbed import InputRecord, Undisturbed, undisturbed
+from tests.chaos.undisturbed import InputRecord, Undisturbed, silences_by_order, undisturbed
 
 LIMITS = Limits(closing_grace_ms=1_000)
 
@@ -91,7 +93,7 @@ def test_equal_records_are_clean(peaceful: Undisturbed) -> None:
     }
 
 
-@pytest.mark.parametrize("kind", [VoiceToVoiceLatency, ClosedFact, DeadAirFact])
+@pytest.mark.parametrize("kind", [VoiceToVoiceLatency, ClosedFact, TurnFact, DeadAirFact])
 def test_a_final_record_that_is_not_there_is_missing(peaceful: Undisturbed, kind: type[Any]) -> None:
     findings = changed(peaceful, a_final(peaceful, kind))
     assert zeros(findings) == (1, 0, 0)
@@ -170,6 +172,52 @@ def test_a_silence_is_found_by_when_it_began(peaceful: Undisturbed) -> None:
     assert zeros(changed(peaceful, silence, silence, twice)) == (0, 1, 0), "one silence counted under two numbers"
     later = silence.model_copy(update={"silent_since_ms": silence.silent_since_ms + 1})
     assert zeros(changed(peaceful, silence, later)) == (1, 0, 1)
+    elsewhere = silence.model_copy(update={"turn": 99})
+    assert changed(peaceful, silence, elsewhere).is_clean, "its turn is that of the moment"
+
+
+def test_a_silence_that_the_order_of_reading_decides_is_shown_and_no_fault(peaceful: Undisturbed) -> None:
+    silence = a_final(peaceful, DeadAirFact)
+    since_ms = silence.silent_since_ms
+    others = [record for record in peaceful.records if record is not silence]
+
+    def judged(expected: Sequence[AnyScoreRecord], seen: Sequence[AnyScoreRecord], *orders: set[int]) -> Findings:
+        sets = {silence.conversation_id: [frozenset(order) for order in orders]}
+        return compared(expected, written(seen), silences_by_order=sets.__getitem__)
+
+    depends = judged(peaceful.records, others, {since_ms}, set())
+    assert (zeros(depends), depends.silences) == ((0, 0, 0), 1)
+    depends = judged(others, peaceful.records, {since_ms}, set())
+    assert (zeros(depends), depends.silences) == ((0, 0, 0), 1)
+    assert zeros(judged(peaceful.records, others, {since_ms}, {since_ms, 1})) == (1, 0, 0), "in every order"
+    assert zeros(judged(others, peaceful.records, set(), {since_ms + 1})) == (0, 0, 1), "in no order"
+
+
+def test_a_topic_that_is_read_late_may_hide_what_explains_a_silence() -> None:
+    """The caller is silent, a tool runs: whoever reads the tool's topic later hears only the silence."""
+
+    def record(topic: str, offset: int, at_ms: int, event: dict[str, Any]) -> InputRecord:
+        value = json.dumps({"timestamp": T0_SECONDS * 1_000 + at_ms, **event}).encode()
+        return InputRecord(topic, 0, offset, T0_SECONDS * 1_000 + at_ms, b"call", value)
+
+    def audio(offset: int, at_ms: int, kind: str, user: str) -> InputRecord:
+        sound = {"event_type": kind, "user": user, "audio_timestamp": T0_SECONDS + at_ms / 1_000}
+        return record("elevenlabs.events", offset, at_ms, sound)
+
+    caller = [
+        audio(0, 0, "audio_start", "simulated_user"),
+        audio(1, 2_000, "audio_end", "simulated_user"),
+        audio(2, 5_200, "audio_start", "assistant"),
+    ]
+    tool: dict[str, Any] = {"message_type": "tool_call", "value": {"tool": "look", "parameters": {}}}
+    inputs = {InputSource.ELEVENLABS: caller, InputSource.AUDIT: [record("audit.events", 0, 2_500, tool)]}
+    silence_ms = T0_SECONDS * 1_000 + 2_000
+    orders = silences_by_order(inputs, "call", LIMITS)
+    assert orders[0] == frozenset(), "in the order of the log the tool explains it"
+    assert frozenset({silence_ms}) in orders
+    alone = silences_by_order({InputSource.ELEVENLABS: caller}, "call", LIMITS)
+    assert alone == [frozenset({silence_ms})], "one topic has one order"
+    assert silences_by_order(inputs, "another", LIMITS) == [frozenset()]
 
 
 def test_refused_records_must_be_in_quarantine() -> None:
