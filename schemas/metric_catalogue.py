@@ -305,6 +305,11 @@ METRICS: Final[tuple[Metric, ...]] = (
         "evaluator",
     ),
     Metric(
+        "callgauge_input_records_waiting", "gauge", "records",
+        "Records read that wait for another input of their partition to come as far; an input far ahead is not read on.",
+        "evaluator",
+    ),
+    Metric(
         "callgauge_scores_unwritten", "gauge", "records",
         "Score records decided and not written yet; reading pauses when there are too many.",
         "evaluator",

@@ -11,9 +11,10 @@ from consumers.engine.elements import Kind, ToolUse
 from consumers.engine.history import EvaHistory
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
-from consumers.engine.live_side import LiveSide
+from consumers.engine.live_side import INPUT_RANK, LiveSide
 from consumers.engine.record_book import RecordBook
 from consumers.engine.repeats import SeenEvents
+from consumers.engine.silence import Taken
 from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
 from schemas.audit_events import (
     AuditAssistant,
@@ -63,7 +64,7 @@ class Call:
         self.live = LiveSide(self.history, self._book, limits, memory)
         self._seen: dict[str, SeenEvents] = {}
         self._first_broker_ms = first.broker_time_ms
-        self._close_at_ms: int | None = None
+        self._end_taken: Taken | None = None
         self._close_reason = CloseReason.ENDED
 
     @property
@@ -86,6 +87,8 @@ class Call:
         offsets[source] = arrival.offset
         if broker_ms > self.last_broker_ms:
             self.last_broker_ms = broker_ms
+        elif broker_ms < self._first_broker_ms:
+            self._first_broker_ms = broker_ms
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._is_repeat(arrival):
             return "repeated"
         self.events += 1
@@ -97,7 +100,8 @@ class Call:
         if timestamp is not None:
             time_ms = int(timestamp)
             live = self.live
-            if event_type not in _STEERING and live.note_time(source, time_ms, broker_ms):
+            live.taken = Taken(broker_ms, INPUT_RANK[source])
+            if event_type not in _STEERING and live.note_time(source, time_ms):
                 outcome = "late" if outcome == "folded" else outcome
                 if not is_replayed:
                     out.append(Count("callgauge_late_events_total", (source.value,)))
@@ -108,7 +112,7 @@ class Call:
                 self._on_unrecognized(source, time_ms)
             live.refresh(time_ms, broker_ms, out)
             if out and live.turns.highest_turn > self._limits.max_turns_per_call:
-                self._hit_limit(CloseReason.LIMIT_TURNS, "turns", out)
+                self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
             if event_type in _KEPT:
                 self._kept_bytes += len(arrival.value)
         if is_replayed:
@@ -120,39 +124,32 @@ class Call:
             out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
         limits = self._limits
         if self.events >= limits.max_events_per_call:
-            self._hit_limit(CloseReason.LIMIT_EVENTS, "events", out)
+            self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.last_broker_ms, out)
         elif self._kept_bytes > limits.max_kept_bytes_per_call:
-            self._hit_limit(CloseReason.LIMIT_KEPT_BYTES, "kept_bytes", out)
+            self._hit_limit(CloseReason.LIMIT_KEPT_BYTES, "kept_bytes", self.last_broker_ms, out)
         elif self._replays.elements > limits.max_replayed_elements_per_call:
-            self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", out)
+            self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.last_broker_ms, out)
         return outcome
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
-        limits = self._limits
-        deadlines = [
-            (self.last_broker_ms + limits.idle_ms, CloseReason.IDLE),
-            (self._first_broker_ms + limits.max_call_duration_ms, CloseReason.LIMIT_DURATION),
-        ]
-        if self._close_at_ms is not None:
-            deadlines.append((self._close_at_ms, self._close_reason))
-        due_ms, reason = min(deadlines)
-        self.live.reached(min(now_ms, due_ms), out)
+        due_ms, reason = self._end_by_silence()
         if now_ms < due_ms:
-            return
-        if reason is CloseReason.LIMIT_DURATION:
-            self._hit_limit(reason, "duration", out)
+            self.live.reached(now_ms, out)
+        elif reason is CloseReason.LIMIT_DURATION:
+            self._hit_limit(reason, "duration", due_ms, out)
         else:
-            self.close(reason, now_ms, out)
+            self.close(reason, due_ms, out)
 
     def next_wakeup(self) -> int:
         """Broker time of the next thing that can happen to this call by silence."""
-        limits = self._limits
-        due_ms = min(self.last_broker_ms + limits.idle_ms, self._first_broker_ms + limits.max_call_duration_ms)
-        for other_ms in (self._close_at_ms, self.live.silence.due_at_ms):
-            if other_ms is not None and other_ms < due_ms:
-                due_ms = other_ms
-        return due_ms
+        due_ms, _ = self._end_by_silence()
+        silence_ms = self.live.silence.due_at_ms
+        return due_ms if silence_ms is None or due_ms < silence_ms else silence_ms
+
+    def ends_at(self) -> int:
+        """Broker time at which silence ends this call, if nothing more comes: what is taken from then on is not of it."""
+        return self._end_by_silence()[0]
 
     def release(self) -> None:
         """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
@@ -178,6 +175,7 @@ class Call:
     def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
         """Final scores and, last, the `closed` fact, as one effect."""
         self.is_closed = True
+        self.live.reached(now_ms, out)
         self._book.caused_at_ms = now_ms
         self.live.speak(out)
         self.live.announce(out)
@@ -208,17 +206,31 @@ class Call:
             seen = self._seen[producer] = SeenEvents(self._limits.max_remembered_ids)
         return seen.is_repeat(identity, sequence)
 
-    def _hit_limit(self, reason: CloseReason, limit: str, out: list[Effect]) -> None:
+    def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
         if not self.is_closed:
             out.append(Count("callgauge_limits_hit_total", (limit,)))
-            self.close(reason, self.last_broker_ms, out)
+            self.close(reason, now_ms, out)
 
     def _plan_close(self, reason: CloseReason) -> None:
-        if self._close_at_ms is None:
-            self._close_at_ms = self.last_broker_ms + self._limits.closing_grace_ms
+        taken = self.live.taken
+        if self._end_taken is None or taken < self._end_taken:
+            self._end_taken = taken
             self._close_reason = reason
-            self.live.silence.line_went_down()
+            self.live.silence.line_went_down(taken)
             self.live.needs_wakeup = True
+
+    def _end_by_silence(self) -> tuple[int, CloseReason]:
+        """When nothing more comes: at which broker time the call is over, and why. Of end events the one taken first counts."""
+        limits = self._limits
+        due_ms, reason = self.last_broker_ms + limits.idle_ms, CloseReason.IDLE
+        longest_ms = self._first_broker_ms + limits.max_call_duration_ms
+        if longest_ms < due_ms:
+            due_ms, reason = longest_ms, CloseReason.LIMIT_DURATION
+        if self._end_taken is not None:
+            announced_ms = self._end_taken.broker_ms + limits.closing_grace_ms
+            if announced_ms <= due_ms:
+                return announced_ms, self._close_reason
+        return due_ms, reason
 
     # One handler for each kind of event; the table below finds it by the event's type.
 

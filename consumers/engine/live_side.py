@@ -11,7 +11,7 @@ from consumers.engine.history import EvaHistory
 from consumers.engine.limits import Limits
 from consumers.engine.live_turns import LiveTurns
 from consumers.engine.record_book import RecordBook
-from consumers.engine.silence import DeadAir, SilenceWatch
+from consumers.engine.silence import DeadAir, SilenceWatch, Taken
 from consumers.engine.speaking import Moment, SpeakingTurn
 from consumers.engine.speaking_turns import SpeakingTurns
 from consumers.engine.turn_view import TurnView, view_of_audio, view_of_speaking
@@ -21,13 +21,23 @@ from schemas.scores import AnyScoreRecord, CallLabels, CallStartedFact, DeadAirF
 
 _STARTS = frozenset({Moment.VAD_STARTED, Moment.TURN_STARTED, Moment.BOT_STARTED})
 _NOBODY = SpeakingTurn()
+INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
+"""Which of two records comes first that the broker took in the same millisecond, on two topics."""
 
 
 class LiveSide:
-    """Follows `history` and the moments it is told; `needs_wakeup` is set when silence can now do something sooner."""
+    """Follows `history` and the moments it is told.
+
+    Attributes:
+        needs_wakeup: Set when silence can now do something sooner.
+        taken: When the broker took the record in hand.
+        turns: The turns and what was published of them.
+        silence: Looks for dead air.
+    """
 
     def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits, memory: CallMemory | None = None) -> None:
         self.needs_wakeup = True
+        self.taken = Taken(0, 0)
         self.turns = LiveTurns(book)
         self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self._history = history
@@ -38,7 +48,6 @@ class LiveSide:
         self._settle_at_ms: int | None = None
         self._has_announced = False
         self._found: list[DeadAir] = []
-        self._broker_ms = 0
         self._logged_ms = 0
         self._memory = memory
         history.listener = self
@@ -48,9 +57,8 @@ class LiveSide:
         """Whether anything said who spoke when."""
         return self._speaking is None or len(self._speaking.timeline) > 0
 
-    def note_time(self, source: InputSource, time_ms: int, broker_ms: int) -> bool:
+    def note_time(self, source: InputSource, time_ms: int) -> bool:
         """Move the stream's watermark; true when every stream was past this time by the allowed lateness."""
-        self._broker_ms = broker_ms
         self._logged_ms = time_ms
         watermarks = self._watermarks
         own_ms = watermarks.get(source)
@@ -108,13 +116,13 @@ class LiveSide:
         """A tool is about to run."""
         if self._speaking is not None:
             self._speaking.audited(Moment.TOOL_CALL, time_ms, use)
-        self._find(self.silence.tool_called(time_ms, self._broker_ms))
+        self.silence.tool_called(time_ms, self.taken)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
         """A tool has answered."""
         if self._speaking is not None:
             self._speaking.audited(Moment.TOOL_RESPONSE, time_ms, use)
-        self.silence.tool_answered(time_ms, self._broker_ms)
+        self.silence.tool_answered(time_ms, self.taken)
         self.needs_wakeup = True
 
     def text_placed(self, key: int) -> None:
@@ -148,9 +156,6 @@ class LiveSide:
                 self._book.caused_at_ms = broker_ms
                 self._publish(self.turns.settle(low_ms - self._limits.allowed_lateness_ms), out)
                 self._plan_settling()
-        if self._found:
-            self._book.caused_at_ms = broker_ms
-            self._declare_dead_air(out)
 
     def speak(self, out: list[Effect]) -> None:
         """The replay has come as far as what was published: publish the difference, and from now on every change."""
@@ -165,14 +170,12 @@ class LiveSide:
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time is `now_ms`."""
-        self._find(self.silence.reached(now_ms))
-        self._book.caused_at_ms = now_ms
+        self._found += self.silence.reached(now_ms)
         self._declare_dead_air(out)
 
     def restate(self, fact: DeadAirFact, out: list[Effect]) -> None:
         """The log says that the caller waited here: so it was, whatever today's threshold makes of it."""
-        self._book.caused_at_ms = fact.caused_at_ms
-        dead_air = DeadAir(fact.silent_since_ms, fact.turn or 0, fact.index)
+        dead_air = DeadAir(fact.silent_since_ms, fact.turn or 0, fact.index, fact.caused_at_ms)
         self._record_dead_air(dead_air, fact.threshold_ms, out)
 
     def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
@@ -228,15 +231,11 @@ class LiveSide:
         self._settle_at_ms = None if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
     def _user_fell_silent(self, end_ms: int, turn: int) -> None:
-        self.silence.user_ended(end_ms, self._logged_ms, self._broker_ms, turn)
+        self.silence.user_ended(end_ms, self._logged_ms, self.taken, turn)
         self.needs_wakeup = True
 
     def _someone_speaks(self, start_ms: int) -> None:
-        self._find(self.silence.speech_started(start_ms, self._broker_ms))
-
-    def _find(self, dead_air: DeadAir | None) -> None:
-        if dead_air is not None:
-            self._found.append(dead_air)
+        self.silence.speech_started(start_ms, self.taken)
 
     def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
         """Silences that are not in the log, because their evaluator ended before it could say so; those that are stand."""
@@ -254,6 +253,7 @@ class LiveSide:
             self._record_dead_air(dead_air, self._limits.dead_air_ms, out)
 
     def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
+        self._book.caused_at_ms = dead_air.known_at_ms
         record = self._book.record(
             DeadAirFact, ("dead_air", dead_air.turn, dead_air.number), TurnStatus.FINAL, (dead_air,),
             event_time_ms=dead_air.silent_since_ms + threshold_ms,

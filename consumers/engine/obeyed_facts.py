@@ -91,7 +91,7 @@ class ObeyingCall(Call):
         self.ended_reason = self._closed.ended_reason
         self.close(self._closed.reason, self._closed.caused_at_ms, out)
 
-    def _hit_limit(self, reason: CloseReason, limit: str, out: list[Effect]) -> None:
+    def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
         """How much of the call counts is settled: what `through` names."""
 
 

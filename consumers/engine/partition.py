@@ -208,14 +208,14 @@ class PartitionEvaluator:
             self._schedule(call, call.next_wakeup())
 
     def _is_ahead(self, call: Call, broker_ms: int) -> bool:
-        """Whether the record came after something that silence decides, and broker time is not there yet.
+        """Whether the record came after the call may be over, and broker time is not there yet.
 
-        Another input may still have a record from before it. What silence decides must not depend on which is read first.
+        Another input may still have a record from before that. When a call ends must not depend on which is read first.
         """
         now_ms, wakeup_ms = self._now_ms, call.wakeup_ms
         if now_ms is None or wakeup_ms is None or broker_ms < wakeup_ms:
             return False
-        return now_ms < call.next_wakeup() <= broker_ms
+        return now_ms < call.ends_at() <= broker_ms
 
     def _hold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
         """Keep the record until broker time is there: for as long as it takes to hear from every input."""
@@ -234,7 +234,7 @@ class PartitionEvaluator:
                 call.advance(until_ms, out)
                 if call.is_closed:
                     self._forget(call)
-            elif held and (now_ms >= held[0][0] or due_ms > held[0][0]):
+            elif held and (now_ms >= held[0][0] or call.ends_at() > held[0][0]):
                 self._fold(call, held.pop(0)[1], out)
             else:
                 return

@@ -1,43 +1,92 @@
 """Dead air: nobody speaks and no tool runs after the caller has finished, for longer than a threshold.
 
-It is known by the absence of events, so it is decided on arrival, once, and not taken back. Live time is the broker's; the
-detector's delay, which the event itself shows, counts as silence already passed.
+It is known by the absence of events, so it is decided once and not taken back. Live time is the broker's; the detector's
+delay, which the event itself shows, counts as silence already passed. Whether a tool or an answer came in time depends on
+records of several topics, so each waits here until broker time is past it, and they count in the broker's order: whichever
+topic is read first, the same silences are found.
 """
 
+from bisect import insort
 from collections.abc import Collection
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+MAX_WAITING_MOMENTS: Final = 1_000
+"""Moments of a call that wait for broker time: minutes of it. Beyond that the oldest counts as if time were there."""
 
 
 class DeadAir(NamedTuple):
-    """A silence that became dead air: since when (event time), in which turn, and the how many-th of the call."""
+    """A silence that became dead air: since when (event time), in which turn, the how many-th, known when (broker time)."""
 
     silent_since_ms: int
     turn: int
     number: int
+    known_at_ms: int
+
+
+class Taken(NamedTuple):
+    """When the broker took a record; of two taken at once, that of the lower input rank comes first."""
+
+    broker_ms: int
+    input_rank: int
+
+
+class _Kind(IntEnum):
+    USER_ENDED = 0
+    SPEECH_STARTED = 1
+    TOOL_CALLED = 2
+    TOOL_ANSWERED = 3
+    LINE_DOWN = 4
+
+
+class _Moment(NamedTuple):
+    """Sorts as it counts: `place` is that among the call's moments, so two are never compared beyond it. `due_at_ms` is when
+    a silence that begins here becomes dead air; 0 where none does.
+    """
+
+    broker_ms: int
+    input_rank: int
+    place: int
+    kind: _Kind
+    time_ms: int
+    due_at_ms: int
+    turn: int
 
 
 class SilenceWatch:
-    """Watches one call. Times ending in `_at_ms` are the broker's, others the call's own."""
+    """Watches one call. Times ending in `_at_ms` and `broker_ms` are the broker's, others the call's own."""
 
     __slots__ = (
         "_allowance_ms",
         "_answered",
         "_counted_since_ms",
+        "_declared_ms",
         "_due_at_ms",
+        "_found",
         "_is_line_down",
         "_last_start_ms",
+        "_latest_ms",
+        "_place",
         "_running_tools",
         "_since_ms",
         "_threshold_ms",
         "_tool_called_ms",
         "_turn",
         "_user_end_ms",
+        "_waiting",
+        "_wakeup_at_ms",
         "count",
     )
 
     def __init__(self, threshold_ms: int, allowance_ms: int) -> None:
         self._threshold_ms = threshold_ms
         self._allowance_ms = allowance_ms
+        self._waiting: list[_Moment] = []
+        self._latest_ms: dict[int, int] = {}
+        self._place = 0
+        self._wakeup_at_ms: int | None = None
+        self._found: list[DeadAir] = []
+        self._declared_ms: Collection[int] = ()
         self._since_ms: int | None = None
         self._turn = 0
         self._due_at_ms: int | None = None
@@ -52,91 +101,138 @@ class SilenceWatch:
 
     @property
     def due_at_ms(self) -> int | None:
-        """Broker time at which the silence becomes dead air; None while someone speaks, a tool runs or nobody waits."""
-        return None if self._running_tools else self._due_at_ms
+        """Broker time at which a silence may become dead air; None while nothing is waited for."""
+        return self._wakeup_at_ms
 
-    def user_ended(self, end_ms: int, logged_ms: int, broker_ms: int, turn: int) -> None:
-        """The user fell silent at `end_ms`, which was noticed at `logged_ms` and taken by the broker at `broker_ms`."""
-        if self._is_line_down or self._last_start_ms > end_ms:
-            return  # somebody has spoken since: this end came late
+    def user_ended(self, end_ms: int, logged_ms: int, taken: Taken, turn: int) -> None:
+        """The user fell silent at `end_ms`, which was noticed at `logged_ms`."""
         noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
-        self._since_ms = self._user_end_ms = end_ms
-        self._turn = turn
-        if self._tool_called_ms is not None and self._tool_called_ms < end_ms:
-            self._running_tools = 0  # a tool of an earlier turn that never answered explains nothing here
-        self._due_at_ms = broker_ms + self._threshold_ms - noticed_after_ms + self._allowance_ms
-        answered_ms, answered_due_ms = self._answered
-        if answered_ms > end_ms:  # read before, from another topic; the order must make no difference
-            self._since_ms, self._due_at_ms = answered_ms, answered_due_ms
+        self._wait(_Kind.USER_ENDED, end_ms, taken, self._threshold_ms - noticed_after_ms, turn)
 
-    def recall(self, silences_ms: Collection[int]) -> None:
-        """The silences that began at these times are declared, whoever did it: the one that lasts is not declared again."""
-        self.count = len(silences_ms)
-        if self._since_ms in silences_ms:
-            self._counted_since_ms = self._since_ms
+    def speech_started(self, start_ms: int, taken: Taken) -> None:
+        """Someone speaks from `start_ms`: the silence is over; dead air if it had lasted by the call's own clock."""
+        self._wait(_Kind.SPEECH_STARTED, start_ms, taken)
 
-    def line_went_down(self) -> None:
+    def tool_called(self, time_ms: int, taken: Taken) -> None:
+        """A tool runs: waiting is explained from now on; dead air if the silence before had lasted too long."""
+        self._wait(_Kind.TOOL_CALLED, time_ms, taken)
+
+    def tool_answered(self, time_ms: int, taken: Taken) -> None:
+        """A tool has answered: silence counts from there."""
+        self._wait(_Kind.TOOL_ANSWERED, time_ms, taken, self._threshold_ms)
+
+    def line_went_down(self, taken: Taken) -> None:
         """The call is over: nobody waits for an answer any more."""
-        self._is_line_down = True
-        self._since_ms = self._due_at_ms = None
+        self._wait(_Kind.LINE_DOWN, 0, taken)
 
     def leave_to_the_log(self) -> None:
         """What was dead air in this call is written already: nothing is declared."""
-        self.line_went_down()
+        self._hang_up()
 
-    def speech_started(self, start_ms: int, broker_ms: int) -> DeadAir | None:
-        """Someone speaks from `start_ms`: the silence is over; dead air if it had lasted and nobody had said so yet.
+    def recall(self, silences_ms: Collection[int]) -> None:
+        """The silences that began at these times are declared, whoever did it: none is declared again."""
+        self.count = len(silences_ms)
+        self._declared_ms = silences_ms
 
-        It had lasted by the call's own clock, or by the broker's: whoever waits finds out by that, and whoever reads the
-        log later must find the same.
-        """
+    def reached(self, now_ms: int) -> list[DeadAir]:
+        """Every input is known up to broker time `now_ms`: the dead air that this decides, oldest first."""
+        waiting = self._waiting
+        while True:
+            due_at_ms = None if self._running_tools else self._due_at_ms
+            head_ms = waiting[0].broker_ms if waiting else None
+            if due_at_ms is not None and due_at_ms <= now_ms and (head_ms is None or due_at_ms <= head_ms):
+                self._due_at_ms = None
+                self._declare(due_at_ms)
+            elif head_ms is not None and head_ms < now_ms:
+                self._apply(waiting.pop(0))
+            else:
+                break
+        wakeups_ms = [moment.due_at_ms for moment in waiting if moment.due_at_ms]
+        if due_at_ms is not None:
+            wakeups_ms.append(due_at_ms)
+        self._wakeup_at_ms = min(wakeups_ms, default=None)
+        found, self._found = self._found, []
+        return found
+
+    def _wait(self, kind: _Kind, time_ms: int, taken: Taken, silent_ms: int | None = None, turn: int = 0) -> None:
+        if self._is_line_down:
+            return
+        rank = taken.input_rank
+        # A topic's own order stands whatever its times say.
+        broker_ms = self._latest_ms[rank] = max(taken.broker_ms, self._latest_ms.get(rank, 0))
+        due_at_ms = 0 if silent_ms is None else max(broker_ms + silent_ms + self._allowance_ms, broker_ms + 1)
+        self._place += 1
+        waiting = self._waiting
+        insort(waiting, _Moment(broker_ms, rank, self._place, kind, time_ms, due_at_ms, turn))
+        if len(waiting) > MAX_WAITING_MOMENTS:
+            self._apply(waiting.pop(0))
+        # Whoever ends a silence need not be looked at before that would have become dead air.
+        if due_at_ms and (self._wakeup_at_ms is None or due_at_ms < self._wakeup_at_ms):
+            self._wakeup_at_ms = due_at_ms
+
+    def _apply(self, moment: _Moment) -> None:
+        if self._is_line_down:
+            return
+        match moment.kind:
+            case _Kind.USER_ENDED:
+                self._on_user_ended(moment)
+            case _Kind.SPEECH_STARTED:
+                self._on_speech_started(moment)
+            case _Kind.TOOL_CALLED:
+                self._on_tool_called(moment)
+            case _Kind.TOOL_ANSWERED:
+                self._on_tool_answered(moment)
+            case _Kind.LINE_DOWN:
+                self._hang_up()
+
+    def _on_user_ended(self, moment: _Moment) -> None:
+        end_ms = moment.time_ms
+        if self._last_start_ms > end_ms:
+            return  # somebody has spoken since: this end came late
+        self._since_ms = self._user_end_ms = end_ms
+        self._turn = moment.turn
+        if self._tool_called_ms is not None and self._tool_called_ms < end_ms:
+            self._running_tools = 0  # a tool of an earlier turn that never answered explains nothing here
+        self._due_at_ms = moment.due_at_ms
+        answered_ms, answered_due_ms = self._answered
+        if answered_ms > end_ms:  # it was taken before, though it happened later
+            self._since_ms, self._due_at_ms = answered_ms, answered_due_ms
+
+    def _on_speech_started(self, moment: _Moment) -> None:
+        start_ms = moment.time_ms
         self._last_start_ms = max(self._last_start_ms, start_ms)
-        since_ms = self._since_ms
-        if since_ms is None or start_ms < since_ms:
-            return None
-        dead_air = None
-        if not self._running_tools and (start_ms - since_ms >= self._threshold_ms or self._is_due(broker_ms)):
-            dead_air = self._declare()
+        if self._since_ms is None or start_ms < self._since_ms:
+            return
+        if not self._running_tools and start_ms - self._since_ms >= self._threshold_ms:
+            self._declare(moment.broker_ms)
         self._since_ms = self._due_at_ms = None
-        return dead_air
 
-    def tool_called(self, time_ms: int, broker_ms: int) -> DeadAir | None:
-        """A tool runs: waiting is explained from now on; dead air if the silence before had lasted too long."""
-        dead_air = None
-        since_ms = self._since_ms
-        if time_ms < self._user_end_ms:
-            return None  # called before the caller had finished: it explains no waiting now
-        has_lasted = since_ms is not None and time_ms - since_ms >= self._threshold_ms
-        if not self._running_tools and (has_lasted or self._is_due(broker_ms)):
-            dead_air = self._declare()
+    def _on_tool_called(self, moment: _Moment) -> None:
+        if moment.time_ms < self._user_end_ms:
+            return  # called before the caller had finished: it explains no waiting now
+        has_lasted = self._since_ms is not None and moment.time_ms - self._since_ms >= self._threshold_ms
+        if has_lasted and not self._running_tools:
+            self._declare(moment.broker_ms)
         self._running_tools += 1
-        self._tool_called_ms = time_ms
-        return dead_air
+        self._tool_called_ms = moment.time_ms
 
-    def tool_answered(self, time_ms: int, broker_ms: int) -> None:
-        """A tool has answered: silence counts from there."""
+    def _on_tool_answered(self, moment: _Moment) -> None:
         self._running_tools = max(0, self._running_tools - 1)
-        due_at_ms = broker_ms + self._threshold_ms + self._allowance_ms
-        if time_ms > self._answered[0]:
-            self._answered = (time_ms, due_at_ms)
-        if self._since_ms is not None and time_ms > self._since_ms:
-            self._since_ms, self._due_at_ms = time_ms, due_at_ms
+        if moment.time_ms > self._answered[0]:
+            self._answered = (moment.time_ms, moment.due_at_ms)
+        if self._since_ms is not None and moment.time_ms > self._since_ms:
+            self._since_ms, self._due_at_ms = moment.time_ms, moment.due_at_ms
 
-    def reached(self, now_ms: int) -> DeadAir | None:
-        """Broker time is `now_ms`: dead air, if it is due."""
-        if not self._is_due(now_ms):
-            return None
-        self._due_at_ms = None
-        return self._declare()
+    def _hang_up(self) -> None:
+        self._is_line_down = True
+        self._since_ms = self._due_at_ms = self._wakeup_at_ms = None
+        self._waiting.clear()
 
-    def _is_due(self, broker_ms: int) -> bool:
-        due_at_ms = self.due_at_ms
-        return due_at_ms is not None and broker_ms >= due_at_ms
-
-    def _declare(self) -> DeadAir | None:
+    def _declare(self, known_at_ms: int) -> None:
         since_ms = self._since_ms
         if since_ms is None or since_ms == self._counted_since_ms:
-            return None
+            return
         self._counted_since_ms = since_ms
-        self.count += 1
-        return DeadAir(since_ms, self._turn, self.count)
+        if since_ms not in self._declared_ms:
+            self.count += 1
+            self._found.append(DeadAir(since_ms, self._turn, self.count, known_at_ms))

@@ -1,13 +1,14 @@
 """The partitions that are ours, and how far each of their inputs is read."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.evaluator.held import Held
-from consumers.evaluator.partition_clock import InputProgress, broker_time_ms, lag_ms
+from consumers.evaluator.partition_clock import InputProgress, broker_time_ms, in_order_until_ms, lag_ms
+from consumers.evaluator.record_order import Records
 
 LabelValues = tuple[str, ...]
 
@@ -45,6 +46,7 @@ class Assignment:
 
     Attributes:
         held: By number.
+        paused: Inputs that are not read on, because they are far ahead of another of their number.
     """
 
     def __init__(self, topics: Iterable[str]) -> None:
@@ -54,6 +56,7 @@ class Assignment:
             topics: The inputs, by their names on this cluster.
         """
         self.held: dict[int, Held] = {}
+        self.paused: set[TopicPartition] = set()
         self._topics = tuple(topics)
         self._since_ms = wall_clock_ms()
         self._progress: dict[TopicPartition, InputProgress] = {}
@@ -89,6 +92,9 @@ class Assignment:
         gone = [self.held.pop(number) for number in list(self.held) if number not in numbers]
         for each in gone:
             each.partition.drop()
+        for each in self.held.values():
+            each.partition.read_again()
+        self.paused.clear()
         self._since_ms = wall_clock_ms()
         self._progress.clear()
         self._told.clear()
@@ -119,27 +125,59 @@ class Assignment:
                     # An answer may lie unread for as long as we are frozen, and says how things were when it was asked
                     # for: after the one before it had come.
                     told_at_ms=earlier_ms,
+                    newest_told_at_ms=told_at_ms,
+                    is_paused=tp in self.paused,
                     last_record_ms=held.partition.last_record_ms.get(topic),
                     since_ms=self._since_ms,
                 )
                 self._progress[tp] = progress
-                positions[topic] = progress.position
+                partition = held.partition
+                positions[topic] = partition.next_offsets[topic] if partition.merge.waits(topic) else progress.position
                 if progress.is_at_end and progress.told_at_ms is not None:
                     self._caught_up_at_ms[tp] = progress.told_at_ms
             held.read_to(positions)
 
+    def fold(self, number: int, runs: Sequence[Records]) -> None:
+        """Folds one poll's records of an active partition, and those that waited, as far as all of its inputs are known."""
+        self.held[number].partition.fold(runs, self.known_ms(number), self._until_ms(number))
+
     def advance(self) -> None:
         """Lets broker time pass in each partition, as far as all of its inputs are known."""
         for number, held in self.active.items():
+            if held.partition.merge.waiting_records:
+                self.fold(number, ())
             known_ms = self.known_ms(number)
             if known_ms is not None:
                 held.partition.advance(known_ms)
+
+    def hold_back(self, consumer: AIOKafkaConsumer) -> None:
+        """Stops reading inputs that are far ahead of another of their number, and goes on where the other has come near."""
+        for number, held in self.active.items():
+            merge = held.partition.merge
+            for tp in self.inputs_of([number]):
+                is_paused = tp in self.paused
+                is_full = merge.is_full(tp.topic, is_paused=is_paused)
+                if is_full and not is_paused:
+                    consumer.pause(tp)
+                    self.paused.add(tp)
+                elif is_paused and not is_full:
+                    consumer.resume(tp)
+                    self.paused.remove(tp)
 
     def known_ms(self, number: int) -> int | None:
         """Broker time up to which all inputs of a partition are known; None if one of them is not known at all."""
         inputs = [self._progress.get(tp) for tp in self.inputs_of([number])]
         known = [progress for progress in inputs if progress is not None]
         return broker_time_ms(known) if len(known) == len(inputs) else None
+
+    def _until_ms(self, number: int) -> int | None:
+        inputs = [self._progress.get(tp) for tp in self.inputs_of([number])]
+        return in_order_until_ms(inputs, self._since_ms, wall_clock_ms())
+
+    @property
+    def waiting_records(self) -> int:
+        """Records handed over that wait for another input of their number."""
+        return sum(held.partition.merge.waiting_records for held in self.held.values())
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Where a successor must start to read each input, with its note."""

@@ -9,6 +9,7 @@ from consumers.engine.effects import Count, Effect
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.evaluator.carry_out import carry_out
+from consumers.evaluator.input_merge import InputMerge
 from consumers.evaluator.outbox import Outbox
 from consumers.evaluator.record_order import Records, in_time_order
 from consumers.runtime.registry import Instruments
@@ -60,6 +61,8 @@ class Partition:
         outbox: What to write, in order.
         is_active: Whether records are folded. Those handed over while it is not are read again from `next_offsets`.
         next_offsets: By topic, the offset after the last record folded.
+        last_record_ms: By topic, the latest broker timestamp of the records handed over.
+        merge: What was handed over and waits for an input that lags.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Partition:
         self.is_active = False
         self.next_offsets: dict[str, int] = {}
         self.last_record_ms: dict[str, int] = {}
+        self.merge = InputMerge()
         self._evaluator = evaluator
         self._limits = limits
         self._source_by_topic = source_by_topic
@@ -112,23 +116,39 @@ class Partition:
         """The partition is another's: fold nothing more, write nothing more."""
         self.is_active = False
         self.outbox.clear()
+        self.merge.clear()
+
+    def read_again(self) -> None:
+        """What was handed over and not folded comes once more, from `next_offsets`."""
+        for topic in [topic for topic in self.last_record_ms if self.merge.waits(topic)]:
+            del self.last_record_ms[topic]
+        self.merge.clear()
 
     def polled(self, runs: Sequence[Records]) -> None:
         """These are about to be folded: how far the inputs are known depends on them."""
         for run in runs:
-            self.last_record_ms[run[-1].topic] = run[-1].timestamp
+            topic = run[0].topic
+            # A producer's clock may step back, an offset does not.
+            newest_ms = max(record.timestamp for record in run)
+            self.last_record_ms[topic] = max(newest_ms, self.last_record_ms.get(topic, newest_ms))
 
-    def fold(self, runs: Sequence[Records], known_ms: int | None) -> None:
-        """Folds one poll's records of this partition, time passing between them as it did at the broker.
+    def fold(self, runs: Sequence[Records], known_ms: int | None, until_ms: int | None = None) -> None:
+        """Folds one poll's records of this partition and what waited, time passing between them as it did at the broker.
 
         Args:
             runs: Of each topic those of this partition, in order.
             known_ms: Broker time up to which every input is known, these records included; None if one is not known.
+            until_ms: Up to which broker time records may be folded: some input lags there; None if none does.
         """
         receive = self._evaluator.receive
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
         refused: list[QuarantineRecord] = []
-        for record in in_time_order(runs):
+        if until_ms is None and not self.merge.waiting_records:
+            records = in_time_order(runs)
+        else:
+            self.merge.put(runs)
+            records = self.merge.let_through(until_ms)
+        for record in records:
             if known_ms is not None:
                 self.advance(min(record.timestamp, known_ms))
             arrival = admit(sources[record.topic], record, limits)
@@ -138,9 +158,7 @@ class Partition:
                     carry_out(effects, outbox, instruments)
             else:
                 refused.append(arrival)
-        for run in runs:
-            last = run[-1]
-            self.next_offsets[last.topic] = last.offset + 1
+        self.next_offsets |= {record.topic: record.offset + 1 for record in records}
         if refused:
             self._refuse(refused)
 

@@ -15,16 +15,20 @@ class InputProgress(NamedTuple):
     Attributes:
         position: Offset of the next record to be handed over.
         end: Offset after the last record that may be read, as the broker last said.
-        told_at_ms: When it said so, on our clock; None if it has not yet.
+        told_at_ms: When we were told the answer before that, on our clock: up to then it is true; None if there was none.
+        newest_told_at_ms: When we were told the last answer.
         last_record_ms: Broker timestamp of the last record handed over; None if there was none yet.
         since_ms: When reading began, on our clock.
+        is_paused: Whether we do not read it on for now.
     """
 
     position: int
     end: int
     told_at_ms: int | None
+    newest_told_at_ms: int | None
     last_record_ms: int | None
     since_ms: int
+    is_paused: bool
 
     @property
     def is_at_end(self) -> bool:
@@ -46,6 +50,36 @@ def broker_time_ms(inputs: Iterable[InputProgress]) -> int | None:
     known = [progress.told_at_ms if progress.is_at_end else progress.last_record_ms for progress in inputs]
     times_ms = [time_ms for time_ms in known if time_ms is not None]
     return min(times_ms) if times_ms and len(times_ms) == len(known) else None
+
+
+SILENT_MS: Final = 1_000
+"""When an input has not told its end for this long, records taken since may stand in it: other inputs wait for it."""
+PATIENCE_MS: Final = 30_000
+"""How long they wait for an input that says nothing at all: longer than a partition needs to get another leader. Then calls
+go on without it, which is worth more to whoever watches them than the exact order."""
+
+
+def in_order_until_ms(inputs: Iterable[InputProgress | None], since_ms: int, now_ms: int) -> int | None:
+    """Up to which broker time records may be folded in the order in which the broker took them.
+
+    Args:
+        inputs: Those of one partition number; None for one of which nothing is known yet.
+        since_ms: When reading began, on our clock.
+        now_ms: Our clock.
+
+    Returns:
+        None when no input is known to lag, which is nearly always: every record may be folded.
+    """
+    bounds_ms: list[int] = []
+    for progress in inputs:
+        if progress is None or progress.newest_told_at_ms is None:
+            if now_ms - since_ms <= PATIENCE_MS:
+                bounds_ms.append(0)
+        elif progress.is_paused or progress.lag_messages:
+            bounds_ms.append(progress.last_record_ms or 0)
+        elif SILENT_MS < now_ms - progress.newest_told_at_ms <= PATIENCE_MS:
+            bounds_ms.append(progress.newest_told_at_ms + SILENT_MS)
+    return min(bounds_ms, default=None)
 
 
 def lag_ms(progress: InputProgress, caught_up_at_ms: int | None, now_ms: int) -> int:

@@ -243,6 +243,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             async with self._lock:
                 await self._assignment.look(self._subscription.consumer)
                 self._assignment.advance()
+                self._assignment.hold_back(self._subscription.consumer)
             self._check_fenced()
 
     async def _commit_for_ever(self) -> bool:
@@ -264,8 +265,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 active[number].partition.polled(runs)
             await assignment.look(self._subscription.consumer)
             for number, runs in polled.items():
-                active[number].partition.fold(runs, assignment.known_ms(number))
+                assignment.fold(number, runs)
             assignment.advance()
+            assignment.hold_back(self._subscription.consumer)
         await self._until_there_is_room()
 
     async def _until_there_is_room(self) -> None:
@@ -326,6 +328,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             "callgauge_consumer_lag_messages": lambda: self._assignment.lag_messages(group_id),
             "callgauge_consumer_lag_seconds": lambda: self._assignment.lag_seconds(group_id),
             "callgauge_watermark_lag_messages": lambda: self._assignment.watermark_lag_messages(group_id),
+            "callgauge_input_records_waiting": lambda: {(): float(self._assignment.waiting_records)},
             "callgauge_scores_unwritten": lambda: {(): float(self._assignment.unwritten_records)},
             "callgauge_source_last_event_timestamp_seconds": self._newest_records_seconds,
             "callgauge_build_info": lambda: {version: 1.0},

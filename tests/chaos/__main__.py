@@ -125,7 +125,7 @@ def lines_of(outcome: Outcome, seed: int) -> Iterator[str]:
     yield from outcome.what
     yield (
         f"missing={findings.missing} duplicate={findings.duplicate} wrong={findings.wrong} seed={seed} "
-        f"silences_judged_otherwise={findings.silences} calls={findings.calls} scores={findings.scores} faults={outcome.faults}"
+        f"calls={findings.calls} scores={findings.scores} faults={outcome.faults}"
     )
 
 

@@ -6,44 +6,32 @@ conversation, name, turn and index, or a second record that claims to be the fir
 what counters count. *Wrong*: a final score that says something else than the undisturbed run's, that the undisturbed run
 does not have, or that is no record of the contract.
 
-Nearly everything a final score says follows from the log alone, so it must be equal. Two things do not, and are treated so:
-
-* A simulated caller hangs up with two events on two topics in the same moment, `session_ended` and `call_ended`. Which of
-  them is read first decides the reason of the closed fact. Either is right; any other reason must be the expected one.
-* Dead air is a fact: whoever was there decided by waiting, and what it wrote stands. Two records within a silence, on two
-  topics, can be read in either order, and a tool call read late explains a silence that was already declared. So a dead air
-  is found by its call and since when it was silent; its turn and number are those of the moment. One that only one of the
-  two runs has is asked of the engine again, with the topics of the call read in many other orders. It is missing if every
-  order has it and wrong if none has; otherwise the log leaves it open, and it is counted apart (`silences`) and no fault.
+What a final score says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
+whatever crashed in between, it must be equal.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from schemas.scores import SCORE_RECORD, AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, TurnStatus
+from schemas.scores import SCORE_RECORD, AnyScoreRecord, TurnStatus
 
 MOST_EXAMPLES: Final = 20
 _MOST_ALIKE: Final = 3
 """Examples of one kind and name."""
 
-DEAD_AIR: Final = "dead_air"
-
 Subject = tuple[str, str, int | None, int]
 """Conversation, name, turn and index: what a record is about."""
 Coordinates = tuple[str, int, int]
 """Topic, partition and offset."""
-SilencesByOrder = Callable[[str], Sequence[frozenset[int]]]
-"""Given a conversation id: since when it was silent, for each order of reading its topics."""
 
 _NOT_WHAT_BUT_HOW: Final = {
     "revision", "record_id", "is_first", "is_change", "offsets", "through", "caused_at_ms", "code_version",
 }  # fmt: skip
 """Which intermediate values came before, and when and from where it was written, may differ from run to run."""
-_ANNOUNCED_ENDS: Final = frozenset({CloseReason.ENDED, CloseReason.SESSION_ENDED})
 
 
 @dataclass(slots=True)
@@ -54,7 +42,6 @@ class Findings:
         missing: How many are missing.
         duplicate: How many are there twice.
         wrong: How many are wrong.
-        silences: How many dead airs the undisturbed run judges otherwise, because of the order in which topics are read.
         calls: Closed calls of the undisturbed run.
         scores: Records read from `scores`.
         finals: Final scores compared.
@@ -66,7 +53,6 @@ class Findings:
     missing: int = 0
     duplicate: int = 0
     wrong: int = 0
-    silences: int = 0
     calls: int = 0
     scores: int = 0
     finals: int = 0
@@ -81,7 +67,7 @@ class Findings:
 
     def add(self, other: "Findings") -> None:
         """Takes over the findings of another partition."""
-        for name in ("missing", "duplicate", "wrong", "silences", "calls", "scores", "finals", "refused"):
+        for name in ("missing", "duplicate", "wrong", "calls", "scores", "finals", "refused"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.by_name.update(other.by_name)
         for about, examples in other.examples_by_name.items():
@@ -108,7 +94,6 @@ def compared(
     seen: Iterable[bytes],
     refused: frozenset[Coordinates] = frozenset(),
     quarantined: frozenset[Coordinates] = frozenset(),
-    silences_by_order: SilencesByOrder = lambda _conversation_id: [],
 ) -> Findings:
     """Compares one partition.
 
@@ -117,19 +102,16 @@ def compared(
         seen: The values of `scores`, in order, as a reader of committed records sees them.
         refused: What the undisturbed run refused.
         quarantined: What stands in quarantine of this partition.
-        silences_by_order: Asked of a call whose dead air is disputed; by default the undisturbed run is always right.
     """
     findings = Findings(refused=len(refused))
-    wanted = {_place(record): said(record) for record in expected if record.status is TurnStatus.FINAL}
+    wanted = {_subject(record): said(record) for record in expected if record.status is TurnStatus.FINAL}
     findings.calls = sum(1 for subject in wanted if subject[1] == "closed")
     found = _finals(seen, findings)
     findings.finals = len(found)
     for subject in sorted(wanted.keys() ^ found.keys(), key=str):
         is_missing = subject in wanted
         what = _short(wanted[subject] if is_missing else found[subject])
-        if subject[1] == DEAD_AIR and _is_open(subject, silences_by_order(subject[0]), is_missing=is_missing):
-            findings.silences += 1
-        elif is_missing:
+        if is_missing:
             findings.note("missing", subject[1], f"{_named(subject)} is not there, expected {what}")
         else:
             findings.note("wrong", subject[1], f"{_named(subject)} is there, and nothing is expected: {what}")
@@ -143,21 +125,8 @@ def compared(
 
 
 def said(record: AnyScoreRecord) -> dict[str, Any]:
-    """What a record says, without when and after what it was said, and without what the log leaves open."""
-    what = record.model_dump(mode="json", exclude=_NOT_WHAT_BUT_HOW)
-    if isinstance(record, ClosedFact) and record.reason in _ANNOUNCED_ENDS:
-        what["reason"] = "announced"
-        del what["input_hash"]  # it is made of the reason
-    elif isinstance(record, DeadAirFact):
-        for of_the_moment in ("turn", "index", "input_hash"):
-            del what[of_the_moment]
-    return what
-
-
-def _is_open(subject: Subject, orders: Sequence[frozenset[int]], *, is_missing: bool) -> bool:
-    """Whether the order of reading decides about a dead air that one of the runs has."""
-    since_ms = subject[3]
-    return not all(since_ms in order for order in orders) if is_missing else any(since_ms in order for order in orders)
+    """What a record says, without when and after what it was said."""
+    return record.model_dump(mode="json", exclude=_NOT_WHAT_BUT_HOW)
 
 
 def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:
@@ -175,7 +144,7 @@ def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str
                 "wrong", "no score", f"no score: {error.errors(include_url=False)[0]['msg']}: {value[:100]!r}"
             )
             continue
-        subject, place = _subject(record), _place(record)
+        subject = _subject(record)
         name, what = record.name, _named(subject)
         ids[record.record_id] += 1
         if ids[record.record_id] > 1:
@@ -183,9 +152,9 @@ def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str
             continue
         if record.status is TurnStatus.FINAL:
             finals[subject] += 1
-            if finals[subject] > 1 or place in found:
+            if finals[subject] > 1:
                 findings.note("duplicate", name, f"{what}: a second final score, revision {record.revision}")
-            found[place] = said(record)
+            found[subject] = said(record)
         firsts[subject] += record.is_first
         if record.is_first and firsts[subject] > 1:
             findings.note("duplicate", name, f"{what}: revision {record.revision} is the first one again")
@@ -194,13 +163,6 @@ def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str
 
 def _subject(record: AnyScoreRecord) -> Subject:
     return record.conversation_id, record.name, record.turn, record.index
-
-
-def _place(record: AnyScoreRecord) -> Subject:
-    """Where to look for the same record of another run."""
-    if isinstance(record, DeadAirFact):
-        return record.conversation_id, record.name, None, record.silent_since_ms
-    return _subject(record)
 
 
 def _named(subject: Subject) -> str:

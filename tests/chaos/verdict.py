@@ -9,7 +9,7 @@ from schemas.quarantine import QuarantineRecord
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from tests.chaos.checker import Coordinates, Findings, compared
 from tests.chaos.topic_reader import to_the_end, wait_until_nothing_is_open
-from tests.chaos.undisturbed import InputRecord, silences_by_order, undisturbed
+from tests.chaos.undisturbed import InputRecord, undisturbed
 
 PROCESSES: Final = 2
 """Partitions judged side by side; each holds the records of one in memory."""
@@ -61,13 +61,7 @@ def _judged_partition(task: tuple[Traces, int, frozenset[Coordinates]]) -> Findi
     expected = undisturbed(inputs, traces.limits)
     log = to_the_end(traces.bootstrap, traces.prefix + SCORES_TOPIC, number)
     scores = (record.value for record in log if record.value is not None)  # else it marks a change of owner
-    return compared(
-        expected.records,
-        scores,
-        expected.refused,
-        quarantined,
-        lambda conversation_id: silences_by_order(inputs, conversation_id, traces.limits),
-    )
+    return compared(expected.records, scores, expected.refused, quarantined)
 
 
 def _quarantined(traces: Traces) -> frozenset[Coordinates]:

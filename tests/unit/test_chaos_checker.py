@@ -1,6 +1,5 @@
 """The checker of the chaos run finds what is planted in the records of a real evaluation, and nothing else."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +24,7 @@ from streamer.simulator import SimulatedCall, simulate_call
 from tests.chaos.call_pool import T0_SECONDS, CallTemplate, call_template, make_pool
 from tests.chaos.checker import MOST_EXAMPLES, Findings, compared
 from tests.chaos.faults import Fault, planned
-from tests.chaos.undisturbed import InputRecord, Undisturbed, silences_by_order, undisturbed
+from tests.chaos.undisturbed import InputRecord, Undisturbed, undisturbed
 
 LIMITS = Limits(closing_grace_ms=1_000)
 
@@ -157,67 +156,19 @@ def test_what_is_no_score_is_wrong(peaceful: Undisturbed) -> None:
     assert zeros(compared(peaceful.records, [*written(peaceful.records), b"", b'{"name":"closed"}'])) == (0, 0, 2)
 
 
-def test_either_announcement_of_the_end_may_be_the_reason_and_no_other(peaceful: Undisturbed) -> None:
+def test_why_a_call_was_over_follows_from_the_log(peaceful: Undisturbed) -> None:
     closed = a_final(peaceful, ClosedFact)
-    for reason in (CloseReason.ENDED, CloseReason.SESSION_ENDED):
-        assert changed(peaceful, closed, closed.model_copy(update={"reason": reason, "input_hash": "x"})).is_clean
-    assert zeros(changed(peaceful, closed, closed.model_copy(update={"reason": CloseReason.IDLE}))) == (0, 0, 1)
+    other = next(reason for reason in CloseReason if reason is not closed.reason)
+    assert zeros(changed(peaceful, closed, closed.model_copy(update={"reason": other}))) == (0, 0, 1)
     assert zeros(changed(peaceful, closed, closed.model_copy(update={"turns": 99}))) == (0, 0, 1)
 
 
-def test_a_silence_is_found_by_when_it_began(peaceful: Undisturbed) -> None:
+def test_so_does_a_silence(peaceful: Undisturbed) -> None:
     silence = a_final(peaceful, DeadAirFact)
-    assert changed(peaceful, silence, silence.model_copy(update={"index": 9, "input_hash": "x"})).is_clean
-    twice = silence.model_copy(update={"index": 9, "input_hash": "x"})
-    assert zeros(changed(peaceful, silence, silence, twice)) == (0, 1, 0), "one silence counted under two numbers"
     later = silence.model_copy(update={"silent_since_ms": silence.silent_since_ms + 1})
-    assert zeros(changed(peaceful, silence, later)) == (1, 0, 1)
-    elsewhere = silence.model_copy(update={"turn": 99})
-    assert changed(peaceful, silence, elsewhere).is_clean, "its turn is that of the moment"
-
-
-def test_a_silence_that_the_order_of_reading_decides_is_shown_and_no_fault(peaceful: Undisturbed) -> None:
-    silence = a_final(peaceful, DeadAirFact)
-    since_ms = silence.silent_since_ms
-    others = [record for record in peaceful.records if record is not silence]
-
-    def judged(expected: Sequence[AnyScoreRecord], seen: Sequence[AnyScoreRecord], *orders: set[int]) -> Findings:
-        sets = {silence.conversation_id: [frozenset(order) for order in orders]}
-        return compared(expected, written(seen), silences_by_order=sets.__getitem__)
-
-    depends = judged(peaceful.records, others, {since_ms}, set())
-    assert (zeros(depends), depends.silences) == ((0, 0, 0), 1)
-    depends = judged(others, peaceful.records, {since_ms}, set())
-    assert (zeros(depends), depends.silences) == ((0, 0, 0), 1)
-    assert zeros(judged(peaceful.records, others, {since_ms}, {since_ms, 1})) == (1, 0, 0), "in every order"
-    assert zeros(judged(others, peaceful.records, set(), {since_ms + 1})) == (0, 0, 1), "in no order"
-
-
-def test_a_topic_that_is_read_late_may_hide_what_explains_a_silence() -> None:
-    """The caller is silent, a tool runs: whoever reads the tool's topic later hears only the silence."""
-
-    def record(topic: str, offset: int, at_ms: int, event: dict[str, Any]) -> InputRecord:
-        value = json.dumps({"timestamp": T0_SECONDS * 1_000 + at_ms, **event}).encode()
-        return InputRecord(topic, 0, offset, T0_SECONDS * 1_000 + at_ms, b"call", value)
-
-    def audio(offset: int, at_ms: int, kind: str, user: str) -> InputRecord:
-        sound = {"event_type": kind, "user": user, "audio_timestamp": T0_SECONDS + at_ms / 1_000}
-        return record("elevenlabs.events", offset, at_ms, sound)
-
-    caller = [
-        audio(0, 0, "audio_start", "simulated_user"),
-        audio(1, 2_000, "audio_end", "simulated_user"),
-        audio(2, 5_200, "audio_start", "assistant"),
-    ]
-    tool: dict[str, Any] = {"message_type": "tool_call", "value": {"tool": "look", "parameters": {}}}
-    inputs = {InputSource.ELEVENLABS: caller, InputSource.AUDIT: [record("audit.events", 0, 2_500, tool)]}
-    silence_ms = T0_SECONDS * 1_000 + 2_000
-    orders = silences_by_order(inputs, "call", LIMITS)
-    assert orders[0] == frozenset(), "in the order of the log the tool explains it"
-    assert frozenset({silence_ms}) in orders
-    alone = silences_by_order({InputSource.ELEVENLABS: caller}, "call", LIMITS)
-    assert alone == [frozenset({silence_ms})], "one topic has one order"
-    assert silences_by_order(inputs, "another", LIMITS) == [frozenset()]
+    assert zeros(changed(peaceful, silence, later)) == (0, 0, 1)
+    assert zeros(changed(peaceful, silence)) == (1, 0, 0)
+    assert zeros(changed(peaceful, silence, silence, silence.model_copy(update={"index": 9}))) == (0, 0, 1)
 
 
 def test_refused_records_must_be_in_quarantine() -> None:

@@ -14,8 +14,8 @@ from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.codec import InputSource, decode
-from schemas.scores import ClosedFact, CloseReason
-from tests.engine_feed import T0_MS, Feed, Json, closings_of
+from schemas.scores import ClosedFact, CloseReason, DeadAirFact
+from tests.engine_feed import T0_MS, Feed, Json, closings_of, records_of
 from tests.properties.evaluation import end_of, final_records, fresh
 from tests.wire_calls import SOURCE_OF
 
@@ -77,13 +77,12 @@ def test_first_the_deadline_then_the_record() -> None:
     feed.user_audio(1_000, 2_000)
     feed.advance(2_000)
     feed.assistant_audio(5_600)
+    assert folded(feed) == {"elevenlabs": 4, "pipecat": 2}  # a turn is published as it comes; only the silence waits
     feed.advance(5_499)
-    assert feed.latest == []
-    assert (feed.records("dead_air"), folded(feed)) == ([], {"elevenlabs": 3})
-    feed.advance(5_500)  # nothing else is due before the answer, so that need not wait until 5,600
+    assert feed.records("dead_air") == []
+    feed.advance(5_500)
     (fact,) = feed.records("dead_air")
     assert fact.caused_at_ms - T0_MS == 5_500  # and not when the answer came
-    assert folded(feed) == {"elevenlabs": 4, "pipecat": 2}
 
 
 def test_however_far_time_leaps_each_record_has_its_place(feed: Feed) -> None:
@@ -227,17 +226,35 @@ ENDS: list[tuple[str, Json]] = [
 ]
 
 
+def _sound(kind: str, role: str) -> tuple[str, Json]:
+    return "user_sim", {"event_type": kind, "user": role}
+
+
+WAITS: list[tuple[str, Json]] = [
+    _sound("audio_start", "simulated_user"),
+    _sound("audio_end", "simulated_user"),
+    _sound("audio_start", "assistant"),
+    _sound("audio_end", "assistant"),
+    ("audit", {"message_type": "tool_call", "value": {"tool": "find", "parameters": {}}}),
+    ("audit", {"message_type": "tool_response", "value": {"tool": "find", "response": "found"}}),
+]
+WAITS_MS = [0, 1, 900, 2_000, 2_999, 3_000, 3_499, 3_500, 9_000]
+
+
 @st.composite
-def logs(draw: st.DrawFn) -> list[Arrival]:
-    """The records of one call as the broker took them, no two at the same time."""
-    said = draw(st.lists(st.tuples(st.sampled_from(SAYS), st.sampled_from(PAUSES_MS)), min_size=1, max_size=10))
+def logs(
+    draw: st.DrawFn, what: Sequence[tuple[str, Json]] = SAYS, pauses_ms: Sequence[int] = PAUSES_MS
+) -> list[Arrival]:
+    """The records of one call as the broker took them."""
+    said = draw(st.lists(st.tuples(st.sampled_from(what), st.sampled_from(pauses_ms)), min_size=1, max_size=10))
     over = draw(st.lists(st.sampled_from([*ENDS, *SAYS]), max_size=3)) if draw(st.booleans()) else []
     ended = [(each, 1) for each in ([draw(st.sampled_from(ENDS)), *over] if over else [])]
     at_ms, log = T0_MS, []
     next_offset: Counter[InputSource] = Counter()
     for (stream, says), pause_ms in [*said, *ended]:
         at_ms += pause_ms
-        source, value = SOURCE_OF[stream], json.dumps({"timestamp": at_ms} | says).encode()
+        heard = {"audio_timestamp": at_ms / 1_000} if "user" in says else {}
+        source, value = SOURCE_OF[stream], json.dumps({"timestamp": at_ms} | says | heard).encode()
         log.append(Arrival(source, next_offset[source], at_ms, "call", decode(source, value), value, None))
         next_offset[source] += 1
     return log
@@ -301,3 +318,20 @@ def test_whichever_topic_lags_a_call_ends_as_it_does_when_none_does(
         for count in evaluator.drain_counts():
             outcomes[count.labels[1]] += count.by
         assert (outcomes["after_close"], outcomes.total()) == (late, len(log))
+
+
+@settings(max_examples=500)
+@given(logs([*WAITS, *WAITS[:3]], WAITS_MS), st.data())
+def test_whichever_topic_lags_the_same_silences_are_dead_air(log: list[Arrival], data: st.DataObject) -> None:
+    def dead_airs(effects: Sequence[Effect]) -> list[tuple[int, int]]:
+        facts = [record for record in records_of(effects) if isinstance(record, DeadAirFact)]
+        return [(fact.silent_since_ms, fact.caused_at_ms) for fact in facts]
+
+    as_it_came = dead_airs(_as_it_came(fresh(), _in_one_order(log)))
+    event(f"{len(as_it_came)} dead airs")
+    assert dead_airs(_as_far_as_known(fresh(), data.draw(interleaved(log)))) == as_it_came
+
+
+def _in_one_order(log: Sequence[Arrival]) -> list[Arrival]:
+    """Of records that were taken at once, on two topics, any may be read first."""
+    return [log[0], *sorted(log[1:], key=lambda arrival: arrival.broker_time_ms)]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from consumers.engine.limits import Limits
-from consumers.engine.silence import SilenceWatch
+from consumers.engine.silence import DeadAir, SilenceWatch, Taken
 from tests.engine_feed import T0_MS, Feed
 
 LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)
@@ -51,6 +51,8 @@ def test_a_late_answer_shows_that_it_had_been_dead_air(answered_ms: int, expecte
     feed = Feed(LIMITS)
     feed.user_audio(1_000, 2_000)
     feed.assistant_audio(answered_ms)  # no time passed in between: a backlog is being read
+    assert _dead_airs(feed) == []
+    feed.advance(5_500)
     assert _dead_airs(feed) == expected
     feed.advance(60_000)
     assert _dead_airs(feed) == expected
@@ -108,7 +110,9 @@ def test_a_silence_before_the_tool_still_counts() -> None:
     feed = Feed(LIMITS)
     feed.user_audio(1_000, 2_000)
     feed.tool_call("rebook", 5_000)
+    feed.advance(5_500)
     assert _dead_airs(feed) == [(0, 2_000)]
+    assert [fact.caused_at_ms - T0_MS for fact in feed.records("dead_air")] == [5_000]
 
 
 def test_of_two_tools_both_must_have_answered() -> None:
@@ -140,13 +144,13 @@ def test_an_end_that_comes_after_the_answer_is_no_silence() -> None:
 
 def test_the_rules_without_a_call() -> None:
     watch = SilenceWatch(3_000, 500)
-    assert watch.reached(10**12) is None
-    assert watch.speech_started(0, 0) is None
-    watch.user_ended(1_000, 1_000, 51_000, 4)  # the broker's clock is not the call's
+    assert watch.reached(10**12) == []
+    watch.speech_started(0, Taken(50_000, 0))
+    watch.user_ended(1_000, 1_000, Taken(51_000, 0), 4)  # the broker's clock is not the call's
     assert watch.due_at_ms == 54_500
-    found = watch.reached(54_500)
-    assert found is not None
-    assert (found.silent_since_ms, found.turn, found.number) == (1_000, 4, 1)
+    assert watch.reached(54_499) == []
+    assert watch.reached(54_500) == [DeadAir(1_000, 4, 1, 54_500)]
+    assert watch.due_at_ms is None
 
 
 def _by_detector(feed: Feed) -> None:

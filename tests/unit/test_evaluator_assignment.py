@@ -1,12 +1,14 @@
 """The partitions that are ours: how far their inputs are known, what is committed, what is given up."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.engine.effects import PublishScore
+from consumers.evaluator import assignment as assignment_module
+from consumers.evaluator import input_merge
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.partition import InputStart
 from schemas.codec import InputSource
@@ -27,6 +29,7 @@ class FakeConsumer:
 
     def __init__(self, known: dict[TopicPartition, tuple[int, int, int | None, int]]) -> None:
         self.known = known
+        self.paused: set[TopicPartition] = set()
         self.assigned = {TopicPartition(topic, number) for topic in ("a", "b", PIPECAT, AUDIT) for number in range(4)}
 
     def assignment(self) -> set[TopicPartition]:
@@ -44,6 +47,12 @@ class FakeConsumer:
 
     async def position(self, tp: TopicPartition) -> int:
         return self.known[tp][0]
+
+    def pause(self, tp: TopicPartition) -> None:
+        self.paused.add(tp)
+
+    def resume(self, tp: TopicPartition) -> None:
+        self.paused.remove(tp)
 
 
 TOLD_EVERY_MS = 100
@@ -123,7 +132,7 @@ async def test_lag_and_newest_records_are_told_by_topic() -> None:
     assert assignment.newest_records_ms() == {}
     assert assignment.lag_seconds("g") == {}
     partition.polled([[Record(PIPECAT, 0, NOW_MS - 500), Record(PIPECAT, 1, NOW_MS - 700)]])
-    assert assignment.newest_records_ms() == {PIPECAT: NOW_MS - 700}
+    assert assignment.newest_records_ms() == {PIPECAT: NOW_MS - 500}  # a producer's clock stepped back
     told_at_ms = 2**52  # far ahead of any clock, so that it is never stale
     await told_twice(assignment, FakeConsumer({TopicPartition(PIPECAT, 0): (2, 2, 2, told_at_ms)}))
     assert assignment.lag_seconds("g") == {("g", PIPECAT, "0"): 0}
@@ -157,3 +166,93 @@ def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
     partition.drop()
     assert assignment.watermark_lag_messages("g") == {}
     assert assignment.waiting == [3]
+
+
+class Lagging(NamedTuple):
+    """Of two inputs both have ten records; the audit log is read as far as the tests say."""
+
+    evaluator: StubEvaluator
+    assignment: Assignment
+    consumer: FakeConsumer
+
+    @property
+    def folded(self) -> list[tuple[str, int]]:
+        return [(arrival.source, arrival.offset) for arrival in self.evaluator.arrivals]
+
+    async def read(self, *records: Record) -> None:
+        """These are handed over."""
+        runs = [[record for record in records if record.topic == topic] for topic in (PIPECAT, AUDIT)]
+        runs = [run for run in runs if run]
+        for run in runs:
+            tp = TopicPartition(run[0].topic, 0)
+            self.consumer.known[tp] = (run[-1].offset + 1, *self.consumer.known[tp][1:])
+        self.assignment.held[0].partition.polled(runs)
+        await self.assignment.look(self.consumer)
+        self.assignment.fold(0, runs)
+        self.assignment.hold_back(self.consumer)
+
+
+@pytest.fixture
+async def lagging(monkeypatch: pytest.MonkeyPatch) -> Lagging:
+    monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda: NOW_MS)
+    evaluator = StubEvaluator()
+    assignment = Assignment([PIPECAT, AUDIT])
+    assignment.held = {0: held_of(partition_of(evaluator)[0])}
+    consumer = FakeConsumer({TopicPartition(topic, 0): (0, 10, 10, NOW_MS) for topic in (PIPECAT, AUDIT)})
+    await told_twice(assignment, consumer)
+    return Lagging(evaluator, assignment, consumer)
+
+
+async def test_an_input_that_is_ahead_waits_for_the_one_that_lags(lagging: Lagging) -> None:
+    await lagging.read(*(Record(PIPECAT, offset, NOW_MS + offset * 1_000) for offset in range(10)))
+    assert lagging.folded == []
+    assert lagging.assignment.waiting_records == 10
+    partition = lagging.assignment.held[0].partition
+    assert partition.offsets_to_commit()[PIPECAT] == 0  # what waits is read again by a successor
+    await lagging.read(Record(AUDIT, 0, NOW_MS + 500), Record(AUDIT, 1, NOW_MS + 2_500))
+    assert lagging.folded == [("pipecat", 0), ("audit", 0), ("pipecat", 1), ("pipecat", 2), ("audit", 1)]
+    assert partition.next_offsets[PIPECAT] == 3
+    await lagging.read(*(Record(AUDIT, offset, NOW_MS + 2_500) for offset in range(2, 10)))
+    assert lagging.assignment.waiting_records == 0  # neither lags any more
+    assert len(lagging.folded) == 20
+
+
+async def test_what_waits_is_folded_when_the_other_input_has_nothing_more(lagging: Lagging) -> None:
+    await lagging.read(*(Record(PIPECAT, offset, NOW_MS + 90_000) for offset in range(10)))
+    assert lagging.folded == []
+    lagging.consumer.known[TopicPartition(AUDIT, 0)] = (10, 10, 10, NOW_MS)  # markers of transactions, no records
+    await lagging.assignment.look(lagging.consumer)
+    lagging.assignment.advance()
+    assert len(lagging.folded) == 10
+
+
+async def test_an_input_far_ahead_is_not_read_on(lagging: Lagging, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_merge, "MAX_AHEAD_RECORDS", 4)
+    ahead = TopicPartition(PIPECAT, 0)
+    await lagging.read(*(Record(PIPECAT, offset, NOW_MS + offset * 1_000) for offset in range(4)))
+    assert lagging.consumer.paused == set()
+    await lagging.read(Record(PIPECAT, 4, NOW_MS + 4_000))
+    assert lagging.consumer.paused == {ahead}
+    await lagging.read(Record(AUDIT, 0, NOW_MS + 1_000))
+    assert lagging.consumer.paused == {ahead}, "three wait still"
+    await lagging.read(Record(AUDIT, 1, NOW_MS + 2_000))
+    assert lagging.consumer.paused == set()
+
+
+async def test_a_producer_s_clock_that_steps_back_stops_nothing(
+    lagging: Lagging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_merge, "MAX_AHEAD_RECORDS", 1)
+    backwards = [Record(topic, 0, NOW_MS + 9_000) for topic in (PIPECAT, AUDIT)]
+    backwards += [Record(topic, offset, NOW_MS) for topic in (PIPECAT, AUDIT) for offset in (1, 2)]
+    await lagging.read(*backwards)
+    assert len(lagging.folded) == 6
+    assert lagging.consumer.paused == set()
+
+
+async def test_after_a_rebalance_what_waited_is_read_again(lagging: Lagging) -> None:
+    await lagging.read(*(Record(PIPECAT, offset, NOW_MS) for offset in range(5)))
+    assert lagging.assignment.keep_only([0]) == []
+    assert lagging.assignment.waiting_records == 0
+    assert lagging.assignment.held[0].partition.next_offsets[PIPECAT] == 0
+    assert lagging.assignment.newest_records_ms() == {}

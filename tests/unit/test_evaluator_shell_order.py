@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.evaluator.partition_clock import STALE_MS, InputProgress, broker_time_ms, lag_ms
+from consumers.evaluator.partition_clock import (
+    PATIENCE_MS,
+    SILENT_MS,
+    STALE_MS,
+    InputProgress,
+    broker_time_ms,
+    in_order_until_ms,
+    lag_ms,
+)
 from consumers.evaluator.record_order import in_time_order, runs_by_partition
 
 NOW_MS = 1_790_000_000_000
@@ -67,14 +75,14 @@ def test_merging_loses_nothing_and_keeps_every_topics_order(timestamps: list[lis
 
 
 def at_end(told_at_ms: int = NOW_MS, last_record_ms: int | None = None) -> InputProgress:
-    return InputProgress(7, 7, told_at_ms, last_record_ms, NOW_MS - 60_000)
+    return InputProgress(7, 7, told_at_ms, told_at_ms, last_record_ms, NOW_MS - 60_000, is_paused=False)
 
 
 def lagging(last_record_ms: int | None, position: int = 3, end: int = 7) -> InputProgress:
-    return InputProgress(position, end, NOW_MS, last_record_ms, NOW_MS - 60_000)
+    return InputProgress(position, end, NOW_MS, NOW_MS, last_record_ms, NOW_MS - 60_000, is_paused=False)
 
 
-UNKNOWN = InputProgress(0, 0, None, None, NOW_MS)
+UNKNOWN = InputProgress(0, 0, None, None, None, NOW_MS, is_paused=False)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +105,33 @@ UNKNOWN = InputProgress(0, 0, None, None, NOW_MS)
 )
 def test_broker_time_is_where_the_hindmost_input_is(inputs: list[InputProgress], expected_ms: int | None) -> None:
     assert broker_time_ms(inputs) == expected_ms
+
+
+LONG_AGO_MS = NOW_MS - PATIENCE_MS - 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "since_ms", "expected_ms"),
+    [
+        pytest.param([at_end(), at_end(NOW_MS - SILENT_MS)], NOW_MS, None, id="none lags: nobody waits"),
+        pytest.param([at_end(), lagging(NOW_MS - 9_000)], NOW_MS, NOW_MS - 9_000, id="one lags: the others wait"),
+        pytest.param([at_end(), lagging(None)], NOW_MS, 0, id="nothing read yet of an input that has something"),
+        pytest.param([at_end(), None], NOW_MS - PATIENCE_MS, 0, id="an input is not known yet"),
+        pytest.param([at_end(), UNKNOWN], NOW_MS, 0, id="the broker has not spoken yet"),
+        pytest.param([at_end(), None, UNKNOWN], LONG_AGO_MS, None, id="it has not for too long"),
+        pytest.param(
+            [at_end(NOW_MS - SILENT_MS - 1), at_end()], NOW_MS, NOW_MS - 1, id="an input is silent: up to its last word"
+        ),
+        pytest.param([at_end(LONG_AGO_MS), at_end()], NOW_MS, None, id="it is silent for too long"),
+        pytest.param(
+            [at_end(LONG_AGO_MS, NOW_MS - 9)._replace(is_paused=True)], NOW_MS, NOW_MS - 9, id="we do not ask it"
+        ),
+    ],
+)
+def test_up_to_where_records_are_folded_in_order(
+    inputs: list[InputProgress | None], since_ms: int, expected_ms: int | None
+) -> None:
+    assert in_order_until_ms(inputs, since_ms, NOW_MS) == expected_ms
 
 
 @pytest.mark.parametrize(
