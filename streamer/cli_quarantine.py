@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 import typer
 from rich.console import Console
 
+from consumers.runtime.access import require_access
 from consumers.runtime.kafka import KafkaSettings
 from schemas.codec import RefusalReason
 from schemas.topics import SOURCE_BY_TOPIC
@@ -29,6 +30,7 @@ from streamer.quarantine_screen import (
 )
 from streamer.quiet_libraries import quiet_libraries
 from streamer.record_reader import RecordGoneError, record_reader
+from streamer.rights import PUT_BACK_NEEDS
 from streamer.settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.time_bounds import moment_ms
@@ -228,6 +230,7 @@ async def _show(settings: Settings, place: Coordinates) -> bool:
 
 async def _judge(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
     """What can be put back, and how many records cannot; what is left where it is, is told."""
+    await require_access(settings.kafka, PUT_BACK_NEEDS)
     found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1)
     if len(found.newest) > MAX_REPLAYED:
         raise typer.BadParameter(

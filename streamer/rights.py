@@ -23,6 +23,10 @@ TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[InputSource(source)]: frozenset({W
 """What putting calls onto the topics needs."""
 
 
+PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC), frozenset({READ})))
+"""What putting quarantined records back needs whatever topics they are from; `scores` tells which calls are closed."""
+
+
 def needs_of(roles: Collection[str], settings: Settings) -> Needs:
     """What roles need that run in one process, as one user."""
     operations: defaultdict[str, set[str]] = defaultdict(set)
