@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from schemas.audit_events import AuditEvent
 from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
 from schemas.envelope import Envelope
+from schemas.judging import JudgeVerdict
 from schemas.pipecat_events import PipecatEvent
 from schemas.simulator_events import AudioEvent, TypedSimulatorEvent
 from schemas.wire import Name, WireModel, WireTimeMs
@@ -71,12 +72,15 @@ class AgentEvent(WireModel):
 
 
 ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
+VerdictEvent = Annotated[JudgeVerdict | CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
+"""What stands on the topic of verdicts."""
 
 _PIPECAT: TypeAdapter[Any] = TypeAdapter(PipecatEvent)
 _SIMULATOR: TypeAdapter[Any] = TypeAdapter(TypedSimulatorEvent)
 _AUDIO: TypeAdapter[Any] = TypeAdapter(AudioEvent)
 _AUDIT: TypeAdapter[Any] = TypeAdapter(AuditEvent)
 _CONTROL: TypeAdapter[Any] = TypeAdapter(ControlEvent)
+_VERDICT: TypeAdapter[Any] = TypeAdapter(VerdictEvent)
 _AGENT: TypeAdapter[Any] = TypeAdapter(AgentEvent)
 _UNRECOGNIZED: TypeAdapter[Any] = TypeAdapter(UnrecognizedEvent)
 
@@ -84,7 +88,7 @@ _BY_SOURCE = {
     InputSource.PIPECAT: (_PIPECAT,),
     InputSource.AUDIT: (_AUDIT, _CONTROL),
     InputSource.ELEVENLABS: (_SIMULATOR, _AUDIO),
-    InputSource.JUDGE: (_CONTROL,),
+    InputSource.JUDGE: (_VERDICT,),
 }
 _UNION_BRANCHES = frozenset({"constrained-int", "constrained-float"})
 """Names pydantic gives to the ways of writing a time; a person knows the field only."""

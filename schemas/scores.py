@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 
 from schemas.call_events import PipelineType
+from schemas.goals import GoalSet
 
 SCHEMA_VERSION = 1
 
@@ -34,13 +35,38 @@ class Anchor(StrEnum):
 
 
 class UnscoredReason(StrEnum):
-    """Why a value is not known. Unknown is not zero."""
+    """Why a value is not known. Unknown is not zero.
+
+    Those from `no_subgoals` to `expected_turn_not_reached` stand where agent-inspect crashes or leaves something out without
+    a word. Those from `judge_disabled` on say why a judge gave no verdict, as in `judging.UnjudgedReason`; `call_cut_off` that the
+    call was closed at a limit before one came. `times_unknown`: whether something happened in time cannot be told.
+    """
 
     USER_STILL_SPEAKING = "user_still_speaking"
     NO_USER_SPEECH = "no_user_speech"
     NO_ASSISTANT_SPEECH = "no_assistant_speech"
     NO_SPEECH_EVENTS = "no_speech_events"
     WITHDRAWN = "withdrawn"
+    NO_SUBGOALS = "no_subgoals"
+    NO_TURN_JUDGED = "no_turn_judged"
+    ONE_TURN_HAS_NO_AREA = "one_turn_has_no_area"
+    NO_TOOL_CALL_DUE = "no_tool_call_due"
+    EXPECTED_TURN_NOT_REACHED = "expected_turn_not_reached"
+    TIMES_UNKNOWN = "times_unknown"
+    CALL_CUT_OFF = "call_cut_off"
+    JUDGE_DISABLED = "judge_disabled"
+    NOT_SAMPLED = "not_sampled"
+    OVER_BUDGET = "over_budget"
+    QUEUE_FULL = "queue_full"
+    TOO_LONG = "too_long"
+    UNKNOWN_PROMPT = "unknown_prompt"
+    DEADLINE = "deadline"
+    SUPERSEDED = "superseded"
+    INVALID_ANSWERS = "invalid_answers"
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+    REJECTED = "rejected"
+    CIRCUIT_OPEN = "circuit_open"
 
 
 class CloseReason(StrEnum):
@@ -204,6 +230,80 @@ class ToolUseFact(CallRecord):
     is_withdrawn: bool = False
 
 
+class GoalsFact(CallRecord):
+    """The goal set of the call, whole: what its progress is measured against, whatever becomes of the set's source."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["goals"] = "goals"
+    goal_set: GoalSet
+    digest: str
+
+
+class SubgoalScore(CallRecord):
+    """Whether a subgoal is reached (1 or 0); `index` is its place in the goal set, `turn` None.
+
+    `reached_turn` is the turn that reached it; `votes_complete` and `votes_incomplete` are those of the judge's verdict that
+    says so or was the last.
+    """
+
+    kind: Literal["score"] = "score"
+    name: Literal["subgoal"] = "subgoal"
+    result: Result
+    subgoal_id: str
+    checked_by: Literal["code", "judge"]
+    reached_turn: int | None
+    votes_complete: int = 0
+    votes_incomplete: int = 0
+
+
+class ProgressScore(CallRecord):
+    """How far the call is after a turn: the share of its subgoals that are reached (`result`) and what follows from it.
+
+    `auc` is agent-inspect's area under the progress curve, the last value repeated up to the set's `max_turns`;
+    `auc_if_ended_now` that of the turns so far alone. `ppt` is progress divided by the turn that reached it first. `success`
+    is 1 when every subgoal is reached. `reached` and `missing` count subgoals: reached, and without a verdict.
+    """
+
+    kind: Literal["score"] = "score"
+    name: Literal["progress"] = "progress"
+    result: Result
+    auc: Result
+    auc_if_ended_now: Result
+    ppt: Result
+    success: Result
+    reached: int
+    missing: int
+    subgoals: int
+
+
+class SuccessFinalTurn(CallRecord):
+    """1 when every subgoal was reached by the call's last turn that counts, else 0; said when the call closes."""
+
+    kind: Literal["score"] = "score"
+    name: Literal["success_final_turn"] = "success_final_turn"
+    result: Result
+
+
+class ToolCorrectnessScore(CallRecord):
+    """The share of the expected tool calls that were made as expected, of those due in the turns so far."""
+
+    kind: Literal["score"] = "score"
+    name: Literal["tool_correctness"] = "tool_correctness"
+    result: Result
+
+
+class StallFact(CallRecord):
+    """No further subgoal was reached for too many turns or too long, while some are open; said once for each stall.
+
+    `since_turn` is the turn of the last progress, 0 when there was none.
+    """
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["stall"] = "stall"
+    since_turn: int
+    by: Literal["turns", "seconds"]
+
+
 class ClosedFact(CallRecord):
     """The call is over: `through` is the last offset of each input that counted; what comes later is only counted."""
 
@@ -217,11 +317,35 @@ class ClosedFact(CallRecord):
 
 
 ScoreRecord = Annotated[
-    VoiceToVoiceLatency | CallStartedFact | TurnFact | InterruptionFact | DeadAirFact | ToolUseFact | ClosedFact,
+    VoiceToVoiceLatency
+    | CallStartedFact
+    | TurnFact
+    | InterruptionFact
+    | DeadAirFact
+    | ToolUseFact
+    | GoalsFact
+    | SubgoalScore
+    | ProgressScore
+    | SuccessFinalTurn
+    | ToolCorrectnessScore
+    | StallFact
+    | ClosedFact,
     Field(discriminator="name"),
 ]
 AnyScoreRecord = (
-    VoiceToVoiceLatency | CallStartedFact | TurnFact | InterruptionFact | DeadAirFact | ToolUseFact | ClosedFact
+    VoiceToVoiceLatency
+    | CallStartedFact
+    | TurnFact
+    | InterruptionFact
+    | DeadAirFact
+    | ToolUseFact
+    | GoalsFact
+    | SubgoalScore
+    | ProgressScore
+    | SuccessFinalTurn
+    | ToolCorrectnessScore
+    | StallFact
+    | ClosedFact
 )
 
 SCORE_RECORD: TypeAdapter[AnyScoreRecord] = TypeAdapter(ScoreRecord)

@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from schemas.audit_events import AuditEvent
 from schemas.codec import ControlEvent, InputSource
+from schemas.goals import GoalSet
+from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.pipecat_events import PipecatEvent
 from schemas.quarantine import QuarantineRecord
@@ -40,7 +42,7 @@ TOPICS = (
           cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the simulated caller's events, and those of ElevenLabs agents"),
     Topic(name="audit.events", direction="input", key=_CONVERSATION, value="audit-event", partitions=_SAME,
           cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the agent framework's audit log: turns, replies, tools"),
-    Topic(name="judge.verdicts", direction="input", key=_CONVERSATION, value="control-event", partitions=_SAME,
+    Topic(name="judge.verdicts", direction="input", key=_CONVERSATION, value="judge-verdict", partitions=_SAME,
           cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the judges' answers"),
     Topic(name="scores", direction="output", key=_CONVERSATION, value="score", partitions=_SAME,
           cleanup_policy="delete", retention_ms=14 * DAY_MS,
@@ -64,7 +66,10 @@ TOPIC_BY_SOURCE = {
 SOURCE_BY_TOPIC = {topic: source for source, topic in TOPIC_BY_SOURCE.items()}
 INPUT_TOPICS = tuple(topic.name for topic in TOPICS if topic.direction == "input")
 SCORES_TOPIC = "scores"
+GOALS_TOPIC = "goals"
 QUARANTINE_TOPIC = "quarantine"
+JUDGE_REQUESTS_TOPIC = "judge.requests"
+JUDGE_VERDICTS_TOPIC = "judge.verdicts"
 OWNER_MARK_KEY = b"callgauge-owner"
 """Key of a record of `scores` without a value, written when a partition gets an owner; it belongs to no conversation."""
 
@@ -73,6 +78,9 @@ _SCHEMAS: dict[str, TypeAdapter[Any]] = {
     "simulator-event": TypeAdapter(TypedSimulatorEvent | AudioEvent),
     "audit-event": TypeAdapter(AuditEvent),
     "control-event": TypeAdapter(ControlEvent),
+    "judge-request": TypeAdapter(JudgeRequest),
+    "judge-verdict": TypeAdapter(JudgeVerdict),
+    "goals": TypeAdapter(GoalSet),
     "score": TypeAdapter(ScoreRecord),
     "quarantine": TypeAdapter(QuarantineRecord),
     "metric-context": TypeAdapter(MetricContext),

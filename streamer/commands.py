@@ -14,12 +14,14 @@ from consumers.evaluator.service import TakenOverError
 from consumers.runtime.http import AddressInUseError
 from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
 from streamer.cli_doctor import DOCTOR_HELP, doctor
+from streamer.cli_goals import goals_app
 from streamer.cli_options import PathsArgument, error_console, say, with_example
 from streamer.cli_quarantine import quarantine_app
 from streamer.cli_service import DEMO_HELP, RUN_HELP, demo, run
 from streamer.cli_topics import SCHEMA_HELP, schema, topics_app
 from streamer.cli_traffic import REPLAY_HELP, SIMULATE_HELP, replay, simulate
 from streamer.embedded_broker import EmbeddedBrokerError
+from streamer.goal_files import GoalFolderError
 from streamer.offline_contexts import CallContext, contexts_of
 from streamer.publisher import PublishError
 from streamer.recordings import RecordingError
@@ -39,6 +41,7 @@ FORESEEN_AT_START: Final = (SettingsError,)
 FORESEEN: Final = (
     AddressInUseError,
     EmbeddedBrokerError,
+    GoalFolderError,
     KafkaUnreachableError,
     LedgerError,
     NotCoPartitionedError,
@@ -127,5 +130,6 @@ app.command(help=SIMULATE_HELP)(simulate)
 app.command(help=CONTEXT_HELP)(context)
 app.add_typer(topics_app, name="topics")
 app.add_typer(quarantine_app, name="quarantine")
+app.add_typer(goals_app, name="goals")
 app.command(help=SCHEMA_HELP)(schema)
 app.command(help=DOCTOR_HELP)(doctor)

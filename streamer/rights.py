@@ -6,7 +6,14 @@ from typing import Final
 
 from consumers.runtime.access import READ, WRITE, Needs
 from schemas.codec import InputSource
-from schemas.topics import INPUT_TOPICS, QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
+from schemas.topics import (
+    INPUT_TOPICS,
+    JUDGE_REQUESTS_TOPIC,
+    JUDGE_VERDICTS_TOPIC,
+    QUARANTINE_TOPIC,
+    SCORES_TOPIC,
+    TOPIC_BY_SOURCE,
+)
 from streamer.playback import SOURCES
 from streamer.settings import Settings
 
@@ -17,6 +24,10 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         QUARANTINE_TOPIC: {WRITE},
     },
     "exporter": {SCORES_TOPIC: {READ}},
+    "judge": {
+        JUDGE_REQUESTS_TOPIC: {READ},
+        JUDGE_VERDICTS_TOPIC: {READ, WRITE},  # read: it is the ledger
+    },
 }
 
 TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[InputSource(source)]: frozenset({WRITE}) for source in SOURCES})
@@ -33,7 +44,11 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
     for role in roles:
         for topic, needed in _ROLE_OPERATIONS[role].items():
             operations[topic] |= set(needed)
-    groups = {"evaluator": settings.evaluator_group, "exporter": settings.exporter_group}
+    groups = {
+        "evaluator": settings.evaluator_group,
+        "exporter": settings.exporter_group,
+        "judge": settings.judge_group,
+    }
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
         groups=tuple(groups[role] for role in roles),

@@ -12,6 +12,7 @@ from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.exporter.service import Exporter
 from consumers.exporter.settings import ExporterSettings
+from consumers.judge.service import JudgeWorker
 from consumers.runtime.access import require_access
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.kafka import KafkaSettings
@@ -21,7 +22,7 @@ from streamer.rights import needs_of
 from streamer.settings import Settings
 from streamer.version import installed_version
 
-RoleName = Literal["evaluator", "exporter"]
+RoleName = Literal["evaluator", "exporter", "judge"]
 ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 
 STOP_SECONDS: Final = 10.0
@@ -83,6 +84,8 @@ class Service:
         if "exporter" in roles:
             export = ExporterSettings(group_id=settings.exporter_group)
             self._roles["exporter"] = Exporter(kafka, export, instruments)
+        if "judge" in roles:
+            self._roles["judge"] = JudgeWorker(kafka, settings.judge, instruments, group_id=settings.judge_group)
         self._running: dict[RoleName, asyncio.Task[None]] = {}
         self._server = MetricsServer(settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready)
 

@@ -32,6 +32,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as UnreadableSettingError
 
 from consumers.engine.limits import Limits
+from consumers.judge.settings import JudgeSettings
 from consumers.runtime.http import HttpSettings, HttpToken, fit_for_a_header
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.logs import LogFormat, LogLevel
@@ -113,6 +114,12 @@ class Settings(BaseSettings):
         max_length=200,
         description="consumer group of the exporters that share the work",
     )
+    judge_group: str = Field(
+        "callgauge-judge",
+        min_length=1,
+        max_length=200,
+        description="consumer group of the judges that share the questions",
+    )
     http_host: str = Field(
         "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
     )
@@ -128,6 +135,9 @@ class Settings(BaseSettings):
     log_format: LogFormat = Field("console", description="log lines for people (console) or for machines (json)")
     log_level: LogLevel = Field("info", description="least level of our own log lines; libraries' start at warning")
     limits: LimitSettings = Field(LimitSettings(), description="bounds of the engine, each with its unit in its name")
+    judge: JudgeSettings = Field(
+        JudgeSettings(), description="the model that judges calls: where, how fast, for how much"
+    )
     security: SecuritySettings = Field(
         SecuritySettings(),
         description="how to get in at Kafka: TLS, and a login; secrets from the environment or files",
@@ -191,7 +201,8 @@ def load_settings(
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, _Environment(settings_cls, env), InitSettingsSource(settings_cls, in_file)
+            sources = init_settings, _Environment(settings_cls, env), InitSettingsSource(settings_cls, in_file)
+            return (*sources, InitSettingsSource(settings_cls, {"judge": _openai_settings(env, in_file)}))
 
     try:
         return Gathered(**given)
@@ -228,6 +239,19 @@ class _Environment(EnvSettingsSource):
         return {name.lower(): value for name, value in self._environment.items()}
 
 
+def _openai_settings(env: Mapping[str, str], in_file: Mapping[str, Any]) -> dict[str, str]:
+    """What the variables of OpenAI's own client say of key and endpoint, for whoever has set them already.
+
+    The key is left alone where ours is in a file: a setting of ours always wins.
+    """
+    block = in_file.get("judge", {})
+    has_key_file = f"{ENV_PREFIX}JUDGE{_NESTING}API_KEY_FILE" in env or (
+        isinstance(block, Mapping) and "api_key_file" in block
+    )
+    found = {"api_key": env.get("OPENAI_API_KEY", ""), "base_url": env.get("OPENAI_BASE_URL", "")}
+    return {name: value for name, value in found.items() if value and not (name == "api_key" and has_key_file)}
+
+
 class _Places:
     """Where each value came from, so that a message names what the person wrote."""
 
@@ -253,6 +277,7 @@ class _Places:
 
 _EXAMPLE_OF_BLOCK: Final = {
     "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
+    "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
     "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
 }
 
@@ -338,4 +363,8 @@ def _fields_beside(names: tuple[str, ...]) -> Mapping[str, FieldInfo]:
     return Settings.model_fields if len(names) == 1 else _BLOCKS[names[0]].model_fields
 
 
-_BLOCKS: Final[Mapping[str, type[BaseModel]]] = {"limits": LimitSettings, "security": SecuritySettings}
+_BLOCKS: Final[Mapping[str, type[BaseModel]]] = {
+    "limits": LimitSettings,
+    "judge": JudgeSettings,
+    "security": SecuritySettings,
+}

@@ -21,6 +21,7 @@ from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.codec import InputSource
+from schemas.judging import JudgeKind, JudgeRequest
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import AnyScoreRecord, CallStartedFact, TurnStatus
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
@@ -94,6 +95,13 @@ def fact(conversation_id: str) -> CallStartedFact:
     return CallStartedFact(
         conversation_id=conversation_id, revision=1, status=TurnStatus.OPEN, input_hash="0", offsets={},
         event_time_ms=None, caused_at_ms=0, labels={}, code_version="1",
+    )  # fmt: skip
+
+
+def question(conversation_id: str) -> JudgeRequest:
+    return JudgeRequest(
+        conversation_id=conversation_id, kind=JudgeKind.SUBGOAL, turn=1, subgoal_id="s", subgoal="Done.", transcript=(),
+        prompt_version="1", asked_at_ms=0, deadline_ms=1,
     )  # fmt: skip
 
 

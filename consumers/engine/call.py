@@ -5,15 +5,18 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
+from consumers.engine.call_end import CallEnd
 from consumers.engine.call_memory import CallMemory
+from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.elements import Kind, ToolUse
+from consumers.engine.goal_side import GoalSide
 from consumers.engine.history import EvaHistory
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.live_side import INPUT_RANK, LiveSide
 from consumers.engine.record_book import RecordBook
-from consumers.engine.repeats import SeenEvents
+from consumers.engine.repeats import Repeats
 from consumers.engine.silence import Taken
 from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
 from schemas.audit_events import (
@@ -26,6 +29,7 @@ from schemas.audit_events import (
 )
 from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
 from schemas.codec import InputSource, UnrecognizedEvent
+from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.pipecat_events import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
 from schemas.scores import CallLabels, ClosedFact, CloseReason, TurnStatus
@@ -38,14 +42,18 @@ from schemas.simulator_events import (
     UserSpeech,
 )
 
-MAX_PRODUCERS = 16
-"""Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
-
 
 class Call:
     """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`."""
 
-    def __init__(self, first: Arrival, limits: Limits, code_version: str, memory: CallMemory | None = None) -> None:
+    def __init__(
+        self,
+        first: Arrival,
+        limits: Limits,
+        code_version: str,
+        memory: CallMemory | None = None,
+        goals: ChosenGoals | None = None,
+    ) -> None:
         self.conversation_id = first.conversation_id
         self.history = EvaHistory()
         self._text_stream = self.history.text_stream
@@ -57,20 +65,26 @@ class Call:
         self.is_closed = False
         self.held: list[tuple[int, Arrival]] = []
         self.wakeup_ms: int | None = None
-        self.last_broker_ms = first.broker_time_ms
+        self._end = CallEnd(first.broker_time_ms, limits)
         self._limits = limits
         self._book = RecordBook(first.conversation_id, code_version, memory)
         self._offsets = self._book.offsets
         self.live = LiveSide(self.history, self._book, limits, memory)
-        self._seen: dict[str, SeenEvents] = {}
-        self._first_broker_ms = first.broker_time_ms
-        self._end_taken: Taken | None = None
-        self._close_reason = CloseReason.ENDED
+        self._repeats = Repeats(limits.max_remembered_ids)
+        self._chosen_goals = goals or ChosenGoals()
+        self._goals: GoalSide | None = None
+        self.is_over = False
+        self._known_goals = None if memory is None else memory.goal_set
 
     @property
     def replayed_elements(self) -> int:
         """Elements folded again because something came late."""
         return self._replays.elements
+
+    @property
+    def last_broker_ms(self) -> int:
+        """Broker time of its latest record."""
+        return self._end.last_ms
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Fold one record.
@@ -85,11 +99,9 @@ class Call:
         if source not in offsets:
             self.first_offsets[source] = arrival.offset
         offsets[source] = arrival.offset
-        if broker_ms > self.last_broker_ms:
-            self.last_broker_ms = broker_ms
-        elif broker_ms < self._first_broker_ms:
-            self._first_broker_ms = broker_ms
-        if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._is_repeat(arrival):
+        if type(event) is not JudgeVerdict:  # that a judge answers says nothing of whether the call goes on
+            self._end.heard(broker_ms)
+        if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
             return "repeated"
         self.events += 1
         book = self._book
@@ -111,6 +123,10 @@ class Call:
             elif event_type is UnrecognizedEvent:
                 self._on_unrecognized(source, time_ms)
             live.refresh(time_ms, broker_ms, out)
+            if self._goals is not None:
+                self._goals.follow(self.history, time_ms, broker_ms, out)
+                if self._goals.needs_wakeup:
+                    self._goals.needs_wakeup, live.needs_wakeup = False, True
             if out and live.turns.highest_turn > self._limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
             if event_type in _KEPT:
@@ -119,7 +135,7 @@ class Call:
             outcome = "replayed"
             if book.has_caught_up:
                 book.caused_at_ms = broker_ms
-                self.live.speak(out)
+                self._speak(out)
         elif event.__pydantic_extra__ and outcome != "unknown":
             out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
         limits = self._limits
@@ -133,7 +149,9 @@ class Call:
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
-        due_ms, reason = self._end_by_silence()
+        due_ms, reason = self._end.by_silence()
+        if self._goals is not None and self._awaits_verdicts(self._goals, now_ms, due_ms, out):
+            return
         if now_ms < due_ms:
             self.live.reached(now_ms, out)
         elif reason is CloseReason.LIMIT_DURATION:
@@ -143,19 +161,22 @@ class Call:
 
     def next_wakeup(self) -> int:
         """Broker time of the next thing that can happen to this call by silence."""
-        due_ms, _ = self._end_by_silence()
+        due_ms = self.ends_at()
         silence_ms = self.live.silence.due_at_ms
-        return due_ms if silence_ms is None or due_ms < silence_ms else silence_ms
+        if silence_ms is not None and silence_ms < due_ms:
+            due_ms = silence_ms
+        goals_ms = None if self._goals is None else self._goals.next_wakeup_ms
+        return due_ms if goals_ms is None or (due_ms < goals_ms and not self.is_over) else goals_ms
 
     def ends_at(self) -> int:
         """Broker time at which silence ends this call, if nothing more comes: what is taken from then on is not of it."""
-        return self._end_by_silence()[0]
+        return self._end.by_silence()[0]
 
     def release(self) -> None:
         """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
         self.history.release()
-        self.__dict__.pop("_text_stream")
-        self.__dict__.pop("live")
+        for name in ("_text_stream", "live", "_goals"):
+            self.__dict__.pop(name)
 
     def hold(self, arrival: Arrival) -> None:
         """Keep a record for later, by the broker's time; a topic's own order stands whatever its times say."""
@@ -164,10 +185,6 @@ class Call:
         broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.held if each.source is source)])
         insort(self.held, (broker_ms, arrival), key=itemgetter(0))
 
-    def holds_of(self, source: InputSource) -> bool:
-        """Whether a record of this input is held: those that follow it must wait behind it."""
-        return any(arrival.source is source for _, arrival in self.held)
-
     def context(self) -> MetricContext:
         """EVA's context of the call so far, core and tail."""
         return self.history.context(self.ended_reason)
@@ -175,12 +192,18 @@ class Call:
     def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
         """Final scores and, last, the `closed` fact, as one effect."""
         self.is_closed = True
-        self.live.reached(now_ms, out)
+        if not self.is_over:
+            self.live.reached(now_ms, out)
         self._book.caused_at_ms = now_ms
-        self.live.speak(out)
+        self._speak(out)
         self.live.announce(out)
         last_ms = self.history.last_time_ms()
         records = self.live.final_records(last_ms)
+        if self._goals is not None:
+            if not self.is_over:
+                self._goals.finish(self.history, last_ms, now_ms, out, asks=False)
+            self._book.caused_at_ms = now_ms
+            records += self._goals.final_records(last_ms)
         closed = self._book.record(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, self.ended_reason), event_time_ms=last_ms,
             reason=reason, ended_reason=self.ended_reason, turns=self.live.turns.highest_turn, events=self.events,
@@ -188,23 +211,23 @@ class Call:
         )  # fmt: skip
         out.append(CloseCall(self.conversation_id, tuple(records) if closed is None else (*records, closed)))
 
-    def _is_repeat(self, arrival: Arrival) -> bool:
-        envelope = arrival.envelope
-        sequence: int | None
-        if envelope is not None and envelope.id is not None:
-            producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
-        else:
-            sequence = getattr(arrival.event, "sequence", None)
-            # Where no model declares it, a field of that name holds whatever the producer put there.
-            if arrival.source is not InputSource.ELEVENLABS or not isinstance(sequence, int):
-                return False
-            producer, identity = "", b"%d:%s" % (sequence, arrival.value)
-        seen = self._seen.get(producer)
-        if seen is None:
-            if len(self._seen) >= MAX_PRODUCERS:
-                return False
-            seen = self._seen[producer] = SeenEvents(self._limits.max_remembered_ids)
-        return seen.is_repeat(identity, sequence)
+    def _speak(self, out: list[Effect]) -> None:
+        if not self._book.is_silent:
+            return
+        gone = self.live.speak(out)
+        if self._goals is not None:
+            self._goals.take_back(gone, out)
+            self._goals.speak(out)
+
+    def _awaits_verdicts(self, goals: GoalSide, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
+        """Verdicts that do not come, and stalls; whether the call is over and waits for verdicts that are under way."""
+        goals.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
+        if now_ms >= due_ms and not self.is_over:
+            self.is_over = True
+            self.live.reached(due_ms, out)
+            goals.finish(self.history, self.history.last_time_ms(), due_ms, out, asks=True)
+            goals.reached(now_ms, out)
+        return self.is_over and goals.awaits_verdicts
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
         if not self.is_closed:
@@ -213,24 +236,9 @@ class Call:
 
     def _plan_close(self, reason: CloseReason) -> None:
         taken = self.live.taken
-        if self._end_taken is None or taken < self._end_taken:
-            self._end_taken = taken
-            self._close_reason = reason
+        if self._end.announce(taken, reason):
             self.live.silence.line_went_down(taken)
             self.live.needs_wakeup = True
-
-    def _end_by_silence(self) -> tuple[int, CloseReason]:
-        """When nothing more comes: at which broker time the call is over, and why. Of end events the one taken first counts."""
-        limits = self._limits
-        due_ms, reason = self.last_broker_ms + limits.idle_ms, CloseReason.IDLE
-        longest_ms = self._first_broker_ms + limits.max_call_duration_ms
-        if longest_ms < due_ms:
-            due_ms, reason = longest_ms, CloseReason.LIMIT_DURATION
-        if self._end_taken is not None:
-            announced_ms = self._end_taken.broker_ms + limits.closing_grace_ms
-            if announced_ms <= due_ms:
-                return announced_ms, self._close_reason
-        return due_ms, reason
 
     # One handler for each kind of event; the table below finds it by the event's type.
 
@@ -312,11 +320,27 @@ class Call:
             pipeline_type=self.history.pipeline_type,
         )
         self.live.set_labels(labels, self.last_broker_ms, out)
+        if self._goals is None:
+            goal_set = self._known_goals or self._chosen_goals.choose(event.goals, event.agent or known.agent)
+            if goal_set is not None:
+                self._goals = self._chosen_goals.side(self.conversation_id, goal_set, self._book)
+        if self._goals is not None:
+            self._goals.set_agent(labels.agent)
+            self._goals.announce(out)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
         if event.reason is not None:
             self.ended_reason = event.reason
         self._plan_close(CloseReason.ENDED)
+
+    def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
+        if self._goals is None:
+            return
+        broker_ms = self.live.taken.broker_ms
+        self._goals.take(event, broker_ms, out)
+        self.live.needs_wakeup = True
+        if self.is_over and not self._goals.awaits_verdicts:
+            self.close(self._end.by_silence()[1], broker_ms, out)
 
     def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
         self.history.update_user_text(event.text, event.turn_id)
@@ -328,7 +352,7 @@ _AUDIO_KINDS = {
     (False, True): Kind.ASSISTANT_AUDIO_START,
     (False, False): Kind.ASSISTANT_AUDIO_END,
 }
-_STEERING = frozenset({CallStarted, CallEnded, UserTextUpdated})
+_STEERING = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdict})
 """Events of no stream: that one of them came on a topic says nothing of how far its stream is."""
 _KEPT = frozenset(
     {
@@ -365,4 +389,5 @@ _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     CallStarted: Call._on_call_started,
     CallEnded: Call._on_call_ended,
     UserTextUpdated: Call._on_user_text_updated,
+    JudgeVerdict: Call._on_verdict,
 }

@@ -3,7 +3,16 @@
 from typing import NamedTuple
 
 from schemas.codec import InputSource
-from schemas.scores import AnyScoreRecord, DeadAirFact, TurnStatus, Unscored, UnscoredReason, VoiceToVoiceLatency
+from schemas.goals import GoalSet
+from schemas.scores import (
+    AnyScoreRecord,
+    DeadAirFact,
+    GoalsFact,
+    TurnStatus,
+    Unscored,
+    UnscoredReason,
+    VoiceToVoiceLatency,
+)
 from schemas.topics import SOURCE_BY_TOPIC
 
 Subject = tuple[str, int | None, int]
@@ -28,14 +37,16 @@ class CallMemory:
         offsets: How far each input was folded when the last of them was made.
         silences_ms: Since when each silence lasted that was declared dead air. They were known by waiting, so they stand,
             whatever a replay would find.
+        goal_set: The call's goals, whatever their source has by now.
     """
 
-    __slots__ = ("offsets", "published", "silences_ms")
+    __slots__ = ("goal_set", "offsets", "published", "silences_ms")
 
     def __init__(self) -> None:
         self.published: dict[Subject, Recalled] = {}
         self.offsets: dict[InputSource, int] = {}
         self.silences_ms: set[int] = set()
+        self.goal_set: GoalSet | None = None
 
     def take(self, record: AnyScoreRecord) -> None:
         """One more record of the call."""
@@ -53,6 +64,8 @@ class CallMemory:
                 self.offsets[source] = offset
         if isinstance(record, DeadAirFact):
             self.silences_ms.add(record.silent_since_ms)
+        elif isinstance(record, GoalsFact):
+            self.goal_set = record.goal_set
 
 
 def sources(offsets: dict[str, int]) -> dict[InputSource, int]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from schemas.judging import JudgeRequest
 from schemas.scores import AnyScoreRecord
 
 
@@ -36,4 +37,11 @@ class Count:
     by: int = 1
 
 
-Effect = PublishScore | RecordFact | CloseCall | Count
+@dataclass(frozen=True, slots=True)
+class RequestVerdict:
+    """Write a question to `judge.requests`. Asking twice is harmless: its id follows from what is asked."""
+
+    request: JudgeRequest
+
+
+Effect = PublishScore | RecordFact | CloseCall | Count | RequestVerdict

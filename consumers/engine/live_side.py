@@ -4,7 +4,7 @@ A call is heard through the simulated caller's audio events where it has them, w
 the bot says of who speaks. The first audio event switches from the one to the other, as a revision.
 """
 
-from consumers.engine.call_memory import CallMemory
+from consumers.engine.call_memory import CallMemory, Subject
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.elements import ToolUse, key_time_ms
 from consumers.engine.history import EvaHistory
@@ -157,16 +157,21 @@ class LiveSide:
                 self._publish(self.turns.settle(low_ms - self._limits.allowed_lateness_ms), out)
                 self._plan_settling()
 
-    def speak(self, out: list[Effect]) -> None:
-        """The replay has come as far as what was published: publish the difference, and from now on every change."""
+    def speak(self, out: list[Effect]) -> list[Subject]:
+        """The replay has come as far as what was published: publish the difference, and from now on every change.
+
+        Returns:
+            What was published and is not known any more; what of it is about turns is taken back.
+        """
         memory, self._memory = self._memory, None
         if memory is None:
-            return
+            return []
         self.announce(out)
         records, gone = self._book.speak()
         self._publish(records, out)
         self._publish(self.turns.take_back(gone, self._logged_ms), out)
         self._declare_missed(memory, out)
+        return gone
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time is `now_ms`."""

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 
 from consumers.engine.call import Call
 from consumers.engine.call_memory import sources
+from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import Effect
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from schemas.codec import InputSource
-from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact
+from schemas.goals import GoalSet
+from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
 
 class ObeyedFacts:
@@ -22,13 +24,15 @@ class ObeyedFacts:
     Attributes:
         closed: The closing; None as long as the log has not shown it.
         dead_airs: The silences before it.
+        goal_set: Its goals; None when it had none.
     """
 
-    __slots__ = ("_through", "closed", "dead_airs")
+    __slots__ = ("_through", "closed", "dead_airs", "goal_set")
 
     def __init__(self) -> None:
         self.closed: ClosedFact | None = None
         self.dead_airs: list[DeadAirFact] = []
+        self.goal_set: GoalSet | None = None
         self._through: Mapping[InputSource, int] = {}
 
     def take(self, record: AnyScoreRecord) -> None:
@@ -37,6 +41,8 @@ class ObeyedFacts:
             return
         if isinstance(record, DeadAirFact):
             self.dead_airs.append(record)
+        elif isinstance(record, GoalsFact):
+            self.goal_set = record.goal_set
         elif isinstance(record, ClosedFact):
             self.closed = record
             self._through = sources(record.through)
@@ -57,9 +63,18 @@ class ObeyingCall(Call):
     """
 
     def __init__(
-        self, first: Arrival, limits: Limits, code_version: str, facts: ObeyedFacts, closed: ClosedFact
+        self,
+        first: Arrival,
+        limits: Limits,
+        code_version: str,
+        facts: ObeyedFacts,
+        closed: ClosedFact,
+        goals: ChosenGoals,
     ) -> None:
-        super().__init__(first, limits, code_version)
+        # Without goals in the log there were none, whatever there is today.
+        known = goals if facts.goal_set is not None else ChosenGoals(rules=goals.rules)
+        super().__init__(first, limits, code_version, None, known)
+        self._known_goals = facts.goal_set
         self.live.silence.leave_to_the_log()
         self.live.needs_wakeup = False
         self._facts = facts

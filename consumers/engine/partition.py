@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 
 from consumers.engine.call import Call
 from consumers.engine.call_memory import CallMemory, sources
+from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import Count, Effect
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.obeyed_facts import ObeyedFacts, ObeyingCall
 from schemas.codec import InputSource
+from schemas.goals import ChoosesGoals
+from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact
+from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSION = 4
 MAX_HELD_PER_CALL = 1_000
 """Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
 _HERE: Mapping[InputSource, int] = {}  # a call that closed here: what comes again of it is recognised by its offset
@@ -41,8 +44,9 @@ class PartitionEvaluator:
     the end that they had, and `end` closes them where the inputs do not reach as far as they did.
     """
 
-    def __init__(self, limits: Limits, code_version: str) -> None:
+    def __init__(self, limits: Limits, code_version: str, goals: ChosenGoals | None = None) -> None:
         self._limits = limits
+        self._goals = goals or ChosenGoals()
         self._code_version = code_version
         self._calls: dict[str, Call] = {}
         self._closed: OrderedDict[str, Mapping[InputSource, int]] = OrderedDict()
@@ -83,7 +87,7 @@ class PartitionEvaluator:
 
         A call whose closing is among them takes its silences and its end from there; any other decides for itself.
         """
-        if isinstance(record, DeadAirFact | ClosedFact):
+        if isinstance(record, DeadAirFact | GoalsFact | ClosedFact):
             facts = self._obeyed.get(record.conversation_id)
             if facts is None:
                 facts = self._obeyed[record.conversation_id] = ObeyedFacts()
@@ -106,15 +110,23 @@ class PartitionEvaluator:
                 self._outcomes[source, "replayed" if is_replayed else "after_close"] += 1
                 return ()
             facts = self._obeyed.get(conversation_id)
-            if facts is not None and facts.is_after_close(arrival):
+            is_verdict = isinstance(
+                arrival.event, JudgeVerdict
+            )  # an answer to what nobody here has asked opens no call
+            if is_verdict or (facts is not None and facts.is_after_close(arrival)):
                 self._outcomes[source, "after_close"] += 1
                 return ()
             if len(self._calls) >= self._limits.max_open_calls:
                 self._close_quietest(arrival.broker_time_ms, out)
             call = self._calls[conversation_id] = self._opened(arrival, facts)
-        if self._is_ahead(call, arrival.broker_time_ms) or (call.held and call.holds_of(source)):
-            self._hold(call, arrival, out)
-            return out
+        if not isinstance(arrival.event, JudgeVerdict):  # which counts by its own time, whenever it is read
+            if call.is_over:
+                self._outcomes[source, "after_close"] += 1
+                return ()
+            # What follows a held record of its input waits behind it.
+            if self._is_ahead(call, arrival.broker_time_ms) or any(held.source is source for _, held in call.held):
+                self._hold(call, arrival, out)
+                return out
         self._fold(call, arrival, out)
         if call.held and self._now_ms is not None:
             self._pass_time(call, self._now_ms, out)
@@ -154,8 +166,8 @@ class PartitionEvaluator:
         return pickle.dumps((SNAPSHOT_VERSION, self.__dict__), protocol=5)
 
     @classmethod
-    def restore(cls, snapshot: bytes) -> "PartitionEvaluator":
-        """An evaluator that goes on where the snapshot was taken.
+    def restore(cls, snapshot: bytes, goals: ChoosesGoals | None = None) -> "PartitionEvaluator":
+        """An evaluator that goes on where the snapshot was taken, with goal sets for further calls from this source.
 
         Raises:
             SnapshotError: it was taken by another version.
@@ -165,6 +177,7 @@ class PartitionEvaluator:
             raise SnapshotError(f"snapshot version {version}, expected {SNAPSHOT_VERSION}: replay the inputs instead")
         evaluator = cls.__new__(cls)
         evaluator.__dict__.update(state)
+        state["_goals"].source = goals
         return evaluator
 
     def context(self, conversation_id: str) -> MetricContext | None:
@@ -234,12 +247,19 @@ class PartitionEvaluator:
                 call.advance(until_ms, out)
                 if call.is_closed:
                     self._forget(call)
+                elif call.is_over:
+                    self._refuse_held(call)
             elif held and (now_ms >= held[0][0] or call.ends_at() > held[0][0]):
                 self._fold(call, held.pop(0)[1], out)
             else:
                 return
-        for _, arrival in held:
+        self._refuse_held(call)
+
+    def _refuse_held(self, call: Call) -> None:
+        """The call was over when these came."""
+        for _, arrival in call.held:
             self._outcomes[arrival.source, "after_close"] += 1
+        call.held.clear()
 
     def _schedule(self, call: Call, due_ms: int) -> None:
         """Wake the call at `due_ms`, unless it wakes sooner anyway: one entry of the heap for each change to sooner."""
@@ -250,8 +270,8 @@ class PartitionEvaluator:
     def _opened(self, arrival: Arrival, facts: ObeyedFacts | None) -> Call:
         memory = self._memories.pop(arrival.conversation_id, None)
         if facts is not None and facts.closed is not None:
-            return ObeyingCall(arrival, self._limits, self._code_version, facts, facts.closed)
-        return Call(arrival, self._limits, self._code_version, memory)
+            return ObeyingCall(arrival, self._limits, self._code_version, facts, facts.closed, self._goals)
+        return Call(arrival, self._limits, self._code_version, memory, self._goals)
 
     def _close_quietest(self, now_ms: int, out: list[Effect]) -> None:
         """Calls that obey the log are left: how many are open at a time was limited then."""

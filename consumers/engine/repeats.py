@@ -6,6 +6,12 @@ Never by content alone: callers do say the same thing twice. Ids and bytes are r
 import hashlib
 from array import array
 
+from consumers.engine.intake import Arrival
+from schemas.codec import InputSource
+
+MAX_PRODUCERS = 16
+"""Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
+
 
 class SeenEvents:
     """What one producer sent in one call, newest `bound` events.
@@ -38,3 +44,32 @@ class SeenEvents:
         if len(self._digests) > self._bound:
             del self._digests[: self._bound // 2]  # in halves, so that it stays cheap
         return False
+
+
+class Repeats:
+    """What the producers of one call have sent."""
+
+    __slots__ = ("_bound", "_seen")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._seen: dict[str, SeenEvents] = {}
+
+    def is_repeat(self, arrival: Arrival) -> bool:
+        """Whether the record was there before: by its envelope's id, of the simulator by sequence and bytes."""
+        envelope = arrival.envelope
+        sequence: int | None
+        if envelope is not None and envelope.id is not None:
+            producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
+        else:
+            sequence = getattr(arrival.event, "sequence", None)
+            # Where no model declares it, a field of that name holds whatever the producer put there.
+            if arrival.source is not InputSource.ELEVENLABS or not isinstance(sequence, int):
+                return False
+            producer, identity = "", b"%d:%s" % (sequence, arrival.value)
+        seen = self._seen.get(producer)
+        if seen is None:
+            if len(self._seen) >= MAX_PRODUCERS:
+                return False
+            seen = self._seen[producer] = SeenEvents(self._bound)
+        return seen.is_repeat(identity, sequence)

@@ -32,7 +32,9 @@ class ToolEntry:
 
 @dataclass(slots=True)
 class PairedUse:
-    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs."""
+    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. What it was given and what
+    it answered are the events' own values, shared and not to be changed.
+    """
 
     turn: int
     index: int
@@ -40,6 +42,8 @@ class PairedUse:
     called_at_ms: int | None
     outcome: ToolOutcome | None = None
     duration_ms: int | None = None
+    arguments: object = None
+    answer: object = None
 
 
 class ToolUses:
@@ -91,8 +95,10 @@ class ToolUses:
             self._used[entry.turn] = index + 1
             use = PairedUse(entry.turn, index, tool, None if entry.is_response else entry.time_ms)
             if not entry.is_response:
+                use.arguments = entry.use.value
                 self._waiting.setdefault(tool, deque()).append(use)
         if entry.is_response:
+            use.answer = entry.use.value
             use.outcome = outcome_of(entry.use.value)
             use.duration_ms = None if use.called_at_ms is None else max(0, entry.time_ms - use.called_at_ms)
         self._entries.append(entry)
@@ -103,7 +109,7 @@ class ToolUses:
         """Undo the last entry: the exact reverse of taking it."""
         entry, use = self._entries.pop(), self._uses.pop()
         if not _begins(entry, use):
-            use.outcome = use.duration_ms = None
+            use.outcome = use.duration_ms = use.answer = None
             self._waiting[use.tool].appendleft(use)
             changed[use.turn, use.index] = use
             return

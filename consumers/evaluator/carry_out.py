@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact
+from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact, RequestVerdict
 from consumers.evaluator.outbox import Outbox
 from consumers.runtime.registry import Instruments
 
@@ -15,7 +15,7 @@ def carry_out(effects: Iterable[Effect], outbox: Outbox, instruments: Instrument
 
     Args:
         effects: As the engine returned them.
-        outbox: Records to write to `scores`, of one partition.
+        outbox: Records to write, of one partition.
         instruments: Where `Count` goes.
     """
     for effect in effects:
@@ -24,6 +24,8 @@ def carry_out(effects: Iterable[Effect], outbox: Outbox, instruments: Instrument
                 outbox.put((record,))
             case CloseCall(_, records):
                 outbox.put(records)
+            case RequestVerdict(request):
+                outbox.put((request,))
             case Count(metric, labels, by):
                 instruments.inc(metric, labels, by)
             case _:

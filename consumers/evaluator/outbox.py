@@ -5,10 +5,11 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
+from schemas.judging import JudgeRequest
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import AnyScoreRecord
 
-Written = AnyScoreRecord | QuarantineRecord
+Written = AnyScoreRecord | QuarantineRecord | JudgeRequest
 Group = tuple[Written, ...]
 
 MAX_TRANSACTION_RECORDS: Final = 1_000

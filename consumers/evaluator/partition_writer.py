@@ -12,8 +12,9 @@ from consumers.evaluator.outbox import MAX_TRANSACTION_RECORDS, Group, Outbox, W
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
+from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
 from schemas.quarantine import QuarantineRecord
-from schemas.topics import OWNER_MARK_KEY, QUARANTINE_TOPIC, SCORES_TOPIC
+from schemas.topics import JUDGE_REQUESTS_TOPIC, OWNER_MARK_KEY, QUARANTINE_TOPIC, SCORES_TOPIC
 
 log = structlog.get_logger()
 
@@ -62,6 +63,9 @@ class PartitionWriter:
         self._is_transactional = settings.uses_transactions and not kafka.is_embedded
         self._scores_topic = kafka.topic(SCORES_TOPIC)
         self._quarantine_topic = kafka.topic(QUARANTINE_TOPIC)
+        self._requests_topic = kafka.topic(JUDGE_REQUESTS_TOPIC)
+        # A verdict must come to the partition of its call, however the call's producer chose that.
+        self._reply_to = [(REPLY_PARTITION_HEADER, str(number).encode())]
         self._producer: AIOKafkaProducer | None = None
 
     async def fence(self) -> int:
@@ -134,7 +138,7 @@ class PartitionWriter:
         for group in groups:
             for record in group:
                 sent.append(await self._send(producer, record))
-                if not isinstance(record, QuarantineRecord):
+                if not isinstance(record, QuarantineRecord | JudgeRequest):
                     kinds[record.kind] = kinds.get(record.kind, 0) + 1
         ends = [metadata.offset + 1 for metadata in await asyncio.gather(*sent) if metadata.topic == self._scores_topic]
         if self._is_transactional:
@@ -146,11 +150,16 @@ class PartitionWriter:
 
     async def _send(self, producer: AIOKafkaProducer, record: Written) -> "asyncio.Future[Any]":
         value = record.model_dump_json().encode()
+        headers = None
         if isinstance(record, QuarantineRecord):
             topic, key, partition = self._quarantine_topic, record.key, None
+        elif isinstance(record, JudgeRequest):
+            topic, key, partition, headers = self._requests_topic, record.conversation_id, None, self._reply_to
         else:
             topic, key, partition = self._scores_topic, record.conversation_id, self._number
-        sent: asyncio.Future[Any] = await producer.send(topic, value, key=key.encode(), partition=partition)
+        sent: asyncio.Future[Any] = await producer.send(
+            topic, value, key=key.encode(), partition=partition, headers=headers
+        )
         return sent
 
     def _broken(self, error: BaseException) -> WriteError:

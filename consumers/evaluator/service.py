@@ -17,6 +17,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy
 
+from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.held import Held
@@ -31,6 +32,7 @@ from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
+from schemas.goals import ChoosesGoals
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 
 HAND_OVER_SECONDS: Final = 3.0
@@ -53,14 +55,22 @@ class TakenOverError(Exception):
 class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
     """Evaluates the calls of the partitions it is given until it is told to stop."""
 
-    def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, instruments: Instruments) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        settings: EvaluatorSettings,
+        instruments: Instruments,
+        goals: ChoosesGoals | None = None,
+    ) -> None:
         """Wires the role; nothing is connected before `run`.
 
         Args:
             kafka: Where the broker is.
             settings: Group, bounds and the engine's limits.
             instruments: Built for the role `evaluator`, perhaps among others.
+            goals: Where the goal sets of calls come from; without it calls have none.
         """
+        self._goals = goals
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._settings = settings
@@ -175,7 +185,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     def _new_held(self, number: int) -> Held:
         limits = self._settings.limits
-        evaluator: Evaluates = PartitionEvaluator(limits, self._settings.code_version)
+        goals = ChosenGoals(self._goals, self._settings.goals)
+        evaluator: Evaluates = PartitionEvaluator(limits, self._settings.code_version, goals)
         partition = Partition(number, evaluator, limits, self._sources, self._instruments)
         writer = PartitionWriter(number, partition.outbox, self._kafka, self._settings, self._instruments)
         return Held(partition, writer)

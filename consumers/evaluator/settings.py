@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from consumers.engine.goal_rules import GoalRules
 from consumers.engine.limits import Limits
 
 
@@ -20,6 +21,7 @@ class EvaluatorSettings(BaseModel):
     )
     code_version: str = Field("unknown", min_length=1, description="Written into every score record.")
     limits: Limits = Field(default_factory=Limits, description="Bounds of one partition's evaluation.")
+    goals: GoalRules = Field(default_factory=GoalRules, description="How goals are judged.")
     max_batch_records: int = Field(
         500, gt=0, description="Most records folded before anything else has a turn: some milliseconds of work."
     )

@@ -9,9 +9,15 @@ from schemas.scores import (
     ClosedFact,
     CloseReason,
     DeadAirFact,
+    GoalsFact,
     InterruptionFact,
     NotApplicable,
+    ProgressScore,
     Scored,
+    StallFact,
+    SubgoalScore,
+    SuccessFinalTurn,
+    ToolCorrectnessScore,
     ToolUseFact,
     TurnFact,
     TurnStatus,
@@ -93,6 +99,8 @@ def project(record: AnyScoreRecord, now_ms: int) -> Iterator[Sample]:
                 yield Counted("callgauge_tool_calls_total", (agent, record.tool, record.outcome))
         case ClosedFact():
             yield Counted("callgauge_calls_ended_total", (*who, record.reason))
+        case GoalsFact() | SubgoalScore() | ProgressScore() | SuccessFinalTurn() | ToolCorrectnessScore() | StallFact():
+            pass
         case _:
             assert_never(record)
 

@@ -37,8 +37,9 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     table = rows("what runs")
     assert table["`run --roles evaluator`"] == told(needs_of(["evaluator"], settings))
     assert table["`run --roles exporter`"] == told(needs_of(["exporter"], settings))
+    assert table["`run --roles judge`"] == told(needs_of(["judge"], settings))
     assert table["`replay`, `simulate`"] == told(TRAFFIC_NEEDS)
-    assert len(table) == 3
+    assert len(table) == 4
 
 
 def test_a_process_with_both_roles_needs_the_rights_of_both() -> None:

@@ -114,7 +114,7 @@ def own_broker() -> Iterator[OwnBroker]:
             keeper.stdin.close()
 
 
-@pytest.mark.parametrize("roles", ["evaluator", "exporter", "evaluator,exporter"])
+@pytest.mark.parametrize("roles", ["evaluator", "exporter", "judge", "evaluator,exporter,judge"])
 def test_every_role_answers_probes_and_stops_when_told(environment: dict[str, str], tmp_path: Path, roles: str) -> None:
     with started(tmp_path / "run.log", "run", "--roles", roles, **environment) as process:
         wait_until_ready(process, environment)
@@ -123,6 +123,7 @@ def test_every_role_answers_probes_and_stops_when_told(environment: dict[str, st
         assert status == 200
         assert all(f"callgauge_{name}" in text for name in ("events_total",) if "evaluator" in roles)
         assert all(f"callgauge_{name}" in text for name in ("scores_read_total",) if "exporter" in roles)
+        assert all(f"callgauge_{name}" in text for name in ("judge_verdicts_total",) if "judge" in roles)
         exit_code, seconds = process.signalled(signal.SIGTERM)
         assert (exit_code, seconds < STOP_SECONDS) == (0, True), process.text
         assert "Traceback" not in process.text
@@ -138,7 +139,7 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
             assert page(environment, "/healthz") == (200, "ok\n")
             status, text = page(environment, "/readyz")
             assert status == 503
-            assert [line.partition(":")[0] for line in text.splitlines()] == ["evaluator", "exporter"]
+            assert [line.partition(":")[0] for line in text.splitlines()] == ["evaluator", "exporter", "judge"]
             own_broker.signalled(signal.SIGCONT)
             wait_until_ready(process, environment)
             own_broker.signalled(signal.SIGSTOP)

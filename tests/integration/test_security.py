@@ -44,6 +44,13 @@ EVALUATOR: Final[tuple[Right, ...]] = (
     ("transactional_id", "evaluator-", "WRITE"),
 )
 EXPORTER: Final[tuple[Right, ...]] = (("topic", "scores", "READ"), ("group", "exporter", "READ"))
+JUDGE: Final[tuple[Right, ...]] = (
+    ("topic", "judge.requests", "READ"),
+    ("topic", "judge.verdicts", "READ"),
+    ("topic", "judge.verdicts", "WRITE"),
+    ("group", "judge", "READ"),
+)
+OF_ROLE: Final = {"evaluator": EVALUATOR, "exporter": EXPORTER, "judge": JUDGE}
 REPLAY: Final[tuple[Right, ...]] = tuple(
     ("topic", f"{source}.events", "WRITE") for source in ("pipecat", "elevenlabs", "audit")
 )
@@ -94,7 +101,10 @@ class House:
         return self._at("open")
 
     def _at(self, door: str, **security: str) -> dict[str, str]:
-        names = {name: f"{self.prefix}{name.split('_')[0].lower()}" for name in ("EVALUATOR_GROUP", "EXPORTER_GROUP")}
+        names = {
+            name: f"{self.prefix}{name.split('_')[0].lower()}"
+            for name in ("EVALUATOR_GROUP", "EXPORTER_GROUP", "JUDGE_GROUP")
+        }
         return {
             **variables(self.broker, door, **security),
             "CALLGAUGE_TOPIC_PREFIX": self.prefix,
@@ -177,7 +187,7 @@ async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tm
     recording = call_file(tmp_path / "call.jsonl")
     before = len([record for record in await written_scores(house.open()) if isinstance(record, ClosedFact)])
     with (
-        allowed(house, *EVALUATOR, *EXPORTER, *REPLAY),
+        allowed(house, *EVALUATOR, *EXPORTER, *JUDGE, *REPLAY),
         started(tmp_path / "run.log", "run", **environment) as process,
     ):
         address = wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS)
@@ -190,19 +200,21 @@ async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tm
     assert len(closed) == before + 1
 
 
-def test_the_exporter_needs_nothing_but_its_own_rights(house: House, tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["exporter", "judge"])
+def test_a_role_needs_nothing_but_its_own_rights(house: House, tmp_path: Path, role: str) -> None:
     environment = house.entrance("PLAIN")
     with (
-        allowed(house, *EXPORTER),
-        started(tmp_path / "run.log", "run", "--roles", "exporter", **environment) as process,
+        allowed(house, *OF_ROLE[role]),
+        started(tmp_path / "run.log", "run", "--roles", role, **environment) as process,
     ):
         wait_for("it to be ready", lambda: address_in(process.text), SECONDS)
 
 
-@pytest.mark.parametrize("right", [*EVALUATOR, *EXPORTER], ids=" ".join)
-def test_every_right_that_is_missing_is_named_at_the_start(house: House, right: Right) -> None:
-    role, needed = ("evaluator", EVALUATOR) if right in EVALUATOR else ("exporter", EXPORTER)
-    with allowed(house, *(each for each in needed if each != right)):
+@pytest.mark.parametrize(
+    ("role", "right"), [(role, right) for role, rights in OF_ROLE.items() for right in rights], ids=str
+)
+def test_every_right_that_is_missing_is_named_at_the_start(house: House, role: str, right: Right) -> None:
+    with allowed(house, *(each for each in OF_ROLE[role] if each != right)):
         told = refused("run", "--roles", role, **house.entrance("PLAIN"))
     first, missing, remedy = told.splitlines()
     kind, name, operation = right

@@ -3,20 +3,64 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import CloseCall, Effect
+from consumers.engine.goal_rules import GoalRules
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import AnyScoreRecord, ClosedFact, DeadAirFact, InterruptionFact, VoiceToVoiceLatency
+from schemas.goals import GoalSet
+from schemas.scores import (
+    AnyScoreRecord,
+    ClosedFact,
+    DeadAirFact,
+    InterruptionFact,
+    ProgressScore,
+    VoiceToVoiceLatency,
+)
 from tests.engine_feed import Json, closings_of, records_of, said, value_of
 
 LIMITS = Limits()
 LONG_AFTER_MS = 24 * 3_600_000
+GOALS = GoalSet.model_validate(
+    {
+        "id": "goals",
+        "subgoals": [
+            {"id": "said", "details": "a word", "check": {"kind": "says", "speaker": "user", "pattern": "[aeiou]"}},
+            {"id": "used", "details": "a tool", "check": {"kind": "tool_called", "tool": "rebook"}},
+            {
+                "id": "found",
+                "details": "in time",
+                "check": {
+                    "kind": "within",
+                    "turns": 2,
+                    "check": {"kind": "tool_result", "tool": "Get_Order", "outcome": "success"},
+                },
+            },
+            {
+                "id": "never",
+                "details": "not said",
+                "check": {"kind": "not", "check": {"kind": "says", "speaker": "assistant", "pattern": "sorry"}},
+            },
+            {"id": "judged", "details": "judged by nobody here", "check": {"kind": "judge"}},
+        ],
+        "expected_tool_calls": [{"tool": "rebook", "turn": 0}],
+    }
+)
+RULES = GoalRules(stall_turns=10**6, stall_ms=10**12)  # when a call is stuck is a matter of arrival
+
+
+class EveryCall:
+    """Every call that says anything of itself has the same goals."""
+
+    def choose(self, goals_id: str | None, agent: str | None) -> GoalSet:
+        del goals_id, agent
+        return GOALS
 
 
 def fresh(limits: Limits = LIMITS) -> PartitionEvaluator:
     """An evaluator that has seen nothing."""
-    return PartitionEvaluator(limits, "test")
+    return PartitionEvaluator(limits, "test", ChosenGoals(EveryCall(), RULES))
 
 
 def fold(evaluator: PartitionEvaluator, arrivals: Iterable[Arrival]) -> list[Effect]:
@@ -69,7 +113,7 @@ def final_state(effects: Sequence[Effect]) -> dict[tuple[str, int | None, int], 
 
 def holds(record: AnyScoreRecord) -> bool:
     """Whether it says something, as against taking something back."""
-    if isinstance(record, VoiceToVoiceLatency):
+    if isinstance(record, VoiceToVoiceLatency | ProgressScore):
         return value_of(record) != "withdrawn"
     return not getattr(record, "is_withdrawn", False)
 

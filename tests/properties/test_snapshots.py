@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.partition import SNAPSHOT_VERSION, PartitionEvaluator, SnapshotError
-from tests.properties.evaluation import end_of, fresh
+from tests.properties.evaluation import EveryCall, end_of, fresh
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of
 
@@ -21,15 +21,15 @@ def test_snapshot_and_restore_anywhere_change_nothing(data: st.DataObject) -> No
     kept, moved = fresh(), fresh()
     for place, arrival in enumerate(arrivals):
         if place >= first and (place - first) % every == 0:
-            moved = PartitionEvaluator.restore(moved.snapshot())
+            moved = PartitionEvaluator.restore(moved.snapshot(), EveryCall())
         assert moved.receive(arrival) == kept.receive(arrival), f"at {place}"
         assert moved.context(arrival.conversation_id) == kept.context(arrival.conversation_id)
         assert moved.next_wakeup() == kept.next_wakeup()
-    moved = PartitionEvaluator.restore(moved.snapshot())
+    moved = PartitionEvaluator.restore(moved.snapshot(), EveryCall())
     assert moved.drain_counts() == kept.drain_counts()
     assert moved.low_watermarks() == kept.low_watermarks()
     assert moved.advance(end_of(arrivals)) == kept.advance(end_of(arrivals))
-    after_close = PartitionEvaluator.restore(moved.snapshot())
+    after_close = PartitionEvaluator.restore(moved.snapshot(), EveryCall())
     assert after_close.receive(arrivals[-1]) == ()
 
 

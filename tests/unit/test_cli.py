@@ -26,6 +26,7 @@ from streamer.version import installed_version
 COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
+    *("goals", "goals check"),
 ]
 ROOT = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:1"

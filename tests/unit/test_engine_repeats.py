@@ -4,9 +4,8 @@ from collections import Counter
 
 import pytest
 
-from consumers.engine.call import MAX_PRODUCERS
 from consumers.engine.limits import Limits
-from consumers.engine.repeats import SeenEvents
+from consumers.engine.repeats import MAX_PRODUCERS, SeenEvents
 from schemas.envelope import Envelope
 from tests.engine_feed import Feed
 

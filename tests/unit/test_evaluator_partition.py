@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from prometheus_client import CollectorRegistry
 
-from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact
+from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact, RequestVerdict
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.carry_out import carry_out
@@ -16,13 +16,24 @@ from schemas.codec import InputSource, RefusalReason
 from schemas.metric_catalogue import metric_named
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import SOURCE_BY_TOPIC
-from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, StubEvaluator, fact, partition_of, waiting_in
+from tests.evaluator_fakes import (
+    AUDIT,
+    NOW_MS,
+    PIPECAT,
+    Record,
+    StubEvaluator,
+    fact,
+    partition_of,
+    question,
+    waiting_in,
+)
 
 EFFECTS: list[tuple[Effect, list[list[str]]]] = [
     (PublishScore(fact("score")), [["score"]]),
     (RecordFact(fact("fact")), [["fact"]]),
     (CloseCall("c-1", (fact("last"), fact("closed"))), [["last", "closed"]]),
     (Count("callgauge_late_events_total", ("audit",), 2), []),
+    (RequestVerdict(question("asked")), [["asked"]]),
 ]
 
 

@@ -23,9 +23,10 @@ from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.codec import RefusalReason
+from schemas.judging import JudgeRequest
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import SCORE_RECORD
-from tests.evaluator_fakes import fact, until_idle
+from tests.evaluator_fakes import fact, question, until_idle
 
 REFUSED = QuarantineRecord(
     topic="t.audit.events", partition=1, offset=7, key="c-1", reason=RefusalReason.UNDECODABLE, what="a",
@@ -42,6 +43,7 @@ class Sent(NamedTuple):
     value: bytes
     key: bytes
     partition: int | None
+    headers: object = None
 
 
 class FakeProducer:
@@ -71,9 +73,11 @@ class FakeProducer:
     async def begin_transaction(self) -> None:
         self._do("begin")
 
-    async def send(self, topic: str, value: bytes, *, key: bytes, partition: int | None) -> "asyncio.Future[Any]":
+    async def send(
+        self, topic: str, value: bytes, *, key: bytes, partition: int | None, headers: object
+    ) -> "asyncio.Future[Any]":
         self._do("send", key.decode())
-        self.sent.append(Sent(topic, value, key, partition))
+        self.sent.append(Sent(topic, value, key, partition, headers))
         acknowledged: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if (error := self.errors.get("acknowledge")) is not None:
             acknowledged.set_exception(error)
@@ -387,3 +391,15 @@ async def test_what_is_given_up_in_the_middle_of_a_transaction_is_not_written(ma
     await until_idle()
     assert writing.producer.journal == ["begin", "a"]
     assert writing.published == 0
+
+
+async def test_a_question_is_written_with_where_its_answer_belongs(make: Callable[..., Writing]) -> None:
+    writing = make()
+    writing.outbox.put((question("c-1"),))
+    running = await writing.run()
+    (sent,) = writing.producer.sent
+    assert (sent.topic, sent.key, sent.partition) == ("t.judge.requests", b"c-1", None)
+    assert sent.headers == [("callgauge_reply_partition", b"3")]
+    assert JudgeRequest.model_validate_json(sent.value) == question("c-1")
+    assert writing.producer.journal == ["begin", "c-1", "commit"]
+    running.cancel()

@@ -63,7 +63,7 @@ def test_a_label_is_bounded_in_one_way(label: Label) -> None:
     assert len(set(label.values)) == len(label.values)
     assert OVERFLOW_VALUE not in label.values  # else a real value and the overflow would share a series
     if not label.values and label.cap is None:
-        assert label.name in {"group", "topic", "partition", "version"}  # what events cannot choose
+        assert label.name in {"group", "topic", "partition", "version", "model"}  # what events cannot choose
 
 
 def test_every_word_of_the_closed_sets_is_used() -> None:
@@ -119,9 +119,10 @@ def test_most_children_counts_the_overflow_value() -> None:
 
 
 def test_each_metric_is_on_one_role() -> None:
-    assert {*metrics_of("exporter"), *metrics_of("evaluator")} == set(METRICS)
+    assert {*metrics_of("exporter"), *metrics_of("evaluator"), *metrics_of("judge")} == set(METRICS)
     assert "callgauge_turns_total" in {metric.name for metric in metrics_of("exporter")}
     assert "callgauge_events_total" in {metric.name for metric in metrics_of("evaluator")}
+    assert "callgauge_judge_verdicts_total" in {metric.name for metric in metrics_of("judge")}
 
 
 def test_markdown_has_a_row_for_every_metric_and_label() -> None:

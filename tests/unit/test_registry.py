@@ -17,7 +17,7 @@ OVERFLOW = "callgauge_label_overflow_total"
 
 @pytest.fixture
 def instruments() -> Instruments:
-    return Instruments(CollectorRegistry(), ["exporter", "evaluator"])
+    return Instruments(CollectorRegistry(), ["exporter", "evaluator", "judge"])
 
 
 def value(instruments: Instruments, name: str, **labels: str) -> float | None:

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from consumers.runtime.kafka import KafkaSettings
 from streamer import service
-from streamer.service import ROLE_NAMES, Service
+from streamer.service import Service
 from streamer.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ class Running:
         self.access.set()
         monkeypatch.setattr(service, "require_access", lambda *_: self.access.wait())
         self.stop = asyncio.Event()
-        self.service = Service(Settings(http_port=0), KafkaSettings(), ROLE_NAMES)
+        self.service = Service(Settings(http_port=0), KafkaSettings(), ["evaluator", "exporter"])
         self.task = asyncio.create_task(self.service.run(self.stop))
 
     async def page(self, path: str) -> tuple[int, str]:

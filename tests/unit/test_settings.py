@@ -80,7 +80,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_BOOTSTRAP": ":1", "CALLGAUGE_TOPIC_PREFIX": "/", "CALLGAUGE_EVALUATOR_GROUP": "",
         "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_EVALUATOR_INSTANCE": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
         "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
-        "CALLGAUGE_SECURITY__PROTOCOL": "TLS",
+        "CALLGAUGE_SECURITY__PROTOCOL": "TLS", "CALLGAUGE_JUDGE_GROUP": "", "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",
     }  # fmt: skip
     shown = set(Settings.model_fields) - {
         "http_token",

@@ -1,0 +1,112 @@
+"""agent-inspect's judging of subgoals: turn by turn for calls that are played freely, once each for scripted ones."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from consumers.engine.agent_inspect.curves import Score, progress_of, success_of
+from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, Config, Judge, voted_on_subgoal
+from consumers.engine.agent_inspect.traces import Subgoal, Turn, require_fillable, require_judgeable
+
+MAX_TURNS = "max_turns"
+KEEPS_VALIDATIONS = "include_validation_results"
+
+JudgeOf = Callable[[int, Subgoal], Judge]
+"""The judge of one subgoal on the conversation up to one turn; that turn's index from zero, and the subgoal."""
+
+
+class Validation(NamedTuple):
+    """The verdict on one subgoal and the judge's completions behind it."""
+
+    subgoal: Subgoal
+    is_completed: bool
+    completions: tuple[str, ...]
+
+
+class TurnProgress(NamedTuple):
+    """Progress after one turn.
+
+    `explanations` holds subgoals completed earlier, in that order, then all that were judged in this turn; `validations`
+    the same, but only on the last entry and only when asked for.
+    """
+
+    progress: float
+    explanations: tuple[tuple[str, tuple[str, ...]], ...]
+    validations: tuple[Validation, ...] | None
+
+
+class StaticProgress(NamedTuple):
+    """Progress of a scripted conversation and the verdicts behind it, in the order of judging."""
+
+    progress: float
+    validations: tuple[Validation, ...]
+
+    @property
+    def success(self) -> Score:
+        """Whether every subgoal that was judged is completed."""
+        return success_of(self.progress)
+
+
+def progress_through_turns(
+    turns: Sequence[Turn],
+    subgoals: Sequence[Subgoal],
+    judge_of: JudgeOf,
+    config: Mapping[str, Any],
+    user_instruction: str | None = None,
+) -> list[TurnProgress]:
+    """Judge every open subgoal after every turn, up to `max_turns` of them; a shorter call repeats its last progress.
+
+    Raises:
+        InvalidInputValueError: 050004 without subgoals; 050008 when a turn in reach has no text or a subgoal no details.
+        EvaluationError: A vote failed: 050000 or 050007.
+        IndexError: There are no turns.
+        KeyError: The prompt template of `config` asks for what is not there.
+        TypeError: `max_turns` is no whole number, or the trace has what cannot be put into a prompt.
+    """
+    max_turns = config.get(MAX_TURNS, 20)
+    reached = min(max_turns, len(turns))
+    pending = list(subgoals)
+    completed: list[Validation] = []
+    judged: list[Validation] = []
+    entries: list[TurnProgress] = []
+    for index in range(reached):
+        completed += [each for each in judged if each.is_completed]
+        judged = []
+        for subgoal in pending:
+            require_judgeable(turns[: index + 1], subgoal)
+            require_fillable(config, user_instruction)
+            judged.append(_validated(subgoal, judge_of(index, subgoal), config))
+        for each in judged:
+            if each.is_completed:
+                pending.remove(each.subgoal)  # the first that is equal: of two equal ones it may be the other
+        known = (*completed, *judged)
+        progress = progress_of([each.is_completed for each in known])
+        entries.append(TurnProgress(progress, tuple((each.subgoal.details, each.completions) for each in known), None))
+    if max_turns > reached:
+        entries += [entries[-1]] * (max_turns - reached)
+    if entries and config.get(KEEPS_VALIDATIONS, False):
+        entries[-1] = entries[-1]._replace(validations=(*completed, *judged))
+    return entries
+
+
+def static_progress(
+    turns: Sequence[Turn], subgoals: Sequence[Subgoal], judge_of: JudgeOf, config: Mapping[str, Any]
+) -> StaticProgress:
+    """Judge each subgoal once, after the turn it names; one that names no turn of the conversation is left out silently.
+
+    Raises:
+        InvalidInputValueError: 050004 when all were left out; 050008 as for `progress_through_turns`.
+        EvaluationError: A vote failed: 050000 or 050007.
+        TypeError: The trace has what cannot be put into a prompt.
+    """
+    validations = []
+    for index in range(len(turns)):
+        for subgoal in subgoals:
+            if subgoal.turn == index:
+                require_judgeable(turns[: index + 1], subgoal)
+                validations.append(_validated(subgoal, judge_of(index, subgoal), config))
+    return StaticProgress(progress_of([each.is_completed for each in validations]), tuple(validations))
+
+
+def _validated(subgoal: Subgoal, judge: Judge, config: Config) -> Validation:
+    vote = voted_on_subgoal(judge, config)
+    return Validation(subgoal, vote.is_complete, vote.completions if config.get(KEEPS_COMPLETIONS, False) else ())

@@ -1,0 +1,103 @@
+"""The turns of a conversation as goals are judged on them: what was said, which tools were used, from when to when."""
+
+from collections.abc import Mapping
+from json import dumps
+from typing import Any
+
+from consumers.engine.tool_uses import PairedUse, ToolUses
+from consumers.engine.turn_facts import CalledTool, TurnFacts
+from consumers.engine.turn_machine import TurnMachine
+from consumers.engine.turn_state import TurnState, joined
+from schemas.judging import TranscriptItem
+from schemas.scores import ToolOutcome
+
+MS_PER_SECOND = 1_000
+MAX_ITEM_CHARS = 20_000
+"""What is kept of one tool's arguments or answer in a judge's transcript; the longest recorded ones have 6,000."""
+
+
+class ConversationTurns:
+    """Follows the turn machine: facts of each turn from the greeting (turn 0) on."""
+
+    def __init__(self) -> None:
+        self._tools = ToolUses()
+        self._uses: dict[int, dict[int, PairedUse]] = {}
+
+    def follow(self, machine: TurnMachine) -> set[int]:
+        """Take over what changed in the tools of the call.
+
+        Returns:
+            The turns in which something did.
+        """
+        changed = self._tools.follow(machine.last_tool)
+        for (turn, index), use in changed.items():
+            uses = self._uses.setdefault(turn, {})
+            if use is None:
+                uses.pop(index, None)
+            else:
+                uses[index] = use
+        return {turn for turn, _ in changed}
+
+    def facts(self, machine: TurnMachine, turns: range) -> dict[int, TurnFacts]:
+        """What is known now of these turns; one that has nothing is a turn in which nothing was said."""
+        times = _times(machine, turns.start)
+        return {turn: self._facts(machine.turns.get(turn), turn, times.get(turn, [])) for turn in turns}
+
+    def _facts(self, state: TurnState | None, turn: int, times_ms: list[int]) -> TurnFacts:
+        uses = self._uses.get(turn, {})
+        ordered = [uses[index] for index in sorted(uses)]
+        for use in ordered:
+            if use.called_at_ms is not None:
+                times_ms += (use.called_at_ms, use.called_at_ms + (use.duration_ms or 0))
+        calls = tuple(map(_called, ordered))
+        if state is None:
+            return TurnFacts("", "", calls, min(times_ms, default=None), max(times_ms, default=None))
+        for heard in (state.user_starts, state.user_ends, state.assistant_starts, state.assistant_ends):
+            times_ms += (int(time_s * MS_PER_SECOND) for time_s in heard)
+        return TurnFacts(
+            _words(state.transcribed_user, state.intended_user),
+            _words(state.intended_assistant, state.transcribed_assistant),
+            calls,
+            min(times_ms, default=None),
+            max(times_ms, default=None),
+        )
+
+
+def transcript_of(turn: int, facts: TurnFacts) -> tuple[TranscriptItem, ...]:
+    """The turn as a judge reads it."""
+    items = []
+    if facts.user_words:
+        items.append(TranscriptItem(turn=turn, kind="user", text=facts.user_words))
+    for call in facts.calls:
+        items.append(TranscriptItem(turn=turn, kind="tool_call", text=_json(call.arguments), tool=call.tool))
+        if call.is_success is not None:
+            items.append(TranscriptItem(turn=turn, kind="tool_response", text=_json(call.answer), tool=call.tool))
+    if facts.assistant_words:
+        items.append(TranscriptItem(turn=turn, kind="assistant", text=facts.assistant_words))
+    return tuple(items)
+
+
+def _called(use: PairedUse) -> CalledTool:
+    arguments: Mapping[str, Any] = use.arguments if isinstance(use.arguments, Mapping) else {}
+    is_success = None if use.outcome is None else use.outcome is ToolOutcome.SUCCESS
+    return CalledTool(use.tool, arguments, use.answer, is_success)
+
+
+def _words(*texts: Any) -> str:
+    """The first of these texts that says something: what was understood before what was meant, and so on."""
+    return next((words for text in texts if text is not None and (words := joined(text).strip())), "")
+
+
+def _json(value: object) -> str:
+    return dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)[:MAX_ITEM_CHARS]
+
+
+def _times(machine: TurnMachine, first_turn: int) -> dict[int, list[int]]:
+    """Times of the trace's entries, of the turns from this one on; the trace is read back no further than they reach."""
+    times: dict[int, list[int]] = {}
+    entry = machine.trace
+    while entry is not None and entry.turn >= first_turn:
+        if entry.time_ms is not None:
+            times.setdefault(entry.turn, []).append(entry.time_ms)
+        entry = entry.previous
+    return times

@@ -1,0 +1,47 @@
+"""How goals are judged and when a call counts as stuck: the settings of the engine that are no bounds."""
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from schemas.judging import MAX_RETRY_WAVES, MAX_TRIALS, TEXT_JUDGES, JudgeKind
+
+
+class GoalRules(BaseModel):
+    """Settings of progress and judging."""
+
+    model_config = ConfigDict(frozen=True)
+
+    asks_judge: bool = Field(
+        default=False,
+        description="Whether questions are put to the judge role. Without it subgoals that take a judge are unscored "
+        "(judge_disabled), and everything else works.",
+    )
+    trials: int = Field(5, gt=0, le=MAX_TRIALS, description="How often a judge is asked one question at most, odd.")
+    stops_early: bool = Field(default=True, description="Whether asking ends once a majority is certain.")
+    retry_waves: int = Field(
+        5, ge=0, le=MAX_RETRY_WAVES, description="How often invalid answers are asked again when it does not."
+    )
+    verdict_deadline_ms: int = Field(
+        60_000,
+        gt=0,
+        description="From a question to where its answer is not waited for any more, in ms of broker time.",
+    )
+    text_judges: tuple[JudgeKind, ...] = Field(
+        (),
+        description="EVA's metrics to be judged too: conciseness, speakability, faithfulness, conversation_progression.",
+    )
+    stall_turns: int = Field(4, gt=0, description="Turns without a further subgoal after which a call is stuck.")
+    stall_ms: int = Field(120_000, gt=0, description="The same in ms of broker time.")
+
+    @field_validator("trials")
+    @classmethod
+    def _is_odd(cls, trials: int) -> int:
+        if trials % 2 == 0:
+            raise ValueError(f"expected an odd number, so that no vote is a tie, saw {trials}")
+        return trials
+
+    @field_validator("text_judges")
+    @classmethod
+    def _are_text_judges(cls, kinds: tuple[JudgeKind, ...]) -> tuple[JudgeKind, ...]:
+        if wrong := [kind.value for kind in kinds if kind not in TEXT_JUDGES]:
+            raise ValueError(f"expected some of {', '.join(TEXT_JUDGES)}, saw {', '.join(wrong)}")
+        return kinds

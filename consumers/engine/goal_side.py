@@ -1,0 +1,392 @@
+"""The goals of a call: which are reached, how fast it moves, and when it is stuck; judged turn by turn while it runs.
+
+A turn is judged when it was left, and again only if what was said or done up to it turned out to be otherwise. Code
+checks what it can; for the rest the call asks the judges and goes on. Nothing here waits.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from consumers.engine.call_memory import Subject
+from consumers.engine.conversation_turns import ConversationTurns, transcript_of
+from consumers.engine.effects import Effect, PublishScore, RecordFact, RequestVerdict
+from consumers.engine.goal_rules import GoalRules
+from consumers.engine.history import EvaHistory
+from consumers.engine.progress_curve import ProgressCurve, TurnScores
+from consumers.engine.record_book import RecordBook
+from consumers.engine.score_values import Value, result_of
+from consumers.engine.subgoal_checks import CheckPlan, CheckState, SubgoalChecks
+from consumers.engine.tool_correctness import ToolCorrectness, ToolQuestion
+from consumers.engine.turn_facts import TurnFacts
+from consumers.engine.verdict_questions import About, Answer, VerdictQuestions
+from schemas.goals import GoalSet
+from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, Votes
+from schemas.scores import (
+    AnyScoreRecord,
+    GoalsFact,
+    ProgressScore,
+    Result,
+    StallFact,
+    SubgoalScore,
+    SuccessFinalTurn,
+    ToolCorrectnessScore,
+    TurnStatus,
+    Unscored,
+    UnscoredReason,
+)
+
+LOOKED_AT_AGAIN = 3
+"""Turns before the newest that are compared with what they were: their texts may have come late. Older ones change only by
+a replay, which is seen."""
+_WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
+
+
+class GoalSide:
+    """Judges one call against its goal set. Effects are appended to `out`.
+
+    Attributes:
+        goal_set: The goals.
+        needs_wakeup: Set when silence can now decide something sooner.
+    """
+
+    def __init__(
+        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, book: RecordBook
+    ) -> None:
+        self.goal_set = goal_set
+        self.needs_wakeup = False
+        self._plan = plan
+        self._rules = rules
+        self._book = book
+        self._conversation = ConversationTurns()
+        self._checks = SubgoalChecks(plan)
+        self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
+        self._tools = ToolCorrectness(goal_set.expected_tool_calls)
+        self._questions = VerdictQuestions(conversation_id, goal_set, rules)
+        self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
+        self._facts: dict[int, TurnFacts] = {}
+        self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
+        self._inputs: dict[int, str] = {0: goal_set.digest}
+        self._votes: dict[int, Votes] = {}
+        self._unknown: dict[int, UnscoredReason] = {}
+        self._said: dict[int, TurnScores] = {}
+        self._last = 0
+        self._seen_turn = 0
+        self._seen_replays = 0
+        self._is_over = False
+        self._asks = True
+        self._moved_ms: int | None = None
+        self._stalls: dict[int, int] = {}
+
+    @property
+    def next_wakeup_ms(self) -> int | None:
+        """Broker time at which silence decides something: a verdict is not waited for any more, or the call is stuck."""
+        times_ms = [self._questions.next_deadline_ms, self._stall_at_ms()]
+        return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+
+    @property
+    def awaits_verdicts(self) -> bool:
+        """Whether a question is open."""
+        return self._questions.next_deadline_ms is not None
+
+    def announce(self, out: list[Effect]) -> None:
+        """Record the goal set: from now on it is the call's."""
+        fact = self._book.record(
+            GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), event_time_ms=None,
+            goal_set=self.goal_set, digest=self.goal_set.digest,
+        )  # fmt: skip
+        if fact is not None:
+            out.append(RecordFact(fact))
+
+    def follow(self, history: EvaHistory, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+        """The call has gone on: judge what was left, and what is not as it was."""
+        machine = history.machine
+        replays = history.replays.elements
+        touched = self._conversation.follow(machine)
+        if machine.turn == self._seen_turn and not any(1 <= turn < machine.turn for turn in touched):
+            return
+        is_replayed = replays != self._seen_replays
+        first = 1 if is_replayed else min([self._last + 1 - LOOKED_AT_AGAIN, *touched])
+        self._seen_turn, self._seen_replays = machine.turn, replays
+        self._look(history, max(1, first), max(0, machine.turn - 1), time_ms, broker_ms, out)
+
+    def finish(
+        self, history: EvaHistory, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool
+    ) -> None:
+        """The call is over: every turn is judged as it is now, the last one too. `asks` says whether judges can still answer."""
+        self._is_over = True
+        self._asks = asks
+        self._conversation.follow(history.machine)
+        last = max([history.machine.turn, self._last])
+        while last > 0 and not self._says_anything(history, last):
+            last -= 1
+        self._look(history, 1, last, time_ms, broker_ms, out)
+
+    def take(self, verdict: JudgeVerdict, broker_ms: int, out: list[Effect]) -> None:
+        """A judge has answered."""
+        answer = self._questions.take(verdict, broker_ms)
+        if answer is not None:
+            self._settle([answer], None, broker_ms, out)
+
+    def reached(self, now_ms: int, out: list[Effect]) -> None:
+        """Broker time is `now_ms`: verdicts that did not come, and a call that does not move."""
+        late = self._questions.expire(now_ms)
+        if late:
+            self._settle(late, None, now_ms, out)
+        stall_at_ms = self._stall_at_ms()
+        if stall_at_ms is not None and stall_at_ms <= now_ms:
+            self._stall("seconds", None, stall_at_ms, out)
+
+    def speak(self, out: list[Effect]) -> None:
+        """A replay is over: what is still open is asked again, which costs nothing if it was answered."""
+        out.extend([RequestVerdict(request) for request in self._questions.open])
+
+    def take_back(self, subjects: Iterable[Subject], out: list[Effect]) -> None:
+        """Withdraw what an earlier evaluator said of progress and this one does not know."""
+        for name, turn, index in subjects:
+            if name == "progress" and turn is not None:
+                self._publish(self._withdrawn(turn), out)
+            elif name == "subgoal" and index < len(self.goal_set.subgoals):
+                self._publish(self._subgoal(index, TurnStatus.PROVISIONAL, None), out)
+
+    def set_agent(self, agent: str) -> None:
+        """Whose budget the judges' work is for."""
+        self._questions.agent = agent
+
+    def final_records(self, time_ms: int | None) -> list[AnyScoreRecord]:
+        """Every score once more, as final; what no judge has answered by now says so."""
+        self._apply(self._questions.give_up())
+        self._asks = False
+        self._ask(0)
+        curve = self._curve
+        records: list[AnyScoreRecord | None] = [
+            self._progress(turn, curve.at(turn), TurnStatus.FINAL, time_ms) for turn in range(1, curve.turns + 1)
+        ]
+        records += [self._subgoal(place, TurnStatus.FINAL, time_ms) for place in range(len(self.goal_set.subgoals))]
+        records.append(
+            self._score(SuccessFinalTurn, "success_final_turn", curve.now.success, TurnStatus.FINAL, time_ms)
+        )
+        if self.goal_set.expected_tool_calls:
+            value = self._tools.at_end(self._last)
+            records.append(self._score(ToolCorrectnessScore, "tool_correctness", value, TurnStatus.FINAL, time_ms))
+        return [record for record in records if record is not None]
+
+    # Turns.
+
+    def _look(
+        self, history: EvaHistory, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
+    ) -> None:
+        if self._moved_ms is None and last >= 1:
+            self._moved_ms = broker_ms
+        if self._transcripts.get(0) is None:
+            first = 0
+        changed = [
+            turn
+            for turn, facts in self._conversation.facts(history.machine, range(min(first, last + 1), last + 1)).items()
+            if self._is_news(turn, facts)
+        ]
+        for turn in range(last + 1, self._last + 1):
+            self._drop(turn, out)
+        if not changed and last == self._last and not self._is_over:
+            return
+        self._curve.remove_from(last + 1)
+        self._tools.forget_from(last + 1)
+        self._last = last
+        if 0 in changed:
+            self._inputs[0] = self.goal_set.digest + self._facts[0].content_hash
+        for turn in range(max(1, min(changed, default=last + 1)), last + 1):
+            digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
+            digest.update(self._facts[turn].content_hash.encode())
+            self._inputs[turn] = digest.hexdigest()
+            self._curve.set_input(turn, self._inputs[turn])
+        results = self._checks.results(is_over=self._is_over)
+        for subgoal, result in results.items():
+            place = self._places[subgoal]
+            self._curve.know(place, result.turn if result.state is CheckState.REACHED else None)
+            self._unknown.pop(place, None)
+            if self._is_over and result.state is CheckState.OPEN and last:
+                self._unknown[place] = UnscoredReason.TIMES_UNKNOWN
+        self._questions.forget_unless(self._inputs)
+        self._settle([], time_ms, broker_ms, out)
+
+    def _is_news(self, turn: int, facts: TurnFacts) -> bool:
+        known = self._facts.get(turn)
+        if known is not None and known.content_hash == facts.content_hash:
+            if turn >= 1 and (known.start_ms, known.end_ms) != (facts.start_ms, facts.end_ms):
+                self._facts[turn] = facts
+                return self._checks.set_turn(turn, facts)
+            return False
+        self._facts[turn] = facts
+        self._transcripts[turn] = transcript_of(turn, facts)
+        if turn >= 1:
+            self._checks.set_turn(turn, facts)
+            self._tools.look(turn, facts.calls, self._questions.tool_finding)
+        return True
+
+    def _drop(self, turn: int, out: list[Effect]) -> None:
+        """There is no such turn any more."""
+        if self._facts.pop(turn, None) is None:
+            return
+        del self._transcripts[turn]
+        self._inputs.pop(turn, None)
+        self._checks.drop_turn(turn)
+        if self._said.pop(turn, None) is not None:
+            self._publish(self._withdrawn(turn), out)
+
+    def _says_anything(self, history: EvaHistory, turn: int) -> bool:
+        facts = self._conversation.facts(history.machine, range(turn, turn + 1))[turn]
+        return bool(facts.user_words or facts.assistant_words or facts.calls)
+
+    # Questions.
+
+    def _settle(self, answers: list[Answer], time_ms: int | None, broker_ms: int, out: list[Effect]) -> None:
+        """Take answers, ask what is to be asked next, and publish what follows."""
+        before = self._curve.reached_at
+        self._apply(answers)
+        requests = self._ask(broker_ms)
+        if not self._book.is_silent:
+            out.extend([RequestVerdict(request) for request in requests])
+        self._book.caused_at_ms = broker_ms
+        self.needs_wakeup = True
+        if self._curve.reached_at != before:
+            self._moved_ms = broker_ms
+        self._say(time_ms, out)
+
+    def _apply(self, answers: list[Answer]) -> None:
+        looked_at = set()
+        for about, input_hash, finding, votes in answers:
+            if isinstance(about, ToolQuestion):
+                looked_at.add(about.turn)
+                continue
+            turn, place = about
+            if not self._curve.take(turn, place, finding, input_hash):
+                continue
+            self._votes[place] = votes
+            if isinstance(finding, UnscoredReason):
+                self._unknown[place] = finding
+            else:
+                self._unknown.pop(place, None)
+        for turn in looked_at & self._facts.keys():
+            self._tools.look(turn, self._facts[turn].calls, self._questions.tool_finding)
+
+    def _ask(self, broker_ms: int) -> list[JudgeRequest]:
+        """Put every open question. Answers that are known already may open others.
+
+        Returns:
+            The requests to send.
+        """
+        requests: list[JudgeRequest] = []
+        while True:
+            abouts: list[About] = [*self._curve.open_questions(), *self._tools.open_questions()]
+            asked = [self._put(about, broker_ms) for about in abouts]
+            requests += [each for each in asked if isinstance(each, JudgeRequest)]
+            answers = [each for each in asked if isinstance(each, Answer)]
+            if not answers:
+                return requests
+            self._apply(answers)
+
+    def _put(self, about: About, broker_ms: int) -> JudgeRequest | Answer | None:
+        turn = about.turn if isinstance(about, ToolQuestion) else about[0]
+        transcript = tuple(item for number in range(turn + 1) for item in self._transcripts.get(number, ()))
+        return self._questions.ask(about, self._inputs[turn], transcript, broker_ms if self._asks else None)
+
+    # Records.
+
+    def _say(self, time_ms: int | None, out: list[Effect]) -> None:
+        curve = self._curve
+        for turn in range(1, curve.turns + 1):
+            scores = curve.at(turn)
+            if scores != self._said.get(turn):
+                record = self._progress(turn, scores, TurnStatus.PROVISIONAL, time_ms)
+                if record is not None or self._book.is_silent:
+                    self._said[turn] = scores
+                self._publish(record, out)
+        for place, reached_turn in enumerate(curve.reached_at):
+            if reached_turn is not None or ("subgoal", None, place) in self._book.published:
+                self._publish(self._subgoal(place, TurnStatus.PROVISIONAL, time_ms), out)
+        if self.goal_set.expected_tool_calls and self._last:
+            value = self._tools.at(self._last)
+            self._publish(
+                self._score(ToolCorrectnessScore, "tool_correctness", value, TurnStatus.PROVISIONAL, time_ms), out
+            )
+        since = max((turn for turn in curve.reached_at if turn is not None), default=0)
+        if self._is_open and self._last - since >= self._rules.stall_turns:
+            self._stall("turns", time_ms, self._book.caused_at_ms, out)
+
+    def _progress(self, turn: int, scores: TurnScores, status: TurnStatus, time_ms: int | None) -> ProgressScore | None:
+        values = [scores.progress, scores.auc, scores.auc_if_ended_now, scores.ppt, scores.success]
+        results = [None if value is None else result_of(value) for value in values]
+        progress, auc, auc_now, ppt, success = results
+        if progress is None or auc is None or auc_now is None or ppt is None or success is None:
+            return None  # a verdict is open
+        return self._book.record(
+            ProgressScore, ("progress", turn, 0), status, tuple(values), event_time_ms=time_ms,
+            result=progress, auc=auc, auc_if_ended_now=auc_now, ppt=ppt, success=success,
+            reached=scores.reached, missing=scores.missing, subgoals=len(self.goal_set.subgoals),
+        )  # fmt: skip
+
+    def _withdrawn(self, turn: int) -> ProgressScore | None:
+        return self._book.record(
+            ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), event_time_ms=None, has_value=False,
+            result=_WITHDRAWN, auc=_WITHDRAWN, auc_if_ended_now=_WITHDRAWN, ppt=_WITHDRAWN, success=_WITHDRAWN,
+            reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
+        )  # fmt: skip
+
+    def _subgoal(self, place: int, status: TurnStatus, time_ms: int | None) -> SubgoalScore | None:
+        subgoal = self.goal_set.subgoals[place]
+        reached_turn = self._curve.reached_at[place]
+        result: Result
+        if reached_turn is not None:
+            result = result_of(1.0)
+        elif place in self._unknown:
+            result = Unscored(reason=self._unknown[place])
+        else:
+            result = result_of(0.0 if self._last else UnscoredReason.NO_USER_SPEECH)
+        votes = self._votes.get(place, Votes())
+        return self._book.record(
+            SubgoalScore, ("subgoal", None, place), status, (result, reached_turn, votes.complete, votes.incomplete),
+            event_time_ms=time_ms, has_value=reached_turn is not None, result=result, subgoal_id=subgoal.id,
+            checked_by="judge" if subgoal.is_judged else "code", reached_turn=reached_turn,
+            votes_complete=votes.complete, votes_incomplete=votes.incomplete,
+        )  # fmt: skip
+
+    def _score(
+        self, record_type: Any, name: str, value: Value, status: TurnStatus, time_ms: int | None
+    ) -> AnyScoreRecord | None:
+        if value is None:
+            return None
+        record: AnyScoreRecord | None = self._book.record(
+            record_type, (name, None, 0), status, (value,), event_time_ms=time_ms, result=result_of(value)
+        )
+        return record
+
+    def _publish(self, record: AnyScoreRecord | None, out: list[Effect]) -> None:
+        if record is not None:
+            out.append(PublishScore(record))
+
+    # Stalls.
+
+    @property
+    def _is_open(self) -> bool:
+        return not self._is_over and None in self._curve.reached_at
+
+    def _since(self) -> int:
+        return max((turn for turn in self._curve.reached_at if turn is not None), default=0)
+
+    def _stall_at_ms(self) -> int | None:
+        if self._moved_ms is None or not self._is_open or self._since() in self._stalls:
+            return None
+        return self._moved_ms + self._rules.stall_ms
+
+    def _stall(self, by: str, time_ms: int | None, broker_ms: int, out: list[Effect]) -> None:
+        since = self._since()
+        if since in self._stalls:
+            return
+        self._stalls[since] = len(self._stalls) + 1
+        self._book.caused_at_ms = broker_ms
+        fact = self._book.record(
+            StallFact, ("stall", None, self._stalls[since]), TurnStatus.FINAL, (since,), event_time_ms=time_ms,
+            since_turn=since, by=by,
+        )  # fmt: skip
+        if fact is not None:
+            out.append(RecordFact(fact))

@@ -1,0 +1,311 @@
+"""Progress, votes, tool correctness and the other numbers of agent-inspect, case by case: every expected field, exactly."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from consumers.engine.agent_inspect import observed
+from consumers.engine.agent_inspect.curves import (
+    auc_of,
+    auc_of_conversation,
+    ppt_of,
+    ppt_of_conversation,
+    progress_of,
+    success_at_final_turn,
+    success_of,
+)
+from consumers.engine.agent_inspect.errors import EvaluationError, InvalidInputValueError
+from consumers.engine.agent_inspect.judge_statistics import judge_statistics
+from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, JudgeAnswer, grade_parsed, voted_on_subgoal
+from consumers.engine.agent_inspect.progress import (
+    KEEPS_VALIDATIONS,
+    TurnProgress,
+    progress_through_turns,
+    static_progress,
+)
+from consumers.engine.agent_inspect.tools import tool_correctness
+from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
+from consumers.engine.agent_inspect.trials import pass_at_k, pass_hat_k
+from tests.wire_calls import CONFORMANCE
+
+Json = dict[str, Any]
+
+CASES = CONFORMANCE / "progress_cases.json"
+
+ANSWERS = {
+    "C": JudgeAnswer(200, "It was done.\nGRADE: C"),
+    "I": JudgeAnswer(200, "It was not done.\nGRADE: I"),
+    "X": JudgeAnswer(200, "I cannot tell."),
+    "B": JudgeAnswer(200, ""),
+    "W": JudgeAnswer(200, " \n "),
+    "N": JudgeAnswer(200, None),
+    "L": JudgeAnswer(200, "grade: c"),
+    "P": JudgeAnswer(200, "GRADE: P"),
+    "E429": JudgeAnswer(429, ""),
+    "E500": JudgeAnswer(500, ""),
+}
+
+CRASHES = (EvaluationError, InvalidInputValueError, TypeError, IndexError, KeyError, ValueError)
+
+
+class Script:
+    """The answers of one judge to one question, in order, the last repeating; and what all of a test's judges were asked."""
+
+    def __init__(self) -> None:
+        self.waves: list[int] = []
+        self.requests: list[tuple[Any, int]] = []
+        self._used: dict[Any, int] = {}
+
+    def judge(
+        self, question: Any, tokens: Sequence[str], *, repeats: bool = True
+    ) -> Callable[[int], list[JudgeAnswer]]:
+        def ask(wave: int) -> list[JudgeAnswer]:
+            self.waves.append(wave)
+            self.requests.append((question, wave))
+            first = self._used.get(question, 0)
+            self._used[question] = first + wave
+            last = len(tokens) - 1 if repeats else first + wave
+            return [ANSWERS[tokens[min(place, last)]] for place in range(first, first + wave)]
+
+        return ask
+
+    def by_question(self) -> list[list[Any]]:
+        totals: dict[Any, int] = {}
+        for question, wave in self.requests:
+            totals[question] = totals.get(question, 0) + wave
+        return [[*question, total] for question, total in totals.items()]
+
+
+def _error(error: Exception) -> Json:
+    code = getattr(error, "internal_code", None)
+    return {"error": type(error).__name__} | ({"code": code} if code else {})
+
+
+def _number_or_error(compute: Callable[[], Any]) -> Any:
+    try:
+        return compute()
+    except CRASHES as error:
+        return _error(error)
+
+
+def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
+    silent = case.get("turns_without_response", [])
+    turns = [Turn("A question.", None if number in silent else "An answer.") for number in range(1, case["turns"] + 1)]
+    return progress_through_turns(
+        turns,
+        [Subgoal(name) for name in case["subgoals"]],
+        lambda index, subgoal: script.judge((index + 1, subgoal.details), case["judge"][subgoal.details][index]),
+        {KEEPS_COMPLETIONS: True, KEEPS_VALIDATIONS: True, **case["config"]},
+        case.get("user_instruction", "An instruction."),
+    )
+
+
+def progress_through_turns_case(case: Json) -> Json:
+    def values() -> list[float]:
+        return [entry.progress for entry in _judged_through_turns(case, Script())]  # each metric judges anew
+
+    script = Script()
+    result: Json = {}
+    try:
+        entries = _judged_through_turns(case, script)
+    except CRASHES as error:
+        result = _error(error)
+    else:
+        result["progress"] = [entry.progress for entry in entries]
+        if entries:
+            validations = entries[-1].validations or ()
+            result["final_order"] = [each.subgoal.details for each in validations]
+            result["final_completed"] = [each.is_completed for each in validations]
+            result["explanations_per_subgoal"] = [len(each.completions) for each in validations]
+            assert [(each.subgoal.details, each.completions) for each in validations] == [*entries[-1].explanations]
+            assert all(entry.validations is None for entry in entries[:-1])
+    return result | {
+        "judge_requests": sum(script.waves),
+        "waves": script.waves,
+        "requests_by_turn_subgoal": script.by_question(),
+        "auc": _number_or_error(lambda: auc_of_conversation(values()).value),
+        "ppt": _number_or_error(lambda: ppt_of_conversation(values()).value),
+        "success_final_turn": _number_or_error(lambda: success_at_final_turn(values()).value),
+    }
+
+
+def progress_static_case(case: Json) -> Json:
+    script = Script()
+    turns = [Turn("A question.", "An answer.")] * case["turns"]
+    subgoals = [Subgoal(each["name"], each["turn"]) for each in case["subgoals"]]
+    try:
+        result = static_progress(
+            turns,
+            subgoals,
+            lambda index, subgoal: script.judge((index, subgoal.details), [case["judge"][subgoal.details]]),
+            case.get("config", {}),
+        )
+    except CRASHES as error:
+        return _error(error) | {"judge_requests": sum(script.waves)}
+    return {
+        "progress": result.progress,
+        "success": result.success.value,
+        "n_results": len(result.validations),
+        "judge_requests": sum(script.waves),
+        "judged": [[index, name] for index, name, _ in script.by_question()],
+    }
+
+
+def majority_vote_case(case: Json) -> Json:
+    script = Script()
+    sent = {"requests": 0, "waves": script.waves}
+    try:
+        vote = voted_on_subgoal(script.judge("vote", case["responses"], repeats=False), case)
+    except CRASHES as error:
+        return _error(error) | sent | {"requests": sum(script.waves)}
+    return {
+        "vote": int(vote.is_complete),
+        "n_explanations": len(vote.completions),
+        "requests": sum(script.waves),
+        "waves": script.waves,
+    }
+
+
+def _required(spec: Json) -> Required:
+    return Required(spec.get("value"), spec.get("check"))
+
+
+def tool_correctness_case(case: Json) -> Json:
+    script = Script()
+    turns = [
+        Turn("A question.", "An answer.", None if turn["steps"] is None else [_step(step) for step in turn["steps"]])
+        for turn in case["turns"]
+    ]
+    expected = case["expected_tool_calls"] and [
+        ExpectedCall(
+            call["tool"],
+            call.get("parameters") and [(each["name"], _required(each)) for each in call["parameters"]],
+            None if call.get("output") is None else _required(call["output"]),
+            call.get("turn"),
+        )
+        for call in case["expected_tool_calls"]
+    ]
+    try:
+        result = tool_correctness(
+            turns,
+            expected,
+            lambda check, _value, _step: script.judge(check, case["judge"][check]),
+            case.get("config", {}),
+        )
+    except CRASHES as error:
+        return _error(error) | {"judge_requests": sum(script.waves)}
+    return {
+        "score": result.score,
+        "per_call": [*result.flags],
+        "n": len(result.flags),
+        "judge_requests": sum(script.waves),
+    }
+
+
+def _step(step: Json) -> Step:
+    arguments = step.get("args")
+    return Step(
+        step.get("tool"),
+        None if arguments is None else [Argument(each["name"], each["value"]) for each in arguments],
+        step.get("output"),
+        step.get("in"),
+        step.get("out"),
+        step.get("reason"),
+    )
+
+
+def observed_case(case: Json) -> Json:
+    turns = [
+        Turn(
+            "A question.",
+            "An answer.",
+            None if turn.get("steps") is None else [_step(step) for step in turn["steps"]],
+            turn.get("latency_in_ms"),
+        )
+        for turn in case["turns"]
+    ]
+    measures: dict[str, Callable[[Sequence[Turn]], float]] = {
+        "total_latency": observed.total_latency_ms,
+        "average_latency": observed.average_latency_ms,
+        "input_tokens": observed.input_tokens,
+        "output_tokens": observed.output_tokens,
+        "reasoning_tokens": observed.reasoning_tokens,
+        "total_tokens": observed.total_tokens,
+        "tool_call_count": observed.tool_call_count,
+    }
+    return {name: _number_or_error(partial(measure, turns)) for name, measure in measures.items()}
+
+
+def judge_statistics_case(case: Json) -> Json:
+    completions = [[ANSWERS[token].text or "" for token in votes] for votes in case["votes_per_subgoal"]]
+    return judge_statistics(completions)._asdict()
+
+
+def grade_parse_case(case: Json) -> Json:
+    try:
+        return {"grade": grade_parsed(case["completion"])}
+    except EvaluationError as error:
+        return {"grade": None, **_error(error)}
+
+
+def _flags_case(flags: list[bool]) -> Json:
+    progress = progress_of(flags)
+    score = success_of(progress)
+    return {"score": score.value, "sub_scores": score.sub_scores}
+
+
+def _counts_case(case: Json) -> Json:
+    completed, total = case["n_completed"], case["n_total"]
+    progress = progress_of([True] * completed + [False] * (total - completed))
+    return {"progress": progress, "score": success_of(progress).value}
+
+
+def _success_case(case: Json) -> Json:
+    score = success_of(case["progress"])
+    return {"score": score.value, "sub_scores": score.sub_scores}
+
+
+RESULT_OF: dict[str, Callable[[Json], Json]] = {
+    "auc": lambda case: {"score": auc_of(case["progress"])},
+    "ppt": lambda case: {"score": ppt_of(case["progress"])},
+    "progress_from_flags": lambda case: {"score": progress_of(case["completed"])},
+    "success_from_flags": lambda case: _flags_case(case["completed"]),
+    "success_from_flag_counts": _counts_case,
+    "success_from_progress": _success_case,
+    "progress_through_turns": progress_through_turns_case,
+    "progress_static": progress_static_case,
+    "majority_vote": majority_vote_case,
+    "tool_correctness": tool_correctness_case,
+    "pass_at_k": lambda case: {"score": pass_at_k(case["success_scores"], case["config"])},
+    "pass_hat_k": lambda case: {"score": pass_hat_k(case["success_scores"], case["config"])},
+    "observed": observed_case,
+    "judge_statistics": judge_statistics_case,
+    "grade_parse": grade_parse_case,
+}
+
+
+def _cases() -> list[Any]:
+    if not CASES.exists():
+        reason = f"the conformance data are not there ({CASES.name} in CONFORMANCE_DIR or next to the checkout)"
+        return [pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))]
+    return [pytest.param(case, id=case["id"]) for case in json.loads(CASES.read_text())]
+
+
+def _result(case: Json) -> Json:
+    try:
+        return RESULT_OF[case["metric"]](case["input"])
+    except CRASHES as error:
+        return _error(error)
+
+
+def _text(result: Json) -> str:
+    return json.dumps(result, sort_keys=True)
+
+
+@pytest.mark.parametrize("case", _cases())
+def test_result_equals_agent_inspect_s(case: Json) -> None:
+    # Compared as JSON text: a tuple is a list there, but 1 is not 1.0 and not true.
+    assert _text(_result(case)) == _text(case["expected"])

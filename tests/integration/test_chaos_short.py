@@ -1,0 +1,29 @@
+"""A short `make chaos`: crashes, freezes and broker restarts under load, then every score is checked."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import kafka_broker
+from tests.chaos import cluster as clusters
+from tests.chaos.chaos_run import Plan, chaos
+from tests.required_tools import MISSING
+
+PLAN = Plan(seed=3, seconds=45, calls=100, evaluators=2, partitions=4, spacing_seconds=5)
+LEAST_FAULTS = 5
+
+
+@pytest.mark.kafka
+def test_no_score_is_missing_doubled_or_wrong_after_a_minute_of_faults(tmp_path: Path) -> None:
+    told: list[str] = []
+    try:
+        with clusters.running(tmp_path, 1) as cluster:
+            outcome = chaos(PLAN, cluster, tmp_path, told.append)
+    except kafka_broker.NoBrokerError as error:
+        pytest.skip(f"{MISSING}{error}")
+    findings = outcome.findings
+    zeros = (findings.missing, findings.duplicate, findings.wrong)
+    assert zeros == (0, 0, 0), "\n".join([*told, *findings.examples, *outcome.what])
+    assert outcome.faults >= LEAST_FAULTS
+    assert findings.calls >= PLAN.calls
+    assert findings.refused > 0

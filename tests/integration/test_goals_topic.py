@@ -1,0 +1,175 @@
+"""The compacted topic of goals on a real broker: what is there counts, what comes is followed, and no group is joined."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from structlog.testing import capture_logs
+
+from consumers.runtime.kafka import KafkaSettings
+from schemas.topics import GOALS_TOPIC
+from streamer import goals_topic
+from streamer.goal_sources import GoalSources
+from streamer.goals_topic import GoalsTopic
+from tests.integration.conftest import create_topics
+
+PATIENCE_SECONDS = 30
+
+
+def goal_set(goals_id: str, *agents: str, details: str = "d") -> dict[str, Any]:
+    subgoal = {"id": "one", "details": details, "check": {"kind": "judge"}}
+    return {"id": goals_id, "agents": list(agents), "subgoals": [subgoal]}
+
+
+@pytest.fixture
+def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix)
+
+
+@pytest.fixture
+def name(kafka: KafkaSettings) -> str:
+    return kafka.topic(GOALS_TOPIC)
+
+
+async def make(kafka: KafkaSettings, partitions: int = 3) -> None:
+    await create_topics(kafka.bootstrap_servers, {kafka.topic(GOALS_TOPIC): partitions}, {"cleanup.policy": "compact"})
+
+
+async def write(
+    kafka: KafkaSettings, *records: tuple[str, dict[str, Any] | bytes | None], partition: int | None = None
+) -> None:
+    async with kafka.producer("test") as producer:
+        for key, value in records:
+            raw = json.dumps(value).encode() if isinstance(value, dict) else value
+            await producer.send_and_wait(kafka.topic(GOALS_TOPIC), raw, key=key.encode(), partition=partition)
+
+
+@contextlib.asynccontextmanager
+async def followed(topic: GoalsTopic) -> AsyncIterator[GoalsTopic]:
+    stop = asyncio.Event()
+    running = asyncio.create_task(topic.follow(stop))
+    try:
+        await asyncio.wait_for(topic.tried.wait(), PATIENCE_SECONDS)
+        yield topic
+    finally:
+        stop.set()
+        await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not is_so():  # noqa: ASYNC110 - an index that is replaced tells nobody
+            await asyncio.sleep(0.02)
+
+
+def details(topic: GoalsTopic, goals_id: str) -> str | None:
+    goals = topic.index.named(goals_id)
+    return None if goals is None else goals.subgoals[0].details
+
+
+async def test_the_newest_record_of_each_key_counts_and_changes_are_followed(kafka: KafkaSettings) -> None:
+    await make(kafka)
+    await write(kafka, ("a", goal_set("a", "desk")), ("b", goal_set("b")), ("gone", goal_set("gone")))
+    await write(kafka, ("a", goal_set("a", "desk", details="newer")), ("gone", None))
+    async with followed(GoalsTopic(kafka)) as topic:
+        assert [details(topic, each) for each in ("a", "b", "gone")] == ["newer", "d", None]
+        assert topic.index.of_agent("desk") == topic.index.named("a")
+        await write(kafka, ("a", goal_set("a", "night", details="newest")), ("b", None))
+        await until(lambda: details(topic, "a") == "newest" and details(topic, "b") is None)
+        assert topic.index.of_agent("desk") is None
+
+
+async def test_a_broken_record_is_told_and_counted_and_the_one_before_it_counts(
+    kafka: KafkaSettings, name: str
+) -> None:
+    await make(kafka, partitions=1)
+    with capture_logs() as lines:
+        await write(kafka, ("a", goal_set("a")), ("a", b"{"), ("b", {"id": "b"}), ("c", goal_set("c")))
+        async with followed(GoalsTopic(kafka)) as topic:
+            assert [details(topic, each) for each in ("a", "b", "c")] == ["d", None, "d"]
+            await write(kafka, ("c", goal_set("other")), ("d", goal_set("d")))
+            await until(lambda: details(topic, "d") == "d")
+            assert (topic.refused, details(topic, "c")) == (3, "d")
+    refused = [line for line in lines if line["event"] == "goal_record_refused"]
+    assert [(line["topic"], line["partition"], line["offset"]) for line in refused] == [
+        (name, 0, 1),
+        (name, 0, 2),
+        (name, 0, 4),
+    ]
+    assert refused[2]["error"] == "its key is 'c' and its id 'other'; they must be the same."
+
+
+async def test_only_what_is_committed_counts(kafka: KafkaSettings, topic_prefix: str) -> None:
+    await make(kafka, partitions=1)
+    await write(kafka, ("a", goal_set("a")))
+    async with kafka.producer("test", transactional_id=f"{topic_prefix}writer") as producer:
+        await producer.begin_transaction()
+        aborted = json.dumps(goal_set("a", details="never")).encode()
+        await producer.send_and_wait(kafka.topic(GOALS_TOPIC), aborted, key=b"a")
+        await producer.abort_transaction()
+    async with followed(GoalsTopic(kafka)) as topic:  # whose end is the mark of the abort, which is no record
+        assert details(topic, "a") == "d"
+
+
+async def test_no_group_is_joined(kafka: KafkaSettings) -> None:
+    await make(kafka)
+    async with _admin(kafka) as admin:
+        before = await admin.list_consumer_groups()
+        async with followed(GoalsTopic(kafka)), followed(GoalsTopic(kafka)):
+            assert await admin.list_consumer_groups() == before
+
+
+async def test_a_topic_that_comes_later_is_found(
+    kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(goals_topic, "RETRY_SECONDS", 0.1)
+    with capture_logs() as lines:
+        async with followed(GoalsTopic(kafka)) as topic:
+            assert len(topic.index) == 0
+            await make(kafka)
+            await write(kafka, ("a", goal_set("a")))
+            await until(lambda: details(topic, "a") == "d")
+    unread = [line for line in lines if line["event"] == "goals_topic_unread"]
+    assert len(unread) == 1  # told once, however often it was tried
+    assert f"{name} not found" in unread[0]["error"]
+
+
+async def test_partitions_that_are_added_are_read(
+    kafka: KafkaSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(goals_topic, "METADATA_MS", 200)
+    await make(kafka, partitions=1)
+    await write(kafka, ("a", goal_set("a")))
+    async with followed(GoalsTopic(kafka)) as topic, _admin(kafka) as admin:
+        await admin.create_partitions({name: NewPartitions(2)})
+        await until(lambda: len(topic.index) == 1)
+        await write(kafka, ("b", goal_set("b")), partition=1)
+        await until(lambda: details(topic, "b") == "d")
+        assert details(topic, "a") == "d"
+
+
+async def test_a_call_finds_its_goals_on_the_topic(kafka: KafkaSettings) -> None:
+    await make(kafka)
+    await write(kafka, ("a", goal_set("a", "desk")))
+    sources, stop = GoalSources(None, GoalsTopic(kafka)), asyncio.Event()
+    running = asyncio.create_task(sources.run(stop))
+    await asyncio.wait_for(sources.ready.wait(), PATIENCE_SECONDS)
+    found = sources.choose(None, "desk")
+    assert found is not None
+    assert found.id == "a"
+    stop.set()
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def _admin(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()

@@ -1,0 +1,221 @@
+"""Checks by code: turn by turn they come to what the definition says of the whole call, whatever changed on the way."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.engine.subgoal_checks import OPEN, CheckPlan, CheckResult, CheckState, SubgoalChecks
+from consumers.engine.turn_facts import CalledTool, TurnFacts
+from schemas.goals import GoalSet
+
+Json = dict[str, Any]
+Turns = Mapping[int, TurnFacts]
+
+WORDS = ("yes", "no", "bye")
+TOOLS = ("find", "book")
+MOST_TURNS = 6
+
+_leaves = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("says"),
+            "speaker": st.sampled_from(["user", "assistant"]),
+            "pattern": st.sampled_from([*WORDS, "yes|bye"]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"kind": st.just("tool_called"), "tool": st.sampled_from(TOOLS)},
+        optional={"arguments": st.sampled_from([{"n": 1}, {"n": {"at_most": 1}}])},
+    ),
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("tool_result"),
+            "tool": st.sampled_from(TOOLS),
+            "outcome": st.sampled_from(["success", "error"]),
+        }
+    ),
+)
+
+
+def _grown(checks: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
+    several = st.lists(checks, min_size=1, max_size=3)
+    return st.one_of(
+        st.builds(lambda kind, parts: {"kind": kind, "checks": parts}, st.sampled_from(["all_of", "any_of"]), several),
+        st.builds(lambda part: {"kind": "not", "check": part}, checks),
+        st.builds(lambda part, turns: {"kind": "within", "turns": turns, "check": part}, checks, st.integers(1, 5)),
+        st.builds(
+            lambda part, s: {"kind": "within", "seconds": s, "check": part}, checks, st.sampled_from([1, 5, 9.5])
+        ),
+    )
+
+
+def _depth(check: Json) -> int:
+    parts = [*check.get("checks", ()), *([check["check"]] if "check" in check else ())]
+    return 1 + max(map(_depth, parts), default=0)
+
+
+checks = st.recursive(_leaves, _grown, max_leaves=6).filter(lambda check: _depth(check) <= 6)
+_calls = st.builds(
+    CalledTool,
+    st.sampled_from(TOOLS),
+    st.fixed_dictionaries({}, optional={"n": st.integers(0, 2)}),
+    st.none(),
+    st.sampled_from([True, False, None]),
+)
+_times_ms = st.one_of(st.none(), st.integers(0, 12_000))
+turns = st.builds(
+    TurnFacts,
+    st.sampled_from(["", *WORDS]),
+    st.sampled_from(["", *WORDS]),
+    st.lists(_calls, max_size=2).map(tuple),
+    _times_ms,
+    _times_ms,
+)
+numbers = st.integers(1, MOST_TURNS)
+calls = st.dictionaries(numbers, turns, max_size=MOST_TURNS)
+changes = st.lists(st.tuples(numbers, st.one_of(st.none(), turns)), max_size=20)
+
+
+def plan_of(*wanted: Json) -> CheckPlan:
+    subgoals = [{"id": str(number), "details": "d", "check": check} for number, check in enumerate(wanted)]
+    return CheckPlan(GoalSet.model_validate({"id": "x", "subgoals": subgoals}))
+
+
+def fed(plan: CheckPlan, call: Turns) -> SubgoalChecks:
+    state = SubgoalChecks(plan)
+    for number in sorted(call):
+        state.set_turn(number, call[number])
+    return state
+
+
+# The definition, of a call as far as it is known, without any turn being more than a member of a set: which of true, false
+# and open a check is. Where it is decided is then the first beginning of the call of which it is known.
+
+
+def truth(check: Json, call: Turns, *, is_over: bool, limits: Sequence[Json] = ()) -> bool | None:
+    match check["kind"]:
+        case "not":
+            inner = truth(check["check"], call, is_over=is_over, limits=limits)
+            return None if inner is None else not inner
+        case "within":
+            return truth(check["check"], call, is_over=is_over, limits=[*limits, check])
+        case "all_of" | "any_of":
+            parts = [truth(part, call, is_over=is_over, limits=limits) for part in check["checks"]]
+            deciding = bool(check["kind"] == "any_of")
+            if deciding in parts:
+                return deciding
+            return None if None in parts else not deciding
+    timely = [_is_timely(number, call, limits) for number, turn in call.items() if _holds(check, turn)]
+    if True in timely:
+        return True
+    is_past = (is_over and bool(call)) or any(_is_past(limit, call) for limit in limits)
+    return False if is_past and None not in timely else None
+
+
+def _is_timely(number: int, call: Turns, limits: Sequence[Json]) -> bool | None:
+    answers = [_is_timely_for(limit, number, call) for limit in limits]
+    return False if False in answers else None if None in answers else True
+
+
+def _is_timely_for(limit: Json, number: int, call: Turns) -> bool | None:
+    if "turns" in limit:
+        return bool(number <= limit["turns"])
+    after_ms = {each: _after_ms(each, call) for each in call if each <= number}
+    if any(after is not None and after > limit["seconds"] * 1_000 for after in after_ms.values()):
+        return False
+    return None if after_ms[number] is None else True
+
+
+def _is_past(limit: Json, call: Turns) -> bool:
+    if "turns" in limit:
+        return any(number >= limit["turns"] for number in call)
+    return any((after := _after_ms(number, call)) is not None and after > limit["seconds"] * 1_000 for number in call)
+
+
+def _after_ms(number: int, call: Turns) -> int | None:
+    start_ms = call[1].start_ms if 1 in call else None
+    end_ms = call[number].end_ms
+    return None if start_ms is None or end_ms is None else end_ms - start_ms
+
+
+def _holds(check: Json, turn: TurnFacts) -> bool:
+    if check["kind"] == "says":
+        words = turn.user_words if check["speaker"] == "user" else turn.assistant_words
+        return words in check["pattern"].split("|")
+    outcome = {"success": True, "error": False}.get(check.get("outcome", ""))
+    return any(
+        call.tool == check["tool"]
+        and ("arguments" not in check or _fits(check["arguments"]["n"], call.arguments.get("n")))
+        and (outcome is None or call.is_success is outcome)
+        for call in turn.calls
+    )
+
+
+def _fits(wanted: Any, given: int | None) -> bool:
+    return given is not None and (given == wanted if isinstance(wanted, int) else given <= wanted["at_most"])
+
+
+def defined(check: Json, call: Turns, *, is_over: bool) -> tuple[CheckState, int | None]:
+    """What is known of the call, and the turn where it was decided."""
+    for last in sorted(call):
+        beginning = {number: turn for number, turn in call.items() if number <= last}
+        known = truth(check, beginning, is_over=is_over and last == max(call))
+        if known is not None:
+            return CheckState.REACHED if known else CheckState.MISSED, last
+    return CheckState.OPEN, None
+
+
+@given(checks, calls, st.booleans())
+def test_a_check_is_what_the_definition_says(check: Json, call: dict[int, TurnFacts], is_over: bool) -> None:
+    found = fed(plan_of(check), call).results(is_over=is_over)["0"]
+    assert (found.state, found.turn) == defined(check, call, is_over=is_over)
+
+
+@given(st.lists(checks, min_size=1, max_size=3), changes, st.booleans())
+def test_turn_by_turn_is_the_same_as_from_scratch(
+    wanted: list[Json], changed: list[tuple[int, TurnFacts | None]], is_over: bool
+) -> None:
+    plan = plan_of(*wanted)
+    state, call = SubgoalChecks(plan), dict[int, TurnFacts]()
+    for number, turn in changed:
+        if turn is None:
+            assert state.drop_turn(number) is (call.pop(number, None) is not None)
+        else:
+            assert state.set_turn(number, turn) or call[number] == turn
+            call[number] = turn
+        again = fed(plan, call)
+        assert state.results(is_over=False) == again.results(is_over=False)
+        assert state.results(is_over=is_over) == again.results(is_over=is_over)
+
+
+@given(checks, calls, numbers, st.one_of(st.none(), turns), st.booleans())
+def test_what_is_decided_stays_while_its_evidence_does(
+    check: Json, call: dict[int, TurnFacts], number: int, turn: TurnFacts | None, is_over: bool
+) -> None:
+    """A change elsewhere may show that it was decided earlier, and never that it was not."""
+    state = fed(plan_of(check), call)
+    before = state.results(is_over=is_over)["0"]
+    if is_over and number not in call:
+        return  # a call that is over gets no further turn
+    if turn is None:
+        state.drop_turn(number)
+    else:
+        state.set_turn(number, turn)
+    after = state.results(is_over=is_over)["0"]
+    if before != OPEN and number not in before.evidence:
+        assert after.state is before.state
+        assert after.turn is not None
+        assert before.turn is not None
+        assert after.turn <= before.turn
+
+
+@given(checks, calls, numbers)
+def test_evidence_is_of_turns_up_to_the_decision(check: Json, call: dict[int, TurnFacts], number: int) -> None:
+    found: CheckResult = fed(plan_of(check), call).results(is_over=True)["0"]
+    if found.turn is not None:
+        assert found.evidence
+        assert max(found.evidence) == found.turn
+        assert min(found.evidence) >= 1
+        assert list(found.evidence) == sorted(found.evidence)

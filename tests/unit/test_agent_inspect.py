@@ -1,0 +1,233 @@
+"""The parity layer where the conformance cases do not look: what agent-inspect stops on, and in which order."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from consumers.engine.agent_inspect.curves import auc_of, ppt_of, success_of
+from consumers.engine.agent_inspect.errors import EvaluationError, InvalidInputValueError
+from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, JudgeAnswer, voted_on_subgoal, voted_on_tool
+from consumers.engine.agent_inspect.observed import input_tokens, total_latency_ms
+from consumers.engine.agent_inspect.progress import KEEPS_VALIDATIONS, progress_through_turns, static_progress
+from consumers.engine.agent_inspect.tools import tool_correctness
+from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
+
+TURN = Turn("A question.", "An answer.")
+ANSWERS = {
+    "C": JudgeAnswer(200, "GRADE: C"),
+    "I": JudgeAnswer(200, "GRADE: I"),
+    "X": JudgeAnswer(200, "No idea."),
+    "W": JudgeAnswer(200, " \n"),
+    "B": JudgeAnswer(200, ""),
+    "N": JudgeAnswer(200, None),
+    "E": JudgeAnswer(500, "GRADE: C"),
+}
+
+
+class Judges:
+    """Judges of all questions, who answer from one row in turn and start it again at its end."""
+
+    def __init__(self, row: str = "C") -> None:
+        self._row = row
+        self.requests = 0
+
+    def ask(self, wave: int) -> list[JudgeAnswer]:
+        self.requests += wave
+        return [ANSWERS[self._row[place % len(self._row)]] for place in range(self.requests - wave, self.requests)]
+
+    def of(self, *_: Any) -> Callable[[int], list[JudgeAnswer]]:
+        return self.ask
+
+
+def _told(error: BaseException) -> tuple[str, str | None]:
+    return type(error).__name__, getattr(error, "internal_code", None)
+
+
+def test_blank_and_unreadable_completions_are_kept_and_empty_and_failed_ones_are_not() -> None:
+    vote = voted_on_subgoal(Judges("CWXBNECCCCCC").ask, {})
+    assert vote.completions == ("GRADE: C", " \n", "No idea.", *["GRADE: C"] * 4)
+
+
+def test_a_grade_in_a_failed_response_does_not_count() -> None:
+    with pytest.raises(EvaluationError) as caught:
+        voted_on_tool(Judges("E").ask, {})
+    assert _told(caught.value) == ("EvaluationError", "050007")
+
+
+@pytest.mark.parametrize(
+    ("config", "row", "requests", "told"),
+    [
+        ({"num_judge_trials": 4}, "C", 0, ("EvaluationError", "050000")),
+        ({"num_judge_trials": None}, "C", 0, ("TypeError", None)),
+        ({"num_judge_trials": 2.5}, "C", 0, ("TypeError", None)),
+        ({"max_retry_judge_trials": None}, "X", 5, ("TypeError", None)),
+        ({"max_retry_judge_trials": -1}, "X", 5, ("EvaluationError", "050000")),
+        ({"max_retry_judge_trials": 1.5}, "X", 15, ("EvaluationError", "050000")),
+        ({"optimize_judge_trials": True, "max_retry_judge_trials": None}, "X", 3, ("EvaluationError", "050007")),
+    ],
+)
+def test_a_vote_with_settings_that_make_no_sense(
+    config: dict[str, Any], row: str, requests: int, told: tuple[str, str | None]
+) -> None:
+    judges = Judges(row)
+    with pytest.raises((EvaluationError, TypeError)) as caught:
+        voted_on_subgoal(judges.ask, config)
+    assert (_told(caught.value), judges.requests) == (told, requests)
+
+
+def test_settings_that_are_not_needed_do_no_harm() -> None:
+    assert voted_on_subgoal(Judges("C").ask, {"max_retry_judge_trials": None}).is_complete
+    assert voted_on_tool(Judges("C").ask, {"max_retry_judge_trials": None, "optimize_judge_trials": None}).is_complete
+
+
+DUMB = Turn("A question.", None)
+WITHOUT_ARGUMENTS = TURN._replace(steps=[Step("a", None)])
+
+
+@pytest.mark.parametrize(
+    ("turns", "config", "requests", "told"),
+    [
+        ([], {}, 0, ("IndexError", None)),
+        ([TURN], {"max_turns": None}, 0, ("TypeError", None)),
+        ([TURN], {"max_turns": "5"}, 0, ("TypeError", None)),
+        ([TURN] * 3, {"max_turns": 2.5}, 0, ("TypeError", None)),
+        ([TURN], {"max_turns": 2.0}, 5, ("TypeError", None)),  # found out when the curve is lengthened
+        ([TURN, DUMB], {}, 5, ("InvalidInputValueError", "050008")),
+        ([DUMB], {"num_judge_trials": 4}, 0, ("InvalidInputValueError", "050008")),
+        ([Turn("", "An answer.")], {}, 0, ("InvalidInputValueError", "050008")),
+        ([Turn("A question.", {"text": "An answer."})], {}, 0, ("TypeError", None)),
+        ([WITHOUT_ARGUMENTS], {}, 0, ("TypeError", None)),
+        ([TURN], {"template_subgoal": "{subgoal} {userTask}"}, 0, ("KeyError", None)),
+        ([TURN], {"template_subgoal": "{subgoal} {nothing}"}, 0, ("KeyError", None)),
+    ],
+)
+def test_what_stops_the_judging_and_when(
+    turns: list[Turn], config: dict[str, Any], requests: int, told: tuple[str, str | None]
+) -> None:
+    judges = Judges("I")
+    with pytest.raises((InvalidInputValueError, TypeError, IndexError, KeyError)) as caught:
+        progress_through_turns(turns, [Subgoal("a")], judges.of, config, user_instruction=" ")
+    assert (_told(caught.value), judges.requests) == (told, requests)
+
+
+def test_a_template_may_ask_for_the_instruction_that_there_is() -> None:
+    config = {"template_subgoal": "{subgoal} {userTask} {trajectories} {answers} {dynamicDialogue}", "max_turns": 1}
+    assert progress_through_turns([TURN], [Subgoal("a")], Judges().of, config, "Do it.")[0].progress == 1.0
+
+
+def test_a_subgoal_without_details_stops_it() -> None:
+    with pytest.raises(InvalidInputValueError) as caught:
+        progress_through_turns([TURN], [Subgoal("")], Judges().of, {})
+    assert caught.value.internal_code == "050008"
+
+
+def test_of_two_equal_subgoals_the_first_leaves_whichever_is_completed() -> None:
+    subgoals = [Subgoal("a"), Subgoal("b"), Subgoal("a")]
+    config = {"num_judge_trials": 1, "max_turns": 2, KEEPS_VALIDATIONS: True}
+    entries = progress_through_turns([TURN] * 2, subgoals, Judges("IICII").of, config)
+    assert [each.subgoal.details for each in entries[-1].validations or ()] == ["a", "b", "a"]
+    assert [each.is_completed for each in entries[-1].validations or ()] == [True, False, False]
+
+
+def test_completions_and_validations_are_given_only_when_asked_for() -> None:
+    entry = progress_through_turns([TURN], [Subgoal("a")], Judges().of, {"max_turns": 1})[0]
+    assert (entry.explanations, entry.validations) == ((("a", ()),), None)
+    config = {"max_turns": 2, KEEPS_COMPLETIONS: True, KEEPS_VALIDATIONS: True, "num_judge_trials": 1}
+    first, last = progress_through_turns([TURN], [Subgoal("a")], Judges().of, config)
+    assert first.explanations == last.explanations == (("a", ("GRADE: C",)),)
+    assert first.validations is None
+    assert last.validations is not None
+
+
+@pytest.mark.parametrize("turn", [0, 0.0, False])
+def test_a_static_subgoal_s_turn_is_compared_as_python_does(turn: Any) -> None:
+    judges = Judges()
+    assert static_progress([TURN, DUMB], [Subgoal("a", turn)], judges.of, {}).progress == 1.0
+    assert judges.requests == 5
+
+
+def test_without_turns_no_static_subgoal_is_judged() -> None:
+    with pytest.raises(InvalidInputValueError) as caught:
+        static_progress([], [Subgoal("a", 0)], Judges().of, {})
+    assert caught.value.internal_code == "050004"
+
+
+CALLED = TURN._replace(steps=[Step("a", [Argument("x", 1)], 2), Step(None)])
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected", "row", "told"),
+    [
+        ([CALLED], ExpectedCall("a", [("x", Required(1, "check"))], turn=0), "C", "050009"),
+        ([CALLED], ExpectedCall("a", output=Required(2, "check"), turn=0), "C", "050009"),
+        ([CALLED], ExpectedCall("", turn=0), "C", "050008"),
+        ([CALLED], ExpectedCall(None, turn=0), "C", "050008"),
+        ([CALLED, DUMB], ExpectedCall("a", turn=1), "C", "050008"),
+        ([CALLED], ExpectedCall("a", [("x", Required(check="check"))], turn=0), "X", "050007"),
+        ([CALLED], ExpectedCall("a", turn=1), "C", "050004"),
+    ],
+)
+def test_what_stops_tool_correctness(turns: list[Turn], expected: ExpectedCall, row: str, told: str) -> None:
+    with pytest.raises((InvalidInputValueError, EvaluationError)) as caught:
+        tool_correctness(turns, [expected], Judges(row).of, {})
+    assert getattr(caught.value, "internal_code", None) == told
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ExpectedCall("b", [("x", Required(1, "check"))], turn=0),  # no call of that tool, so nobody looks
+        ExpectedCall(" ", turn=0),
+    ],
+)
+def test_what_does_not_stop_it(expected: ExpectedCall) -> None:
+    assert tool_correctness([CALLED], [expected], Judges().of, {}).flags == (False,)
+
+
+@pytest.mark.parametrize("required", [Required(1), Required(check="check")])
+def test_arguments_that_are_none_stop_it_only_where_they_are_looked_for(required: Required) -> None:
+    judges = Judges()
+    with pytest.raises(TypeError):
+        tool_correctness([WITHOUT_ARGUMENTS], [ExpectedCall("a", [("x", required)], turn=0)], judges.of, {})
+    assert judges.requests == 0
+    expected = ExpectedCall("a", output=Required(check="check"), turn=0)
+    assert tool_correctness([WITHOUT_ARGUMENTS], [expected], judges.of, {}).score == 1.0
+
+
+def test_steps_that_are_none_stop_it() -> None:
+    with pytest.raises(TypeError):
+        tool_correctness([TURN._replace(steps=None)], [ExpectedCall("a", turn=0)], Judges().of, {})
+
+
+def test_the_highest_progress_counts_wherever_it_is() -> None:
+    assert ppt_of([0.25, 1.0, 0.5]) == 0.5
+
+
+@pytest.mark.parametrize("progress", [0.9999, 1.0001])
+def test_only_one_is_success(progress: float) -> None:
+    assert success_of(progress).value == 0
+
+
+@pytest.mark.parametrize(
+    ("compute", "progress", "told"),
+    [
+        (auc_of, [], ("InvalidInputValueError", "050005")),
+        (auc_of, [0.7], ("EvaluationError", "050006")),
+        (auc_of, [0.7, None], ("EvaluationError", "050006")),
+        (ppt_of, [], ("InvalidInputValueError", "050005")),
+        (ppt_of, [0.7, None], ("EvaluationError", "050012")),
+    ],
+)
+def test_a_curve_that_is_none(compute: Callable[[Any], float], progress: list[Any], told: tuple[str, str]) -> None:
+    with pytest.raises((InvalidInputValueError, EvaluationError)) as caught:
+        compute(progress)
+    assert _told(caught.value) == told
+
+
+def test_a_turn_needs_steps_for_its_tokens_and_a_latency_for_the_total() -> None:
+    with pytest.raises(InvalidInputValueError) as without_steps:
+        input_tokens([TURN._replace(steps=[])])
+    with pytest.raises(InvalidInputValueError) as without_latency:
+        total_latency_ms([TURN._replace(latency_ms=0.0), TURN])
+    assert without_steps.value.internal_code == without_latency.value.internal_code == "050008"
