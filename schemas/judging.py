@@ -23,6 +23,10 @@ MAX_BRIEF_CHARS: Final = 100_000
 """Characters of each text that says what the agent was told to do."""
 MAX_EXPLANATION_CHARS: Final = 500
 """What is kept of a judge's explanation; it is asked for two sentences."""
+MAX_QUESTION_BYTES: Final = 1_000_000
+"""Largest question that is put on `judge.requests`: a little less than what Kafka's clients and topics take by default."""
+_MOST_BYTES_OF_A_CHAR: Final = 6
+_MOST_BYTES_OF_AN_ITEM: Final = 100
 MAX_TRIALS: Final = 99
 MAX_RETRY_WAVES: Final = 20
 
@@ -222,6 +226,16 @@ class JudgeRequest(JudgeModel):
             )
         )
         return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether it fits no record of Kafka: do not send it, it is `UnjudgedReason.TOO_LONG`."""
+        brief = self.agent_brief or AgentBrief()
+        texts = (self.subgoal, self.user_instruction, *(getattr(brief, name) for name in AgentBrief.model_fields))
+        chars = transcript_chars(self.transcript) + sum(len(text) for text in texts if text is not None)
+        most_bytes = chars * _MOST_BYTES_OF_A_CHAR + (len(self.transcript) + 1) * _MOST_BYTES_OF_AN_ITEM
+        # Nearly always that is enough to know; else it is counted.
+        return most_bytes > MAX_QUESTION_BYTES and len(self.model_dump_json().encode()) > MAX_QUESTION_BYTES
 
 
 def _parts(item: TranscriptItem) -> tuple[str, str, str | None, str]:

@@ -292,6 +292,23 @@ class ToolCorrectnessScore(CallRecord):
     result: Result
 
 
+class TextJudgeScore(CallRecord):
+    """How a judge rates the text of a turn or a call by one of EVA's metrics, from 0 to 1 (`result`).
+
+    Conciseness and speakability are about `turn`, the greeting included. Faithfulness and conversation progression are about
+    the call up to `through_turn` (`turn` is None): of the one the lowest rating so far counts, of the other the newest.
+    `rating` and `dimensions` are on EVA's scale.
+    """
+
+    kind: Literal["score"] = "score"
+    name: Literal["conciseness", "speakability", "faithfulness", "conversation_progression"]
+    result: Result
+    through_turn: int
+    rating: int | None = None
+    dimensions: dict[str, int] = {}
+    failure_modes: tuple[str, ...] = ()
+
+
 class StallFact(CallRecord):
     """No further subgoal was reached for too many turns or too long, while some are open; said once for each stall.
 
@@ -328,6 +345,7 @@ ScoreRecord = Annotated[
     | ProgressScore
     | SuccessFinalTurn
     | ToolCorrectnessScore
+    | TextJudgeScore
     | StallFact
     | ClosedFact,
     Field(discriminator="name"),
@@ -344,6 +362,7 @@ AnyScoreRecord = (
     | ProgressScore
     | SuccessFinalTurn
     | ToolCorrectnessScore
+    | TextJudgeScore
     | StallFact
     | ClosedFact
 )

@@ -16,9 +16,11 @@ from schemas.scores import (
     InterruptionFact,
     Scored,
     Speaker,
+    StallFact,
+    SubgoalScore,
     VoiceToVoiceLatency,
 )
-from streamer.call_table import CallRow, MeasuredLatency
+from streamer.call_table import CallRow, GoalsReached, MeasuredLatency
 
 SLOW_MS: Final = 1_500
 """The objective of voice agents is that 95 % of answers are faster."""
@@ -27,7 +29,7 @@ VERY_SLOW_MS: Final = 3_500
 _ID_CHARS: Final = 6
 _AGENT_CHARS: Final = 11
 _AGENT_CHARS_WIDE: Final = 20
-_WIDE_COLUMNS: Final = 100
+_WIDE_COLUMNS: Final = 110
 _MS_PER_SECOND: Final = 1_000
 _SECONDS_PER_MINUTE: Final = 60
 
@@ -62,9 +64,10 @@ def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, width: i
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("call", width=_ID_CHARS, no_wrap=True)
     table.add_column("agent", width=_AGENT_CHARS_WIDE if is_wide else _AGENT_CHARS, no_wrap=True, overflow="ellipsis")
-    for column, chars in (("time", 5), ("turn", 4), ("latency", 7)):
+    for column, chars in (("time", 5), ("turn", 4), ("goals\nreached", 7), ("latency", 7)):
         table.add_column(column, justify="right", width=chars, no_wrap=True)
-    table.add_column("anchor", width=max(map(len, Anchor)), no_wrap=True)
+    if is_wide:
+        table.add_column("anchor", width=max(map(len, Anchor)), no_wrap=True)
     for column in ("cut in\nuser", "cut in\nassistant", "dead\nair", *(("tool\ncalls",) if is_wide else ())):
         table.add_column(column, justify="right", width=max(map(len, column.splitlines())), no_wrap=True)
     table.add_column("status")  # the only column without a width: it gives way on a narrow terminal
@@ -75,8 +78,13 @@ def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, width: i
             row.agent,
             _clock((now_ms if row.closed is None else row.changed_ms) - row.first_seen_ms),
             "" if row.turn is None else str(row.turn),
+            _goals(row.goals, is_stalled=row.is_stalled),
             _latency(row.latency),
-            "" if row.latency is None or row.latency.anchor is None else row.latency.anchor.value,
+            *(
+                ("" if row.latency is None or row.latency.anchor is None else row.latency.anchor.value,)
+                if is_wide
+                else ()
+            ),
             _count(row.interruptions_by(Speaker.USER)),
             _count(row.interruptions_by(Speaker.ASSISTANT)),
             _count(row.dead_airs),
@@ -102,6 +110,10 @@ def plain_line(record: AnyScoreRecord) -> str | None:
             return f"{call}: turn {turn} interrupted by the {record.by.value}"
         case DeadAirFact():
             return f"{call}: dead air"
+        case SubgoalScore(reached_turn=int(turn)) if record.is_first:
+            return f"{call}: turn {turn} reached the subgoal {record.subgoal_id}"
+        case StallFact():
+            return f"{call}: no subgoal reached since turn {record.since_turn}"
         case ClosedFact():
             return f"{call}: over ({record.ended_reason or record.reason.value}), {record.turns} turns"
         case _:
@@ -111,6 +123,13 @@ def plain_line(record: AnyScoreRecord) -> str | None:
 def short_id(conversation_id: str) -> str:
     """The end of a conversation id: its beginning is often the same for all calls."""
     return conversation_id[-_ID_CHARS:]
+
+
+def _goals(goals: GoalsReached | None, *, is_stalled: bool) -> Text:
+    if goals is None:
+        return Text("")
+    style = "yellow" if is_stalled else "green" if goals.reached == goals.subgoals else ""
+    return Text(f"{goals.reached}/{goals.subgoals}{'?' if goals.missing else ''}", style=style)
 
 
 def _latency(latency: MeasuredLatency | None) -> Text:
@@ -123,7 +142,9 @@ def _latency(latency: MeasuredLatency | None) -> Text:
 
 
 def _status(row: CallRow) -> str:
-    return "running" if row.closed is None else f"over: {row.closed.ended_reason or row.closed.reason.value}"
+    if row.closed is None:
+        return "stalled" if row.is_stalled else "running"
+    return f"over: {row.closed.ended_reason or row.closed.reason.value}"
 
 
 def _clock(duration_ms: int) -> str:

@@ -10,10 +10,14 @@ from schemas.scores import (
     ClosedFact,
     DeadAirFact,
     InterruptionFact,
+    ProgressScore,
     Scored,
     Speaker,
+    StallFact,
     ToolUseFact,
     TurnFact,
+    Unscored,
+    UnscoredReason,
     VoiceToVoiceLatency,
 )
 
@@ -33,6 +37,15 @@ class MeasuredLatency:
     turn: int
     latency_ms: float
     anchor: Anchor | None
+
+
+@dataclass(frozen=True, slots=True)
+class GoalsReached:
+    """How many subgoals of how many are reached, and of how many nobody knows."""
+
+    reached: int
+    missing: int
+    subgoals: int
 
 
 @dataclass(slots=True)
@@ -57,6 +70,8 @@ class CallRow:
     _interruptions: set[tuple[Speaker, int | None, int]] = field(default_factory=set)
     _dead_airs: set[tuple[int | None, int]] = field(default_factory=set)
     _tools: set[tuple[int | None, int]] = field(default_factory=set)
+    _goals: dict[int, GoalsReached] = field(default_factory=dict)
+    _stalled_at: int | None = None
 
     @property
     def turn(self) -> int | None:
@@ -77,6 +92,20 @@ class CallRow:
     def tool_calls(self) -> int:
         """How many tool calls came to an outcome."""
         return len(self._tools)
+
+    @property
+    def goals(self) -> GoalsReached | None:
+        """After the newest turn that was judged; None while there is none, or without goals."""
+        return self._goals[max(self._goals)] if self._goals else None
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it runs and no further subgoal was reached for too long."""
+        return self.closed is None and self._stalled_at is not None and self._stalled_at == self._reached
+
+    @property
+    def _reached(self) -> int:
+        return 0 if self.goals is None else self.goals.reached
 
     @property
     def status(self) -> Literal["running", "over"]:
@@ -105,6 +134,12 @@ class CallRow:
                 self._dead_airs.add(subject)
             case ToolUseFact():
                 _keep(self._tools, subject, wanted=not record.is_withdrawn)
+            case ProgressScore(turn=int(turn), result=Unscored(reason=UnscoredReason.WITHDRAWN)):
+                self._goals.pop(turn, None)
+            case ProgressScore(turn=int(turn)):
+                self._goals[turn] = GoalsReached(record.reached, record.missing, record.subgoals)
+            case StallFact():
+                self._stalled_at = self._reached
             case ClosedFact():
                 self.closed = record
             case _:

@@ -35,16 +35,19 @@ RUN_HELP: Final = with_example(
     "over the file.",
     "callgauge run --bootstrap kafka:9092",
     "CALLGAUGE_LIMITS__IDLE_MS=120000 callgauge run --roles evaluator",
+    "CALLGAUGE_GOALS__FOLDER=goals OPENAI_API_KEY=... callgauge run",
     "callgauge run --config callgauge.toml",
 )
 DEMO_HELP: Final = with_example(
     "Show callgauge at work, with nothing to set up: a broker inside the process, simulated calls in real time, every "
-    "role, and a table of the running calls. Ctrl-C ends it.\n\nNothing is kept.",
+    "role, and a table of the running calls with how far each is. Ctrl-C ends it.\n\nNothing is kept, and nothing leaves the "
+    "machine unless a key for the judge is set (OPENAI_API_KEY): a model then judges one more subgoal of each call.",
     "callgauge demo",
     "callgauge demo --calls 12 --seconds 60 --http-port 0",
 )
 
-DEMO_SEED: Final = 9
+DEMO_SEED: Final = 71
+"""Its first calls are of every kind, most have goals that move within half a minute, and awkward things happen."""
 STOP_OVERDUE: Final = 1
 """Exit code of `run` when ending took too long."""
 

@@ -28,7 +28,7 @@ from streamer.cli_options import (
 )
 from streamer.playback import PlayedCall
 from streamer.publisher import MAX_OPEN_CALLS, EventPublisher, PlayProgress, play
-from streamer.replay import ReplayPlan, amount_of, calls_to_play
+from streamer.replay import ID_MARK, ReplayPlan, amount_of, calls_to_play
 from streamer.rights import TRAFFIC_NEEDS
 from streamer.settings import Settings
 from streamer.signals import over_after, stop_on_signals
@@ -46,6 +46,7 @@ REPLAY_HELP: Final = with_example(
     "still have the calls, and what was written more than a day after a call's end is not compared.",
     "callgauge replay records/1.1.2 --speed 20",
     "callgauge replay calls.jsonl.gz --speed max --agent booking-bot",
+    "callgauge replay records --goals '{id}'",
     "callgauge replay --from-topics --since 2h",
     "CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02 --without-facts",
 )
@@ -62,6 +63,7 @@ _OF_RECORDINGS: Final = {
     "keep_ids": "--keep-ids",
     "keep_times": "--keep-times",
     "agent": "--agent",
+    "goals": "--goals",
     "concurrent": "--calls",
 }
 _OF_PAST_TRAFFIC: Final = {
@@ -105,6 +107,12 @@ def replay(
         ),
     ] = False,
     agent: Annotated[str | None, typer.Option(help="Agent name for calls whose recording has none.")] = None,
+    goals: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"Goal set for calls whose recording names none; {ID_MARK} in it is the recorded id."
+        ),
+    ] = None,
     concurrent: Annotated[
         int, typer.Option("--calls", metavar="N", min=1, max=MAX_OPEN_CALLS, help="Calls at the same time, at most.")
     ] = 200,
@@ -152,6 +160,7 @@ def replay(
         run_name=None if keep_ids else secrets.token_hex(3),
         keeps_times=keep_times,
         agent=agent,
+        goals=goals,
     )
     amount = amount_of(plan)
     console = error_console()

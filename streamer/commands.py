@@ -1,11 +1,10 @@
-"""Every command of `callgauge` in one place, and those that need no broker: `context`, and the version."""
+"""Every command of `callgauge` in one place, and the simplest ones: `context`, and the version."""
 
 import json
 import sys
 from typing import Annotated, Final
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
 
 from consumers.evaluator.assignment import NotCoPartitionedError
 from consumers.evaluator.ledger import LedgerError
@@ -15,15 +14,19 @@ from consumers.runtime.http import AddressInUseError
 from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
 from streamer.cli_doctor import DOCTOR_HELP, doctor
 from streamer.cli_goals import goals_app
-from streamer.cli_options import PathsArgument, error_console, say, with_example
+from streamer.cli_options import PathsArgument, with_example
 from streamer.cli_quarantine import quarantine_app
+from streamer.cli_score import SCORE_HELP, score
 from streamer.cli_service import DEMO_HELP, RUN_HELP, demo, run
 from streamer.cli_topics import SCHEMA_HELP, schema, topics_app
 from streamer.cli_traffic import REPLAY_HELP, SIMULATE_HELP, replay, simulate
 from streamer.embedded_broker import EmbeddedBrokerError
 from streamer.goal_files import GoalFolderError
-from streamer.offline_contexts import CallContext, contexts_of
+from streamer.judge_in_process import JudgeFailedError, NoJudgeError
+from streamer.offline_contexts import contexts_of
+from streamer.offline_screen import reading_progress, tell_refused
 from streamer.publisher import PublishError
+from streamer.recorded_goals import GoalFilesError
 from streamer.recordings import RecordingError
 from streamer.settings import SettingsError
 from streamer.topic_admin import TopicsError
@@ -36,12 +39,14 @@ CONTEXT_HELP: Final = with_example(
     "callgauge context records/1.1.2 --arrival 7",
 )
 
-FORESEEN_AT_START: Final = (SettingsError,)
+FORESEEN_AT_START: Final = (NoJudgeError, SettingsError)
 """The command was set up wrongly."""
 FORESEEN: Final = (
     AddressInUseError,
     EmbeddedBrokerError,
+    GoalFilesError,
     GoalFolderError,
+    JudgeFailedError,
     KafkaUnreachableError,
     LedgerError,
     NotCoPartitionedError,
@@ -53,9 +58,6 @@ FORESEEN: Final = (
     WriteError,
 )
 """Faults of the world that a person can mend: told in plain words, without a traceback."""
-
-_MOST_TOLD_PER_CALL: Final = 3
-_REFRESH_EVENTS: Final = 500
 
 app = typer.Typer(
     name="callgauge",
@@ -93,34 +95,12 @@ def context(
         ),
     ] = None,
 ) -> None:
-    console = error_console()
-    # A bar beside results on the same screen would be torn apart by them.
-    shows_progress = console.is_terminal and not sys.stdout.isatty()
-    columns = (TextColumn("{task.description}"), BarColumn())
-    # Without redirect_stdout=False results would go where the bar is, not to standard output.
-    with Progress(*columns, console=console, disable=not shows_progress, redirect_stdout=False) as bar:
-        task = bar.add_task("", total=None)
-        calls = events = 0
-
-        def count_event() -> None:
-            nonlocal events
-            events += 1
-            if events % _REFRESH_EVENTS == 0:
-                bar.update(task, description=f"{calls} calls, {events} events")
-
-        for result in contexts_of(paths, arrival_seed=arrival, on_event=count_event):
-            calls += 1
+    with reading_progress() as progress:
+        for result in contexts_of(paths, arrival_seed=arrival, on_event=progress.event):
+            progress.calls += 1
             sys.stdout.write(json.dumps({"id": result.conversation_id, "context": result.context}) + "\n")
-            _tell_refused(result)
+            tell_refused(result.conversation_id, result.refused)
     sys.stdout.flush()
-
-
-def _tell_refused(result: CallContext) -> None:
-    for record in result.refused[:_MOST_TOLD_PER_CALL]:
-        where = f"Call {result.conversation_id}, event {record.offset + 1} of {record.topic}"
-        say(f"{where}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would.")
-    if (more := len(result.refused) - _MOST_TOLD_PER_CALL) > 0:
-        say(f"Call {result.conversation_id}: {more} more events left out.")
 
 
 app.command(help=DEMO_HELP)(demo)
@@ -128,6 +108,7 @@ app.command(help=RUN_HELP)(run)
 app.command(help=REPLAY_HELP)(replay)
 app.command(help=SIMULATE_HELP)(simulate)
 app.command(help=CONTEXT_HELP)(context)
+app.command(help=SCORE_HELP)(score)
 app.add_typer(topics_app, name="topics")
 app.add_typer(quarantine_app, name="quarantine")
 app.add_typer(goals_app, name="goals")

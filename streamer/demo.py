@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console, RenderableType
@@ -27,6 +28,8 @@ REFRESH_SECONDS: Final = 0.25
 RATE_WINDOW_SECONDS: Final = 5.0
 FETCH_WAIT_MS: Final = 100
 MAX_RECORDS_PER_POLL: Final = 500
+GOALS_FOLDER: Final = Path(__file__).with_name("demo_goals")
+"""Goals of the simulated calls that code checks; in the folder `judged` below it the same with a subgoal for a judge."""
 
 
 class Demo:
@@ -41,7 +44,7 @@ class Demo:
             concurrent_calls: How many calls run at the same time.
             seed: Decides the calls.
         """
-        self._settings = settings
+        self._settings = _with_goals(settings)
         self._console = console
         self._concurrent_calls = concurrent_calls
         self._seed = seed
@@ -59,6 +62,10 @@ class Demo:
             Exception: What a role failed on.
         """
         self._console.print(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.", soft_wrap=not self._console.is_terminal)
+        if self._settings.judge.is_on:
+            judge = self._settings.judge
+            text = f"A key is set, so the judge is on: {judge.model} at {judge.base_url} judges a subgoal of each call."
+            self._console.print(text, soft_wrap=not self._console.is_terminal)
         with embedded_broker([topic.name for topic in TOPICS]) as bootstrap:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
             service = Service(self._settings, kafka, ROLE_NAMES)
@@ -147,6 +154,13 @@ class Demo:
 
         with Live(console=console, auto_refresh=False, transient=False) as live:
             yield lambda: live.update(render(), refresh=True)
+
+
+def _with_goals(settings: Settings) -> Settings:
+    """The settings with the goals of the simulated calls: a person's own would not fit them."""
+    folder = GOALS_FOLDER / "judged" if settings.judge.is_on else GOALS_FOLDER
+    goals = settings.goals.model_copy(update={"folder": folder, "reads_topic": False})
+    return settings.model_copy(update={"goals": goals})
 
 
 def _now_ms() -> int:

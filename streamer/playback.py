@@ -185,7 +185,12 @@ def renamed(call: RecordedCall, conversation_id: str) -> RecordedCall:
 
 
 def with_control_events(
-    call: RecordedCall, *, agent: str | None = None, tenant: str | None = None, environment: str | None = None
+    call: RecordedCall,
+    *,
+    agent: str | None = None,
+    tenant: str | None = None,
+    environment: str | None = None,
+    goals: str | None = None,
 ) -> RecordedCall:
     """Adds `call_started` at the time of the call's first event and `call_ended` at its last, where it has none yet.
 
@@ -195,7 +200,8 @@ def with_control_events(
     if not times_ms:
         return call
     present = {event.get("type") for event in call.control}
-    facts = {"pipeline_type": call.pipeline_type, "agent": agent, "tenant": tenant, "environment": environment}
+    labels = {"agent": agent, "tenant": tenant, "environment": environment}
+    facts = {"pipeline_type": call.pipeline_type, **labels, "goals": goals}
     started: dict[str, Any] = {"type": "call_started", "timestamp": times_ms[0], **_without_nulls(facts)}
     ended: dict[str, Any] = {"type": "call_ended", "timestamp": times_ms[-1]}
     ended |= _without_nulls({"reason": call.conversation_ended_reason})

@@ -9,6 +9,7 @@ from streamer.recordings import RecordedCall, read_recordings
 
 MAX_ID_BYTES_KEPT = 200
 """How much of a recorded id is in the fresh one; what follows it must fit into the longest key too."""
+ID_MARK = "{id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class ReplayPlan:
         run_name: Makes the conversation ids of this run fresh; None keeps those of the recordings.
         keeps_times: Whether the recordings' own times are kept instead of being moved to now.
         agent: Named in each `call_started` that the recording does not have itself.
+        goals: The goal set named there; `ID_MARK` in it stands for the recorded id.
     """
 
     paths: tuple[Path, ...]
@@ -28,6 +30,7 @@ class ReplayPlan:
     run_name: str | None
     keeps_times: bool
     agent: str | None
+    goals: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[Playe
             call = renamed(call, f"{name}-{plan.run_name}-{number}")
         if not plan.keeps_times:
             call = shifted(call, seconds_to_now(call, now_ms(), plan.speed))
-        call = with_control_events(call, agent=plan.agent, environment="replay")
+        goals = None if plan.goals is None else plan.goals.replace(ID_MARK, recorded.conversation_id)
+        call = with_control_events(call, agent=plan.agent, environment="replay", goals=goals)
         yield PlayedCall(call.conversation_id, tuple(in_time_order(call)))
 
 

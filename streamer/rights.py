@@ -7,6 +7,7 @@ from typing import Final
 from consumers.runtime.access import READ, WRITE, Needs
 from schemas.codec import InputSource
 from schemas.topics import (
+    GOALS_TOPIC,
     INPUT_TOPICS,
     JUDGE_REQUESTS_TOPIC,
     JUDGE_VERDICTS_TOPIC,
@@ -44,6 +45,11 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
     for role in roles:
         for topic, needed in _ROLE_OPERATIONS[role].items():
             operations[topic] |= set(needed)
+    if "evaluator" in roles:
+        if settings.goals.reads_topic:
+            operations[GOALS_TOPIC].add(READ)
+        if settings.goal_rules(roles).asks_judge:
+            operations[JUDGE_REQUESTS_TOPIC].add(WRITE)
     groups = {
         "evaluator": settings.evaluator_group,
         "exporter": settings.exporter_group,

@@ -8,8 +8,6 @@ from typing import Final, Literal, Protocol, get_args
 import structlog
 from prometheus_client import CollectorRegistry
 
-from consumers.evaluator.service import Evaluator
-from consumers.evaluator.settings import EvaluatorSettings
 from consumers.exporter.service import Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.judge.service import JudgeWorker
@@ -18,9 +16,9 @@ from consumers.runtime.http import MetricsServer
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
+from streamer.evaluator_role import EvaluatorRole
 from streamer.rights import needs_of
 from streamer.settings import Settings
-from streamer.version import installed_version
 
 RoleName = Literal["evaluator", "exporter", "judge"]
 ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
@@ -74,13 +72,7 @@ class Service:
         self._needs = needs_of(roles, settings)
         self._roles: dict[RoleName, RunsUntilStopped] = {}
         if "evaluator" in roles:
-            evaluation = EvaluatorSettings(
-                group_id=settings.evaluator_group,
-                group_instance_id=settings.evaluator_instance,
-                limits=settings.limits,
-                code_version=installed_version(),
-            )
-            self._roles["evaluator"] = Evaluator(kafka, evaluation, instruments)
+            self._roles["evaluator"] = EvaluatorRole(kafka, settings, instruments, settings.goal_rules(roles))
         if "exporter" in roles:
             export = ExporterSettings(group_id=settings.exporter_group)
             self._roles["exporter"] = Exporter(kafka, export, instruments)

@@ -7,7 +7,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
@@ -31,6 +31,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as UnreadableSettingError
 
+from consumers.engine.goal_rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.http import HttpSettings, HttpToken, fit_for_a_header
@@ -38,6 +39,7 @@ from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.logs import LogFormat, LogLevel
 from consumers.runtime.secret_files import secret_in
 from consumers.runtime.security import MISTAKES_ERROR, SecuritySettings
+from streamer.goal_settings import GoalSettings
 
 ENV_PREFIX: Final = "CALLGAUGE_"
 CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
@@ -135,6 +137,7 @@ class Settings(BaseSettings):
     log_format: LogFormat = Field("console", description="log lines for people (console) or for machines (json)")
     log_level: LogLevel = Field("info", description="least level of our own log lines; libraries' start at warning")
     limits: LimitSettings = Field(LimitSettings(), description="bounds of the engine, each with its unit in its name")
+    goals: GoalSettings = Field(GoalSettings(), description="what calls are for, and how that is judged")
     judge: JudgeSettings = Field(
         JudgeSettings(), description="the model that judges calls: where, how fast, for how much"
     )
@@ -160,6 +163,10 @@ class Settings(BaseSettings):
         if value is not None:
             raise ValueError("http_token_file is set too; set one of them")
         return secret_in(path)
+
+    def goal_rules(self, roles: Collection[str]) -> GoalRules:
+        """How an evaluator judges calls against goals when these roles run in its process."""
+        return self.goals.rules(self.judge, has_judge="judge" in roles)
 
     @property
     def kafka(self) -> KafkaSettings:
@@ -277,6 +284,7 @@ class _Places:
 
 _EXAMPLE_OF_BLOCK: Final = {
     "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
+    "goals": "CALLGAUGE_GOALS__FOLDER=goals",
     "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
     "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
 }
@@ -365,6 +373,7 @@ def _fields_beside(names: tuple[str, ...]) -> Mapping[str, FieldInfo]:
 
 _BLOCKS: Final[Mapping[str, type[BaseModel]]] = {
     "limits": LimitSettings,
+    "goals": GoalSettings,
     "judge": JudgeSettings,
     "security": SecuritySettings,
 }

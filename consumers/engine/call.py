@@ -15,10 +15,12 @@ from consumers.engine.history import EvaHistory
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.live_side import INPUT_RANK, LiveSide
+from consumers.engine.open_questions import MAX_KEPT_VERDICTS
 from consumers.engine.record_book import RecordBook
 from consumers.engine.repeats import Repeats
 from consumers.engine.silence import Taken
 from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
+from consumers.engine.text_judges import TextJudges
 from schemas.audit_events import (
     AuditAssistant,
     AuditFallback,
@@ -73,6 +75,10 @@ class Call:
         self._repeats = Repeats(limits.max_remembered_ids)
         self._chosen_goals = goals or ChosenGoals()
         self._goals: GoalSide | None = None
+        self._early_verdicts: list[tuple[JudgeVerdict, int]] = []
+        self._judged: list[GoalSide | TextJudges] = []
+        if self._chosen_goals.rules.text_judges:
+            self._judged.append(TextJudges(first.conversation_id, self._chosen_goals.rules, self._book))
         self.is_over = False
         self._known_goals = None if memory is None else memory.goal_set
 
@@ -87,11 +93,7 @@ class Call:
         return self._end.last_ms
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
-        """Fold one record.
-
-        Returns:
-            What became of it, as the outcome label of the events counter.
-        """
+        """Fold one record; returns what became of it, as the outcome label of the events counter."""
         source = arrival.source
         event = arrival.event
         broker_ms = arrival.broker_time_ms
@@ -99,11 +101,12 @@ class Call:
         if source not in offsets:
             self.first_offsets[source] = arrival.offset
         offsets[source] = arrival.offset
-        if type(event) is not JudgeVerdict:  # that a judge answers says nothing of whether the call goes on
+        is_verdict = type(event) is JudgeVerdict
+        if not is_verdict:  # that a judge answers is nothing that happens in the call
             self._end.heard(broker_ms)
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
             return "repeated"
-        self.events += 1
+        self.events += not is_verdict
         book = self._book
         is_replayed = book.is_silent
         event_type = type(event)
@@ -122,11 +125,13 @@ class Call:
                 handler(self, event, time_ms, out)
             elif event_type is UnrecognizedEvent:
                 self._on_unrecognized(source, time_ms)
+            if self.is_closed:
+                return outcome  # by the last verdict it waited for
             live.refresh(time_ms, broker_ms, out)
-            if self._goals is not None:
-                self._goals.follow(self.history, time_ms, broker_ms, out)
-                if self._goals.needs_wakeup:
-                    self._goals.needs_wakeup, live.needs_wakeup = False, True
+            for side in self._judged:
+                side.follow(self.history, time_ms, broker_ms, out)
+                if side.needs_wakeup:
+                    side.needs_wakeup, live.needs_wakeup = False, True
             if out and live.turns.highest_turn > self._limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
             if event_type in _KEPT:
@@ -150,7 +155,7 @@ class Call:
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
         due_ms, reason = self._end.by_silence()
-        if self._goals is not None and self._awaits_verdicts(self._goals, now_ms, due_ms, out):
+        if self._judged and self._awaits_verdicts(now_ms, due_ms, out):
             return
         if now_ms < due_ms:
             self.live.reached(now_ms, out)
@@ -165,8 +170,10 @@ class Call:
         silence_ms = self.live.silence.due_at_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
-        goals_ms = None if self._goals is None else self._goals.next_wakeup_ms
-        return due_ms if goals_ms is None or (due_ms < goals_ms and not self.is_over) else goals_ms
+        if not self._judged:
+            return due_ms
+        times_ms = [time_ms for side in self._judged if (time_ms := side.next_wakeup_ms)]
+        return min(times_ms if self.is_over and times_ms else [due_ms, *times_ms])
 
     def ends_at(self) -> int:
         """Broker time at which silence ends this call, if nothing more comes: what is taken from then on is not of it."""
@@ -175,8 +182,8 @@ class Call:
     def release(self) -> None:
         """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
         self.history.release()
-        for name in ("_text_stream", "live", "_goals"):
-            self.__dict__.pop(name)
+        self.__dict__.pop("_text_stream")
+        self.__dict__.pop("live")
 
     def hold(self, arrival: Arrival) -> None:
         """Keep a record for later, by the broker's time; a topic's own order stands whatever its times say."""
@@ -199,11 +206,11 @@ class Call:
         self.live.announce(out)
         last_ms = self.history.last_time_ms()
         records = self.live.final_records(last_ms)
-        if self._goals is not None:
+        for side in self._judged:
             if not self.is_over:
-                self._goals.finish(self.history, last_ms, now_ms, out, asks=False)
+                side.finish(self.history, last_ms, now_ms, out, asks=False)
             self._book.caused_at_ms = now_ms
-            records += self._goals.final_records(last_ms)
+            records += side.final_records(last_ms)
         closed = self._book.record(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, self.ended_reason), event_time_ms=last_ms,
             reason=reason, ended_reason=self.ended_reason, turns=self.live.turns.highest_turn, events=self.events,
@@ -215,19 +222,21 @@ class Call:
         if not self._book.is_silent:
             return
         gone = self.live.speak(out)
-        if self._goals is not None:
-            self._goals.take_back(gone, out)
-            self._goals.speak(out)
+        for side in self._judged:
+            side.take_back(gone, out)
+            side.speak(out)
 
-    def _awaits_verdicts(self, goals: GoalSide, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
+    def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Verdicts that do not come, and stalls; whether the call is over and waits for verdicts that are under way."""
-        goals.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
+        for side in self._judged:
+            side.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
         if now_ms >= due_ms and not self.is_over:
             self.is_over = True
             self.live.reached(due_ms, out)
-            goals.finish(self.history, self.history.last_time_ms(), due_ms, out, asks=True)
-            goals.reached(now_ms, out)
-        return self.is_over and goals.awaits_verdicts
+            for side in self._judged:
+                side.finish(self.history, self.history.last_time_ms(), due_ms, out, asks=True)
+                side.reached(now_ms, out)
+        return self.is_over and any(side.awaits_verdicts for side in self._judged)
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
         if not self.is_closed:
@@ -324,9 +333,13 @@ class Call:
             goal_set = self._known_goals or self._chosen_goals.choose(event.goals, event.agent or known.agent)
             if goal_set is not None:
                 self._goals = self._chosen_goals.side(self.conversation_id, goal_set, self._book)
-        if self._goals is not None:
-            self._goals.set_agent(labels.agent)
-            self._goals.announce(out)
+                self._judged.append(self._goals)
+                self._goals.announce(out)
+                for verdict, broker_ms in self._early_verdicts:
+                    self._goals.take(verdict, broker_ms, out)
+                self._early_verdicts.clear()
+        for side in self._judged:
+            side.set_agent(labels.agent)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
         if event.reason is not None:
@@ -334,12 +347,13 @@ class Call:
         self._plan_close(CloseReason.ENDED)
 
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
-        if self._goals is None:
-            return
         broker_ms = self.live.taken.broker_ms
-        self._goals.take(event, broker_ms, out)
+        if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
+            self._early_verdicts.append((event, broker_ms))  # a replay may read it before what names the goals
+        for side in self._judged:
+            side.take(event, broker_ms, out)
         self.live.needs_wakeup = True
-        if self.is_over and not self._goals.awaits_verdicts:
+        if self.is_over and not any(side.awaits_verdicts for side in self._judged):
             self.close(self._end.by_silence()[1], broker_ms, out)
 
     def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
@@ -355,18 +369,8 @@ _AUDIO_KINDS = {
 _STEERING = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdict})
 """Events of no stream: that one of them came on a topic says nothing of how far its stream is."""
 _KEPT = frozenset(
-    {
-        TtsText,
-        LlmResponse,
-        UserSpeech,
-        AssistantSpeech,
-        AuditUser,
-        AuditAssistant,
-        AuditToolCall,
-        AuditToolResponse,
-        UserTextUpdated,
-    }
-)
+    (TtsText, LlmResponse, UserSpeech, AssistantSpeech, AuditUser, AuditAssistant, AuditToolCall, AuditToolResponse)
+) | {UserTextUpdated}
 """Events of which a text or a value is kept until the call closes. Of an LLM call, the largest of all, only its time is."""
 
 _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {

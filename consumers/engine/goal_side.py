@@ -13,13 +13,14 @@ from consumers.engine.conversation_turns import ConversationTurns, transcript_of
 from consumers.engine.effects import Effect, PublishScore, RecordFact, RequestVerdict
 from consumers.engine.goal_rules import GoalRules
 from consumers.engine.history import EvaHistory
+from consumers.engine.open_questions import Answer, OpenQuestions
 from consumers.engine.progress_curve import ProgressCurve, TurnScores
 from consumers.engine.record_book import RecordBook
 from consumers.engine.score_values import Value, result_of
 from consumers.engine.subgoal_checks import CheckPlan, CheckState, SubgoalChecks
+from consumers.engine.subgoal_questions import About, SubgoalQuestions, turn_of
 from consumers.engine.tool_correctness import ToolCorrectness, ToolQuestion
 from consumers.engine.turn_facts import TurnFacts
-from consumers.engine.verdict_questions import About, Answer, VerdictQuestions
 from schemas.goals import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, Votes
 from schemas.scores import (
@@ -62,7 +63,8 @@ class GoalSide:
         self._checks = SubgoalChecks(plan)
         self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
         self._tools = ToolCorrectness(goal_set.expected_tool_calls)
-        self._questions = VerdictQuestions(conversation_id, goal_set, rules)
+        self._asking = SubgoalQuestions(conversation_id, goal_set, rules)
+        self._questions: OpenQuestions[About] = OpenQuestions()
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
         self._facts: dict[int, TurnFacts] = {}
         self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
@@ -106,9 +108,9 @@ class GoalSide:
         if machine.turn == self._seen_turn and not any(1 <= turn < machine.turn for turn in touched):
             return
         is_replayed = replays != self._seen_replays
-        first = 1 if is_replayed else min([self._last + 1 - LOOKED_AT_AGAIN, *touched])
+        first = 0 if is_replayed else min([self._last + 1 - LOOKED_AT_AGAIN, *touched])
         self._seen_turn, self._seen_replays = machine.turn, replays
-        self._look(history, max(1, first), max(0, machine.turn - 1), time_ms, broker_ms, out)
+        self._look(history, max(0, first), max(0, machine.turn - 1), time_ms, broker_ms, out)
 
     def finish(
         self, history: EvaHistory, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool
@@ -120,7 +122,7 @@ class GoalSide:
         last = max([history.machine.turn, self._last])
         while last > 0 and not self._says_anything(history, last):
             last -= 1
-        self._look(history, 1, last, time_ms, broker_ms, out)
+        self._look(history, 0, last, time_ms, broker_ms, out)
 
     def take(self, verdict: JudgeVerdict, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered."""
@@ -139,7 +141,7 @@ class GoalSide:
 
     def speak(self, out: list[Effect]) -> None:
         """A replay is over: what is still open is asked again, which costs nothing if it was answered."""
-        out.extend([RequestVerdict(request) for request in self._questions.open])
+        out.extend([RequestVerdict(request) for request in self._questions.requests])
 
     def take_back(self, subjects: Iterable[Subject], out: list[Effect]) -> None:
         """Withdraw what an earlier evaluator said of progress and this one does not know."""
@@ -151,7 +153,7 @@ class GoalSide:
 
     def set_agent(self, agent: str) -> None:
         """Whose budget the judges' work is for."""
-        self._questions.agent = agent
+        self._asking.agent = agent
 
     def final_records(self, time_ms: int | None) -> list[AnyScoreRecord]:
         """Every score once more, as final; what no judge has answered by now says so."""
@@ -178,7 +180,7 @@ class GoalSide:
     ) -> None:
         if self._moved_ms is None and last >= 1:
             self._moved_ms = broker_ms
-        if self._transcripts.get(0) is None:
+        if 0 not in self._transcripts:
             first = 0
         changed = [
             turn
@@ -206,7 +208,7 @@ class GoalSide:
             self._unknown.pop(place, None)
             if self._is_over and result.state is CheckState.OPEN and last:
                 self._unknown[place] = UnscoredReason.TIMES_UNKNOWN
-        self._questions.forget_unless(self._inputs)
+        self._questions.forget_unless(lambda about, input_hash: self._inputs.get(turn_of(about)) == input_hash)
         self._settle([], time_ms, broker_ms, out)
 
     def _is_news(self, turn: int, facts: TurnFacts) -> bool:
@@ -220,7 +222,7 @@ class GoalSide:
         self._transcripts[turn] = transcript_of(turn, facts)
         if turn >= 1:
             self._checks.set_turn(turn, facts)
-            self._tools.look(turn, facts.calls, self._questions.tool_finding)
+            self._tools.look(turn, facts.calls, self._asking.found)
         return True
 
     def _drop(self, turn: int, out: list[Effect]) -> None:
@@ -239,7 +241,7 @@ class GoalSide:
 
     # Questions.
 
-    def _settle(self, answers: list[Answer], time_ms: int | None, broker_ms: int, out: list[Effect]) -> None:
+    def _settle(self, answers: list[Answer[About]], time_ms: int | None, broker_ms: int, out: list[Effect]) -> None:
         """Take answers, ask what is to be asked next, and publish what follows."""
         before = self._curve.reached_at
         self._apply(answers)
@@ -252,22 +254,23 @@ class GoalSide:
             self._moved_ms = broker_ms
         self._say(time_ms, out)
 
-    def _apply(self, answers: list[Answer]) -> None:
+    def _apply(self, answers: list[Answer[About]]) -> None:
         looked_at = set()
-        for about, input_hash, finding, votes in answers:
-            if isinstance(about, ToolQuestion):
-                looked_at.add(about.turn)
+        for answer in answers:
+            finding = self._asking.find(answer)
+            if isinstance(answer.about, ToolQuestion):
+                looked_at.add(answer.about.turn)
                 continue
-            turn, place = about
-            if not self._curve.take(turn, place, finding, input_hash):
+            turn, place = answer.about
+            if not self._curve.take(turn, place, finding, answer.input_hash):
                 continue
-            self._votes[place] = votes
+            self._votes[place] = answer.votes
             if isinstance(finding, UnscoredReason):
                 self._unknown[place] = finding
             else:
                 self._unknown.pop(place, None)
         for turn in looked_at & self._facts.keys():
-            self._tools.look(turn, self._facts[turn].calls, self._questions.tool_finding)
+            self._tools.look(turn, self._facts[turn].calls, self._asking.found)
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
         """Put every open question. Answers that are known already may open others.
@@ -285,10 +288,13 @@ class GoalSide:
                 return requests
             self._apply(answers)
 
-    def _put(self, about: About, broker_ms: int) -> JudgeRequest | Answer | None:
-        turn = about.turn if isinstance(about, ToolQuestion) else about[0]
+    def _put(self, about: About, broker_ms: int) -> JudgeRequest | Answer[About] | None:
+        turn = turn_of(about)
+        if not self._rules.asks_judge:
+            return Answer(about, self._inputs[turn], UnscoredReason.JUDGE_DISABLED)
         transcript = tuple(item for number in range(turn + 1) for item in self._transcripts.get(number, ()))
-        return self._questions.ask(about, self._inputs[turn], transcript, broker_ms if self._asks else None)
+        request = self._asking.request(about, transcript, broker_ms)
+        return self._questions.ask(about, self._inputs[turn], request, is_late=not self._asks)
 
     # Records.
 

@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.evaluator.held import Held
-from consumers.evaluator.partition_clock import InputProgress, broker_time_ms, in_order_until_ms, lag_ms
+from consumers.evaluator.partition_clock import End, InputProgress, LogEnd, broker_time_ms, in_order_until_ms, lag_ms
 from consumers.evaluator.record_order import Records
 
 LabelValues = tuple[str, ...]
@@ -49,15 +49,17 @@ class Assignment:
         paused: Inputs that are not read on, because they are far ahead of another of their number.
     """
 
-    def __init__(self, topics: Iterable[str]) -> None:
+    def __init__(self, topics: Iterable[str], log_ends: Mapping[TopicPartition, LogEnd | None]) -> None:
         """Starts with none.
 
         Args:
             topics: The inputs, by their names on this cluster.
+            log_ends: As `LogEnds.ends`; read each time.
         """
         self.held: dict[int, Held] = {}
         self.paused: set[TopicPartition] = set()
         self._topics = tuple(topics)
+        self._log_ends = log_ends
         self._since_ms = wall_clock_ms()
         self._progress: dict[TopicPartition, InputProgress] = {}
         self._caught_up_at_ms: dict[TopicPartition, int] = {}
@@ -105,30 +107,30 @@ class Assignment:
     async def look(self, consumer: AIOKafkaConsumer) -> None:
         """Learns how far each input is read, from what the client knows: it never waits for the broker."""
         assigned = consumer.assignment()  # in the middle of a rebalance it may be the next one
+        now_ms = wall_clock_ms()
         for number, held in self.active.items():
             positions: dict[str, int] = {}
             for topic in self._topics:
                 tp = TopicPartition(topic, number)
-                end = consumer.highwater(tp) if tp in assigned else None
+                end = self._end(consumer, tp) if tp in assigned else None
                 if end is None:  # no answer yet, so perhaps no position either, and asking for that would wait
                     continue
-                stable_end = consumer.last_stable_offset(tp)
-                told_at_ms = consumer.last_poll_timestamp(tp)
-                earlier_ms, latest_ms = self._told.get(tp, (None, None))
-                if told_at_ms != latest_ms:
-                    earlier_ms = latest_ms
-                    self._told[tp] = (earlier_ms, told_at_ms)
+                position = await consumer.position(tp)
+                is_paused = tp in self.paused
+                before = self._progress.get(tp)
+                if before is None or position != before.position or position >= end.offset or is_paused:
+                    moved_at_ms = now_ms
+                else:
+                    moved_at_ms = before.moved_at_ms
                 progress = InputProgress(
-                    position=await consumer.position(tp),
-                    # What stands after an open transaction cannot be read: for us it is not written yet.
-                    end=end if stable_end is None or stable_end < 0 else stable_end,
-                    # An answer may lie unread for as long as we are frozen, and says how things were when it was asked
-                    # for: after the one before it had come.
-                    told_at_ms=earlier_ms,
-                    newest_told_at_ms=told_at_ms,
-                    is_paused=tp in self.paused,
+                    position=position,
+                    end=end.offset,
+                    told_at_ms=end.told_at_ms,
+                    newest_told_at_ms=end.newest_told_at_ms,
+                    is_paused=is_paused,
                     last_record_ms=held.partition.last_record_ms.get(topic),
                     since_ms=self._since_ms,
+                    moved_at_ms=moved_at_ms,
                 )
                 self._progress[tp] = progress
                 partition = held.partition
@@ -136,6 +138,25 @@ class Assignment:
                 if progress.is_at_end and progress.told_at_ms is not None:
                     self._caught_up_at_ms[tp] = progress.told_at_ms
             held.read_to(positions)
+
+    def _end(self, consumer: AIOKafkaConsumer, tp: TopicPartition) -> End | None:
+        """Where an input ends, as it is known at the moment; None as long as the client has no answer about it."""
+        visible_end = consumer.highwater(tp)
+        if visible_end is None:
+            return None
+        told_at_ms = consumer.last_poll_timestamp(tp)
+        earlier_ms, latest_ms = self._told.get(tp, (None, None))
+        if told_at_ms != latest_ms:
+            earlier_ms = latest_ms
+            self._told[tp] = (earlier_ms, told_at_ms)
+        stable_end = consumer.last_stable_offset(tp)
+        # What stands after an open transaction cannot be read: for us it is not written yet.
+        readable_end = visible_end if stable_end is None or stable_end < 0 else stable_end
+        # An answer may lie unread for as long as we are frozen, and says how things were when it was asked for: after
+        # the one before it had come.
+        end = End(readable_end, earlier_ms, told_at_ms)
+        is_of_log = tp in self._log_ends and readable_end >= visible_end
+        return end.or_of_log(self._log_ends[tp]) if is_of_log else end
 
     def fold(self, number: int, runs: Sequence[Records]) -> None:
         """Folds one poll's records of an active partition, and those that waited, as far as all of its inputs are known."""

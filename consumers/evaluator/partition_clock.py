@@ -2,11 +2,48 @@
 
 Silence may only be read from inputs of which nothing is outstanding. An input that is read to its end is known up to
 the moment the broker last said so; one that lags, up to its last record. The partition is where its hindmost input is, so
-neither a backlog nor a broker that does not answer looks like silence.
+neither a backlog nor a broker that does not answer looks like silence. Of an input that has replicas the leader must say
+so, which knows of records that it does not show yet: they are a backlog like any other.
 """
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
+
+
+class LogEnd(NamedTuple):
+    """Where the log of an input with replicas ends, whether readers see that far or not.
+
+    Attributes:
+        offset: After the last record that the leader has.
+        asked_at_ms: When the leader was asked, on our clock: up to then it is true.
+    """
+
+    offset: int
+    asked_at_ms: int
+
+
+class End(NamedTuple):
+    """Where an input ends for us.
+
+    Attributes:
+        offset: After the last record that there is, or that may be read if a transaction is open.
+        told_at_ms: Up to when that is true, on our clock; None if nobody knows.
+        newest_told_at_ms: When we were told last.
+    """
+
+    offset: int
+    told_at_ms: int | None
+    newest_told_at_ms: int | None
+
+    def or_of_log(self, log_end: LogEnd | None) -> "End":
+        """The same of an input with replicas: only what its leader said of the log says that nothing is outstanding.
+
+        Args:
+            log_end: What it said; None if it has not spoken yet.
+        """
+        if log_end is None:
+            return End(self.offset, None, None)
+        return End(max(self.offset, log_end.offset), log_end.asked_at_ms, log_end.asked_at_ms)
 
 
 class InputProgress(NamedTuple):
@@ -14,11 +51,12 @@ class InputProgress(NamedTuple):
 
     Attributes:
         position: Offset of the next record to be handed over.
-        end: Offset after the last record that may be read, as the broker last said.
-        told_at_ms: When we were told the answer before that, on our clock: up to then it is true; None if there was none.
-        newest_told_at_ms: When we were told the last answer.
+        end: Offset after the last record that is to be read, as the broker last said.
+        told_at_ms: Up to when that is true, on our clock; None if nobody knows.
+        newest_told_at_ms: When we were told last.
         last_record_ms: Broker timestamp of the last record handed over; None if there was none yet.
         since_ms: When reading began, on our clock.
+        moved_at_ms: When something was last handed over or nothing was outstanding or to be read on, on our clock.
         is_paused: Whether we do not read it on for now.
     """
 
@@ -28,12 +66,18 @@ class InputProgress(NamedTuple):
     newest_told_at_ms: int | None
     last_record_ms: int | None
     since_ms: int
+    moved_at_ms: int
     is_paused: bool
 
     @property
     def is_at_end(self) -> bool:
         """Whether nothing was outstanding when the broker last spoke."""
         return self.told_at_ms is not None and self.position >= self.end
+
+    @property
+    def known_ms(self) -> int | None:
+        """Broker time up to which it is known; None if it is not known at all."""
+        return self.told_at_ms if self.is_at_end else self.last_record_ms
 
     @property
     def lag_messages(self) -> int:
@@ -47,7 +91,7 @@ STALE_MS: Final = 5_000
 
 def broker_time_ms(inputs: Iterable[InputProgress]) -> int | None:
     """The broker time up to which every input of a partition is known; None while one of them is not known at all."""
-    known = [progress.told_at_ms if progress.is_at_end else progress.last_record_ms for progress in inputs]
+    known = [progress.known_ms for progress in inputs]
     times_ms = [time_ms for time_ms in known if time_ms is not None]
     return min(times_ms) if times_ms and len(times_ms) == len(known) else None
 
@@ -55,8 +99,9 @@ def broker_time_ms(inputs: Iterable[InputProgress]) -> int | None:
 SILENT_MS: Final = 1_000
 """When an input has not told its end for this long, records taken since may stand in it: other inputs wait for it."""
 PATIENCE_MS: Final = 30_000
-"""How long they wait for an input that says nothing at all: longer than a partition needs to get another leader. Then calls
-go on without it, which is worth more to whoever watches them than the exact order."""
+"""How long they wait for an input that says nothing at all, or hands nothing over though something is outstanding: longer
+than a partition needs to get another leader, or a leader to do without a dead replica. Then calls go on without it, which is
+worth more to whoever watches them than the exact order."""
 
 
 def in_order_until_ms(inputs: Iterable[InputProgress | None], since_ms: int, now_ms: int) -> int | None:
@@ -68,15 +113,20 @@ def in_order_until_ms(inputs: Iterable[InputProgress | None], since_ms: int, now
         now_ms: Our clock.
 
     Returns:
-        None when no input is known to lag, which is nearly always: every record may be folded.
+        None when no input is known to lag, which is nearly always: every record may be folded. Never before
+        `broker_time_ms`, which would let time pass before the records that it holds.
     """
     bounds_ms: list[int] = []
     for progress in inputs:
-        if progress is None or progress.newest_told_at_ms is None:
+        if progress is None:
             if now_ms - since_ms <= PATIENCE_MS:
                 bounds_ms.append(0)
+        elif progress.newest_told_at_ms is None:
+            if now_ms - since_ms <= PATIENCE_MS:
+                bounds_ms.append(progress.last_record_ms or 0)
         elif progress.is_paused or progress.lag_messages:
-            bounds_ms.append(progress.last_record_ms or 0)
+            if now_ms - progress.moved_at_ms <= PATIENCE_MS:
+                bounds_ms.append(max(progress.last_record_ms or 0, progress.known_ms or 0))
         elif SILENT_MS < now_ms - progress.newest_told_at_ms <= PATIENCE_MS:
             bounds_ms.append(progress.newest_told_at_ms + SILENT_MS)
     return min(bounds_ms, default=None)

@@ -21,6 +21,7 @@ from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.held import Held
+from consumers.evaluator.log_ends import LogEnds
 from consumers.evaluator.partition import Evaluates, Partition
 from consumers.evaluator.partition_writer import FencedError, PartitionWriter
 from consumers.evaluator.preflight import require_fit_topics
@@ -77,7 +78,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._instruments = instruments
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
         self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources))
-        self._assignment = Assignment(self._sources)
+        self._log_ends = LogEnds(kafka, self._sources)
+        self._assignment = Assignment(self._sources, self._log_ends.ends)
         self._lock = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -125,7 +127,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._stop_loading()
             for held in self._assignment.keep_only(()):
                 self._let_go(held)
-            await asyncio.gather(self._subscription.stop(), self._takeover.stop(), *self._closing)
+            await asyncio.gather(
+                self._subscription.stop(), self._takeover.stop(), self._log_ends.stop(), *self._closing
+            )
 
     def problems(self) -> Sequence[str]:
         """Why the role is not ready, for `/readyz`."""
@@ -244,8 +248,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._takeover.start()
         except KafkaError as error:
             raise self._kafka.unreachable(error) from error
+        await self._log_ends.start()
         await self._subscription.start()
-        return await first_of(self._tick_for_ever(), self._commit_for_ever())
+        asking = self._log_ends.ask_for_ever(lambda: self._assignment.inputs_of(self._assignment.active))
+        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking)
 
     async def _tick_for_ever(self) -> bool:
         while True:

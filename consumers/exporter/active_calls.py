@@ -1,10 +1,11 @@
-"""Which calls run now: what the score records seen so far say, bounded in number and in time."""
+"""Which calls run now and how far they are: what the score records seen so far say, bounded in number and in time."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from consumers.exporter.running_progress import CallGoals, RunningProgress, goals_after
 from schemas.scores import AnyScoreRecord, ClosedFact
 
 MAX_KNOWN_GROUPS: Final = 10_000
@@ -18,6 +19,7 @@ class _ActiveCall:
     partition: int
     who: Who
     heard_at_ms: int
+    goals: CallGoals | None
 
 
 class ActiveCalls:
@@ -25,6 +27,9 @@ class ActiveCalls:
 
     An exporter that starts in the middle of a call learns of it at the call's next record. Times are the reader's own
     clock, in ms.
+
+    Attributes:
+        progress: Of those that have goals.
     """
 
     def __init__(self, max_calls: int, forget_after_ms: int) -> None:
@@ -34,6 +39,7 @@ class ActiveCalls:
             max_calls: How many are remembered.
             forget_after_ms: Silence after which a call is taken for lost.
         """
+        self.progress = RunningProgress()
         self._max_calls = max_calls
         self._forget_after_ms = forget_after_ms
         self._calls: OrderedDict[str, _ActiveCall] = OrderedDict()  # the quietest first
@@ -49,18 +55,26 @@ class ActiveCalls:
             How many calls were forgotten to make room: 0 or 1.
         """
         conversation_id = record.conversation_id
-        known = self._calls.pop(conversation_id, None)
-        if known is not None:
-            self._running[known.who] -= 1
+        goals = None
+        if conversation_id in self._calls:
+            goals = self._drop(conversation_id).goals
         if isinstance(record, ClosedFact):
             return 0
         who = (record.labels.agent, record.labels.tenant, record.labels.environment)
-        self._calls[conversation_id] = _ActiveCall(partition, who, now_ms)
+        call = _ActiveCall(partition, who, now_ms, goals_after(goals, record))
+        self._calls[conversation_id] = call
         self._running[who] += 1
+        if call.goals is not None:
+            self.progress.add(record.labels.agent, call.goals)
         if len(self._calls) <= self._max_calls:
             return 0
         self._drop(next(iter(self._calls)))
         return 1
+
+    def progress_of(self, conversation_id: str) -> float | None:
+        """A running call's progress after the newest turn judged; None when it is not known or has no goals."""
+        call = self._calls.get(conversation_id)
+        return None if call is None or call.goals is None else call.goals.progress
 
     def forget_silent(self, now_ms: int) -> int:
         """Forgets the calls not heard of for too long, and returns how many."""
@@ -84,5 +98,9 @@ class ActiveCalls:
             self._running = +self._running
         return dict(self._running)
 
-    def _drop(self, conversation_id: str) -> None:
-        self._running[self._calls.pop(conversation_id).who] -= 1
+    def _drop(self, conversation_id: str) -> _ActiveCall:
+        call = self._calls.pop(conversation_id)
+        self._running[call.who] -= 1
+        if call.goals is not None:
+            self.progress.remove(call.who[0], call.goals)
+        return call

@@ -91,6 +91,9 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         )
         instruments.before_scrape(self._forget_silent)
         instruments.read_gauge("callgauge_calls_active", self._active.by_who)
+        instruments.read_gauge("callgauge_calls_with_goals_active", self._active.progress.calls)
+        instruments.read_gauge("callgauge_progress_active", self._active.progress.progress)
+        instruments.read_gauge("callgauge_subgoals_active", self._active.progress.subgoals)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Counts until `stop` is set, then commits and leaves.
@@ -203,7 +206,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         instruments = self._instruments
         try:
             score = SCORE_RECORD.validate_json(record.value)
-            samples = list(project(score, now_ms))
+            samples = list(project(score, now_ms, self._active.progress_of(score.conversation_id)))
         except (ValidationError, UncountableRecordError) as error:
             instruments.inc("callgauge_scores_refused_total")
             self._refused_lines += 1

@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.conn import AIOKafkaConnection
+from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from faststream.kafka import KafkaBroker
 from pydantic import BaseModel, ConfigDict, Field
@@ -118,6 +118,22 @@ class KafkaSettings(BaseModel):
             logger=_PollErrors(),
             **self.security.faststream_options(),
         )
+
+    async def connection(self, role: str, host: str, port: int, answer_ms: int) -> AIOKafkaConnection:
+        """A connection to this broker and no other, logged in; whoever asked for it closes it.
+
+        Args:
+            role: Ends the client's name.
+            host: As the cluster names the broker.
+            port: As the cluster names it.
+            answer_ms: How long connecting, each step of logging in, and later each answer may take.
+
+        Raises:
+            OSError, KafkaError, TimeoutError, ValueError: It cannot be reached, or does not let us in.
+        """
+        options = {**self.client_options(), "client_id": self._client_name(role), "request_timeout_ms": answer_ms}
+        del options["bootstrap_servers"]
+        return await create_conn(host, port, **options)
 
     def _client_name(self, role: str) -> str:
         return f"{self.client_id}-{role}"

@@ -20,6 +20,7 @@ PANEL_HEIGHT = 8
 
 _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _LATENCY = 'callgauge_turn_response_latency_seconds_bucket{agent=~"$agent"}[$__rate_interval]'
+_VERDICTS = "callgauge_judge_verdict_seconds_bucket[$__rate_interval]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,96 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
         ),
     ),
     (
+        "Progress",
+        (
+            Chart(
+                "Progress of running calls",
+                "Mean share of their subgoals that running calls have reached, as far as it is known. A line that falls "
+                "may only mean that new calls have begun.",
+                "percentunit",
+                6,
+                {
+                    "{{agent}}": 'sum by (agent) (callgauge_progress_active{agent=~"$agent"}) / (sum by (agent) '
+                    '(callgauge_calls_with_goals_active{agent=~"$agent",progress="known"}) > 0)'
+                },
+            ),
+            Chart(
+                "Subgoals",
+                "Subgoals reached per minute by what checked them, beside those of the calls that began.",
+                "cpm",
+                6,
+                {
+                    "reached, {{checked_by}}": _per_minute(
+                        'callgauge_subgoals_reached_total{agent=~"$agent"}', "checked_by"
+                    ),
+                    "of new calls": _per_minute('callgauge_subgoals_total{agent=~"$agent"}'),
+                },
+            ),
+            Chart(
+                "Stalls",
+                "Calls per minute that went on for too many turns, or for too long, without reaching a further subgoal.",
+                "cpm",
+                6,
+                {"by {{by}}": _per_minute('callgauge_progress_stalls_total{agent=~"$agent"}', "by")},
+                "areas",
+            ),
+            Chart(
+                "Success",
+                "Share of the calls with goals that closed with every subgoal reached, of those where that is known.",
+                "percentunit",
+                6,
+                {
+                    "{{agent}}": "sum by (agent) (rate(callgauge_calls_scored_total"
+                    '{agent=~"$agent",outcome="success"}[$__rate_interval])) / (sum by (agent) '
+                    '(rate(callgauge_calls_scored_total{agent=~"$agent"}[$__rate_interval])) > 0)'
+                },
+            ),
+        ),
+    ),
+    (
+        "Judge (all agents)",
+        (
+            Chart(
+                "Judge spending",
+                "Money per hour at the present rate, in the currency of the configured prices, by model; and what is left "
+                "of the budget of this hour of the clock.",
+                "short",
+                6,
+                {
+                    "{{model}}": "3600 * sum by (model) (rate(callgauge_judge_cost_total[$__rate_interval]))",
+                    "left of the hour": 'sum(callgauge_judge_budget_left{budget="hour"})',
+                },
+            ),
+            Chart(
+                "Judge latency",
+                "From a question's arrival at the judge to its verdict, waiting included, and the requests to the model "
+                "alone.",
+                "s",
+                6,
+                {
+                    **{f"verdict p{quantile * 100:.0f}": _quantile(quantile, _VERDICTS) for quantile in (0.5, 0.95)},
+                    "request p95": _quantile(0.95, "callgauge_judge_request_seconds_bucket[$__rate_interval]"),
+                },
+            ),
+            Chart(
+                "Judge verdicts",
+                "Answers per minute, by the verdict or by why there is none.",
+                "cpm",
+                6,
+                {"{{outcome}}": _per_minute("callgauge_judge_verdicts_total", "outcome")},
+                "areas",
+            ),
+            Chart(
+                "Waiting for the judge",
+                "Age of the question that has waited longest. Above the deadline of a verdict, a minute unless set "
+                "otherwise, questions are given up.",
+                "s",
+                6,
+                {"longest": "max(callgauge_judge_waiting_seconds)"},
+            ),
+        ),
+    ),
+    (
         "Pipeline (all agents)",
         (
             Chart(
@@ -242,7 +333,10 @@ def render_overview() -> str:
     board = (
         dashboard.Dashboard("callgauge overview")
         .uid("callgauge-overview")
-        .description("Voice-agent calls while they run: how long callers wait, and whether these numbers are fresh.")
+        .description(
+            "Voice-agent calls while they run: how long callers wait, how far they get, and whether these numbers are "
+            "fresh."
+        )
         .tags(["callgauge"])
         .time("now-30m", "now")
         .refresh("10s")

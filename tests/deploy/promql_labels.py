@@ -4,6 +4,7 @@ Prometheus never complains about a misspelt metric, a label that does not exist 
 answer is empty and the alert silent. Following the labels through the expression finds all three.
 """
 
+import re
 from collections.abc import Mapping
 
 import promql_parser
@@ -16,6 +17,7 @@ CATALOGUE_SERIES: Mapping[str, frozenset[str]] = {
 FROM_PROMETHEUS: Mapping[str, frozenset[str]] = {"up": frozenset({"job", "instance"})}
 _DROP_LE = {"histogram_quantile"}
 _EXACT = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)  # a tuple: they cannot be hashed
+_PATTERN = (promql_parser.MatchOp.Re, promql_parser.MatchOp.NotRe)
 _NO_LABELS = {"absent", "scalar", "time", "vector"}
 _KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time"}
 
@@ -60,13 +62,22 @@ def _selected(node: promql_parser.VectorSelector, series: Mapping[str, frozenset
         raise ValueError(f"no metric exposes {node.name}")
     for matcher in node.matchers.matchers:
         _subset([matcher.name], series[node.name], node)
-        if node.name in CATALOGUE_SERIES and matcher.op in _EXACT:
+        if node.name in CATALOGUE_SERIES:
             metric = metric_of_series(node.name)
             closed: dict[str, tuple[str, ...]] = {label.name: label.values for label in metric.label_set}
             allowed = metric.le_values if matcher.name == "le" else closed[matcher.name]
-            if allowed and matcher.value not in allowed:
-                raise ValueError(f'{node.name} never has {matcher.name}="{matcher.value}"')
+            for value in _named_values(matcher):
+                if allowed and value not in allowed:
+                    raise ValueError(f'{node.name} never has {matcher.name}="{value}"')
     return series[node.name]
+
+
+def _named_values(matcher: promql_parser.Matcher) -> list[str]:
+    """The values a matcher names: one, or several with | between them; none if it is another pattern."""
+    if matcher.op in _EXACT:
+        return [matcher.value]
+    is_choice = matcher.op in _PATTERN and re.fullmatch(r"\w+(\|\w+)*", matcher.value)
+    return matcher.value.split("|") if is_choice else []
 
 
 def _called(node: promql_parser.Call, series: Mapping[str, frozenset[str]]) -> frozenset[str]:

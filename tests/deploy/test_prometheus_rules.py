@@ -175,7 +175,7 @@ def test_an_alert_waits_two_evaluations_or_looks_back_on_its_own(alert: Rule) ->
 def test_recordings_are_named_level_metric_operation_and_each_is_used() -> None:
     for rule in RECORDINGS:
         level, metric, operation = rule["record"].split(":")
-        assert level in {"agent", "slo"}
+        assert level in {"agent", "kind", "slo"}
         assert metric.startswith("callgauge_")
         assert re.fullmatch(r"(rate|p\d+_|ratio_rate|count)\d+[mhd]", operation)
 

@@ -19,6 +19,7 @@ LATENCY = "callgauge_turn_response_latency_seconds"
         ("callgauge_dead_air_total and on (agent) callgauge_calls_active", {"agent"}),
         ("callgauge_dead_air_total / scalar(sum(callgauge_turns_total) > 0)", {"agent"}),
         ('callgauge_tool_calls_total{tool="anything",outcome!="success"}', {"agent", "tool", "outcome"}),
+        ('callgauge_tool_calls_total{agent=~".+",outcome=~"error|unanswered"}', {"agent", "tool", "outcome"}),
         ("-(agent:known)", {"agent"}),
     ],
 )
@@ -38,6 +39,8 @@ def test_it_follows_the_labels(expression: str, labels: set[str]) -> None:
         (f'{LATENCY}_bucket{{le="1.4"}}', 'never has le="1.4"'),
         ('callgauge_event_to_score_seconds_bucket{le="1"}', 'never has le="1"'),
         ('callgauge_tool_calls_total{outcome!="failed"}', 'never has outcome="failed"'),
+        ('callgauge_tool_calls_total{outcome=~"error|failed"}', 'never has outcome="failed"'),
+        ('callgauge_tool_calls_total{outcome!~"succes"}', 'never has outcome="succes"'),
         (f"histogram_quantile(0.5, sum by (agent) (rate({LATENCY}_bucket[5m])))", "no label le"),
         ("callgauge_dead_air_total / callgauge_turns_total", "never match"),
         ("callgauge_dead_air_total and on (tenant) callgauge_turns_total", "no label tenant"),

@@ -39,7 +39,26 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["`run --roles exporter`"] == told(needs_of(["exporter"], settings))
     assert table["`run --roles judge`"] == told(needs_of(["judge"], settings))
     assert table["`replay`, `simulate`"] == told(TRAFFIC_NEEDS)
-    assert len(table) == 4
+    assert table["also with `goals.reads_topic`"] == more({"reads_topic": True})
+    assert table["also when it asks the judge"] == more({"asks_judge": True})
+    assert len(table) == 6
+
+
+def more(goals: dict[str, object]) -> list[frozenset[str]]:
+    """What an evaluator with these settings of goals needs more than one without."""
+    usual, needed = (told(needs_of(["evaluator"], settings)) for settings in (Settings(), Settings(goals=goals)))
+    return [wanted - had for wanted, had in zip(needed, usual, strict=True)]
+
+
+def test_the_judge_is_asked_without_a_word_only_where_it_runs_with_a_key() -> None:
+    def asks(roles: list[str], **judge: object) -> bool:
+        return WRITE in needs_of(roles, Settings(judge=judge)).operations.get("judge.requests", ())
+
+    assert asks(["evaluator", "judge"], api_key="key")
+    assert not asks(["evaluator", "judge"])
+    assert not asks(["evaluator", "judge"], api_key="key", enabled=False)
+    assert not asks(["evaluator"], api_key="key")
+    assert not asks(["judge"], api_key="key")
 
 
 def test_a_process_with_both_roles_needs_the_rights_of_both() -> None:

@@ -29,6 +29,14 @@ def test_a_call_is_seen_within_ten_seconds_and_ctrl_c_ends_it_at_once(tmp_path: 
         assert "Traceback" not in demo.text
 
 
+def test_goals_move_within_a_minute(tmp_path: Path) -> None:
+    with started(tmp_path / "demo.log", "demo", "--http-port", "0", CALLGAUGE_JUDGE__ENABLED="false") as demo:
+        wait_for("a subgoal to be reached", lambda: "reached the subgoal" in demo.text, 60)
+        address = wait_for("the address of /metrics", lambda: address_in(demo.text), 1)
+        wait_for("it to be on the page", lambda: total(address, "callgauge_progress_active") > 0, 5)
+        assert total(address, "callgauge_subgoals_unscored_total", reason="judge_disabled") == 0
+
+
 def test_it_ends_by_itself(tmp_path: Path) -> None:
     with started(tmp_path / "demo.log", "demo", "--http-port", "0", "--seconds", "3") as demo:
         wait_for("its end", lambda: not demo.is_running, 20)

@@ -70,7 +70,9 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table
         progress = [entry.progress for entry in entries]
         scores = curve.at(turn)
         assert scores.progress == progress[-1]
-        assert scores.auc == (auc_of_conversation(progress).value if max_turns > 1 else UnscoredReason.ONE_TURN_HAS_NO_AREA)
+        assert scores.auc == (
+            auc_of_conversation(progress).value if max_turns > 1 else UnscoredReason.ONE_TURN_HAS_NO_AREA
+        )
         so_far = progress[:turn]
         assert scores.auc_if_ended_now == (auc_of(so_far) if len(so_far) > 1 else UnscoredReason.ONE_TURN_HAS_NO_AREA)
         assert scores.ppt == ppt_of_conversation(progress).value

@@ -20,7 +20,7 @@ START_SECONDS = 60  # a bound, not a goal: the machine may be busy
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CALLGAUGE_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CALLGAUGE_", "OPENAI_"))}
     return {**kept, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
 
 

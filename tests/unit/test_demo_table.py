@@ -14,8 +14,12 @@ from schemas.scores import (
     CloseReason,
     DeadAirFact,
     InterruptionFact,
+    ProgressScore,
+    Result,
     Scored,
     Speaker,
+    StallFact,
+    SubgoalScore,
     ToolOutcome,
     ToolUseFact,
     TurnFact,
@@ -25,7 +29,7 @@ from schemas.scores import (
     VoiceToVoiceLatency,
 )
 from streamer.call_screen import Headline, plain_line, screen
-from streamer.call_table import SHOWN_AFTER_END_MS, CallRow, CallTable, MeasuredLatency
+from streamer.call_table import SHOWN_AFTER_END_MS, CallRow, CallTable, GoalsReached, MeasuredLatency
 
 NOW_MS = 1_790_000_000_000
 
@@ -64,6 +68,22 @@ def dead_air(number: int, **more: Any) -> AnyScoreRecord:
 def tool(index: int, **more: Any) -> AnyScoreRecord:
     used = {"tool": "look_up", "outcome": ToolOutcome.SUCCESS, "duration_ms": 5}
     return ToolUseFact(**used, **common(turn=1, index=index, **more))
+
+
+def progress(number: int, reached: int, missing: int = 0, **more: Any) -> AnyScoreRecord:
+    known: Result = Scored(value=reached / 4)
+    result = Unscored(reason=UnscoredReason.JUDGE_DISABLED) if missing else known
+    values = dict.fromkeys(("result", "auc", "auc_if_ended_now", "ppt", "success"), more.pop("result", result))
+    return ProgressScore(reached=reached, missing=missing, subgoals=4, **values, **common(turn=number, **more))
+
+
+def subgoal(reached_turn: int | None, **more: Any) -> AnyScoreRecord:
+    how = {"subgoal_id": "booked", "checked_by": "code", "reached_turn": reached_turn}
+    return SubgoalScore(result=Scored(value=reached_turn is not None), **how, **common(index=1, **more))
+
+
+def stall(since_turn: int, **more: Any) -> AnyScoreRecord:
+    return StallFact(since_turn=since_turn, by="turns", **common(index=1, **more))
 
 
 def closed(call: str = "call-1", ended_reason: str | None = "goodbye", **more: Any) -> AnyScoreRecord:
@@ -110,6 +130,39 @@ def test_interruptions_dead_air_and_tools_are_counted_once_each() -> None:
     assert (row.dead_airs, row.tool_calls) == (2, 2)
 
 
+def test_goals_are_those_of_the_newest_turn_that_was_judged() -> None:
+    assert row_of(started()).goals is None
+    assert row_of(progress(1, 0), progress(2, 2), progress(1, 1, revision=2)).goals == GoalsReached(2, 0, 4)
+    withdrawn = progress(2, 0, result=Unscored(reason=UnscoredReason.WITHDRAWN), revision=2)
+    assert row_of(progress(1, 1), progress(2, 2), withdrawn).goals == GoalsReached(1, 0, 4)
+    assert row_of(progress(1, 1, missing=2)).goals == GoalsReached(1, 2, 4)
+
+
+def test_a_call_is_stalled_until_it_moves_or_ends() -> None:
+    stuck = [progress(1, 1), progress(5, 1), stall(1)]
+    assert row_of(*stuck[:-1]).is_stalled is False
+    assert row_of(*stuck).is_stalled is True
+    assert row_of(*stuck, progress(6, 1)).is_stalled is True
+    assert row_of(*stuck, progress(6, 2)).is_stalled is False
+    assert row_of(*stuck, closed()).is_stalled is False
+    assert row_of(stall(0)).is_stalled is True
+
+
+@pytest.mark.parametrize(
+    ("records", "cell", "status"),
+    [
+        ([progress(1, 3)], "3/4", "running"),
+        ([progress(1, 1, missing=2)], "1/4?", "running"),
+        ([progress(1, 1), stall(1)], "1/4", "stalled"),
+    ],
+)
+@pytest.mark.parametrize("width", [80, 110, 120])
+def test_the_screen_shows_how_far_a_call_is(records: list[AnyScoreRecord], cell: str, status: str, width: int) -> None:
+    line = shown([row_of(started(), *records)], width)[4]
+    assert line.split()[3] == cell
+    assert line.split()[-1] == status
+
+
 def test_a_call_that_is_over_stays_for_a_moment() -> None:
     table = CallTable()
     for record in (started("a"), started("b", caused_at_ms=NOW_MS + 1), closed("a"), closed("a")):
@@ -147,7 +200,8 @@ def test_the_screen_shows_all_that_is_known_of_a_call(width: int) -> None:
     )
     lines = shown([row], width)
     assert lines[0].rstrip() == "3 calls running, 4 over, 12 events/s, metrics: http://127.0.0.1:8080/metrics"
-    assert lines[4].split() == ["call-1", "bot", "1:05", "2", "1.23", "s", "turn_release", "1", "2", "running"]
+    anchor = ["turn_release"] if width > 80 else []
+    assert lines[4].split() == ["call-1", "bot", "1:05", "2", "1.23", "s", *anchor, "1", "2", "running"]
     assert max(map(len, lines)) <= width
 
 
@@ -178,6 +232,11 @@ def test_when_the_screen_is_too_small_the_newest_calls_are_shown() -> None:
         (interruption(2, "assistant"), "call-1 bot: turn 2 interrupted by the assistant"),
         (interruption(2, "user", is_withdrawn=True), None),
         (dead_air(1), "call-1 bot: dead air"),
+        (subgoal(4, is_first=True), "call-1 bot: turn 4 reached the subgoal booked"),
+        (subgoal(4), None),
+        (subgoal(None), None),
+        (stall(2), "call-1 bot: no subgoal reached since turn 2"),
+        (progress(1, 1, is_first=True), None),
         (closed(ended_reason=None), "call-1 bot: over (ended), 3 turns"),
         (turn(1), None),
     ],

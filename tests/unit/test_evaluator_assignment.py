@@ -11,6 +11,7 @@ from consumers.evaluator import assignment as assignment_module
 from consumers.evaluator import input_merge
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.partition import InputStart
+from consumers.evaluator.partition_clock import PATIENCE_MS, LogEnd
 from schemas.codec import InputSource
 from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, StubEvaluator, fact, held_of, partition_of
 
@@ -70,7 +71,7 @@ async def test_time_passes_in_a_partition_once_every_input_is_known() -> None:
     evaluators = [StubEvaluator(), StubEvaluator()]
     for evaluator in evaluators:
         evaluator.wakeup_ms = 0
-    assignment = Assignment(["a", "b"])
+    assignment = Assignment(["a", "b"], {})
     assignment.held = {number: held_of(partition_of(evaluators[number])[0]) for number in (0, 1)}
     known: dict[TopicPartition, Any] = {TopicPartition(topic, 0): (4, 4, 4, NOW_MS) for topic in "ab"}
     known[TopicPartition("a", 1)] = (4, 4, 4, NOW_MS)
@@ -87,7 +88,7 @@ async def test_time_passes_in_a_partition_once_every_input_is_known() -> None:
 async def test_an_answer_says_how_things_were_when_the_one_before_had_come() -> None:
     evaluator = StubEvaluator()
     evaluator.wakeup_ms = 0
-    assignment = Assignment(["a"])
+    assignment = Assignment(["a"], {})
     assignment.held = {0: held_of(partition_of(evaluator)[0])}
     consumer = FakeConsumer({TopicPartition("a", 0): (4, 4, 4, NOW_MS)})
     for told_at_ms in (NOW_MS, NOW_MS, NOW_MS + 100, NOW_MS + 100, NOW_MS + 9_000):
@@ -103,7 +104,7 @@ async def test_what_the_client_has_no_more_is_not_asked_for() -> None:
     evaluators = [StubEvaluator(), StubEvaluator()]
     for evaluator in evaluators:
         evaluator.wakeup_ms = 0
-    assignment = Assignment(["a"])
+    assignment = Assignment(["a"], {})
     assignment.held = {number: held_of(partition_of(evaluators[number])[0]) for number in (0, 1)}
     consumer = FakeConsumer({TopicPartition("a", number): (4, 4, 4, NOW_MS) for number in (0, 1)})
     consumer.assigned = {TopicPartition("a", 1)}
@@ -119,7 +120,7 @@ async def test_what_the_client_has_no_more_is_not_asked_for() -> None:
     ids=["an open transaction is not there yet", "committed so far", "an old broker", "reading uncommitted"],
 )
 async def test_the_end_is_what_can_be_read(stable_end: int | None, lag: int) -> None:
-    assignment = Assignment(["a"])
+    assignment = Assignment(["a"], {})
     assignment.held = {3: held_of(partition_of(StubEvaluator(), 3)[0])}
     await assignment.look(FakeConsumer({TopicPartition("a", 3): (4, 10, stable_end, NOW_MS)}))
     assert assignment.lag_messages("g") == {("g", "a", "3"): lag}
@@ -127,7 +128,7 @@ async def test_the_end_is_what_can_be_read(stable_end: int | None, lag: int) -> 
 
 async def test_lag_and_newest_records_are_told_by_topic() -> None:
     partition, _ = partition_of(StubEvaluator())
-    assignment = Assignment([PIPECAT, AUDIT])
+    assignment = Assignment([PIPECAT, AUDIT], {})
     assignment.held = {0: held_of(partition)}
     assert assignment.newest_records_ms() == {}
     assert assignment.lag_seconds("g") == {}
@@ -140,7 +141,7 @@ async def test_lag_and_newest_records_are_told_by_topic() -> None:
 
 def test_what_is_given_up_is_dropped_and_the_rest_is_known_anew() -> None:
     partitions = [partition_of(StubEvaluator([PublishScore(fact("c-1"))]), number)[0] for number in (0, 1)]
-    assignment = Assignment([PIPECAT])
+    assignment = Assignment([PIPECAT], {})
     assignment.held = {partition.number: held_of(partition) for partition in partitions}
     for partition in partitions:
         partition.fold([[Record(PIPECAT, 0, partition=partition.number)]], None)
@@ -160,7 +161,7 @@ def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
     evaluator.watermarks = {InputSource.PIPECAT: 2}
     partition, _ = partition_of(evaluator, 3, {PIPECAT: InputStart(2, 0), AUDIT: InputStart(0, 0)})
     partition.fold([[Record(PIPECAT, 2, partition=3), Record(PIPECAT, 8, partition=3)]], None)
-    assignment = Assignment([PIPECAT, AUDIT])
+    assignment = Assignment([PIPECAT, AUDIT], {})
     assignment.held = {3: held_of(partition)}
     assert assignment.watermark_lag_messages("g") == {("g", PIPECAT, "3"): 7, ("g", AUDIT, "3"): 0}
     partition.drop()
@@ -196,7 +197,7 @@ class Lagging(NamedTuple):
 async def lagging(monkeypatch: pytest.MonkeyPatch) -> Lagging:
     monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda: NOW_MS)
     evaluator = StubEvaluator()
-    assignment = Assignment([PIPECAT, AUDIT])
+    assignment = Assignment([PIPECAT, AUDIT], {})
     assignment.held = {0: held_of(partition_of(evaluator)[0])}
     consumer = FakeConsumer({TopicPartition(topic, 0): (0, 10, 10, NOW_MS) for topic in (PIPECAT, AUDIT)})
     await told_twice(assignment, consumer)
@@ -256,3 +257,90 @@ async def test_after_a_rebalance_what_waited_is_read_again(lagging: Lagging) -> 
     assert lagging.assignment.waiting_records == 0
     assert lagging.assignment.held[0].partition.next_offsets[PIPECAT] == 0
     assert lagging.assignment.newest_records_ms() == {}
+
+
+# Inputs with replicas.
+
+
+class Replicated(Lagging):
+    """The audit log has replicas; all of both inputs that can be seen was read, a hundred milliseconds ago."""
+
+    def leader_says(self, offset: int, asked_at_ms: int) -> None:
+        self.assignment._log_ends[TopicPartition(AUDIT, 0)] = LogEnd(offset, asked_at_ms)  # type: ignore[index]  # a dict here
+
+    async def known_ms(self) -> int | None:
+        await self.assignment.look(self.consumer)
+        return self.assignment.known_ms(0)
+
+
+@pytest.fixture
+async def replicated(monkeypatch: pytest.MonkeyPatch) -> Replicated:
+    monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda: NOW_MS)
+    evaluator = StubEvaluator()
+    assignment = Assignment([PIPECAT, AUDIT], {TopicPartition(AUDIT, 0): None})
+    assignment.held = {0: held_of(partition_of(evaluator)[0])}
+    consumer = FakeConsumer({TopicPartition(topic, 0): (10, 10, 10, NOW_MS) for topic in (PIPECAT, AUDIT)})
+    await told_twice(assignment, consumer)
+    return Replicated(evaluator, assignment, consumer)
+
+
+async def test_that_readers_see_nothing_more_does_not_say_that_there_is_nothing(replicated: Replicated) -> None:
+    assert await replicated.known_ms() is None
+    replicated.leader_says(10, NOW_MS - 70)
+    assert await replicated.known_ms() == NOW_MS - 70
+    replicated.leader_says(11, NOW_MS + 30)
+    assert await replicated.known_ms() is None, "nothing was handed over that would say up to when it is known"
+    assert replicated.assignment.lag_messages("g")["g", AUDIT, "0"] == 1
+    await replicated.read(Record(AUDIT, 10, NOW_MS - 20))
+    assert await replicated.known_ms() == NOW_MS, "the other input's word is older than the leader's now"
+
+
+async def test_records_that_cannot_be_seen_yet_are_waited_for(replicated: Replicated) -> None:
+    replicated.leader_says(11, NOW_MS - 70)
+    await replicated.read(Record(PIPECAT, 10, NOW_MS - 10))
+    assert replicated.folded == []
+    await replicated.read(Record(AUDIT, 10, NOW_MS - 80))
+    assert replicated.folded == [("audit", 10), ("pipecat", 10)]
+
+
+async def test_what_an_open_transaction_hides_is_not_written_yet(replicated: Replicated) -> None:
+    replicated.leader_says(14, NOW_MS - 70)
+    replicated.consumer.known[TopicPartition(AUDIT, 0)] = (10, 12, 10, NOW_MS + TOLD_EVERY_MS)
+    assert await replicated.known_ms() == NOW_MS
+    assert replicated.assignment.lag_messages("g")["g", AUDIT, "0"] == 0
+
+
+async def test_what_is_never_shown_is_not_waited_for_for_ever(
+    replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicated.leader_says(11, NOW_MS - 70)
+    await replicated.read(Record(PIPECAT, 10, NOW_MS - 10))
+
+    async def waits_after(passed_ms: int) -> int:
+        monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda: NOW_MS + passed_ms)
+        replicated.consumer.known[TopicPartition(PIPECAT, 0)] = (11, 11, 11, NOW_MS + passed_ms)
+        await replicated.assignment.look(replicated.consumer)
+        replicated.assignment.advance()
+        return replicated.assignment.waiting_records
+
+    assert await waits_after(PATIENCE_MS - 1) == 1
+    replicated.leader_says(13, NOW_MS + PATIENCE_MS)  # more of what cannot be seen changes nothing
+    assert await waits_after(PATIENCE_MS + 1) == 0
+    assert replicated.assignment.known_ms(0) is None, "of silence nothing is known all the same"
+    await replicated.read(Record(AUDIT, 10, NOW_MS), Record(PIPECAT, 11, NOW_MS + PATIENCE_MS))
+    assert replicated.assignment.waiting_records == 1, "it moves again, so it is waited for again"
+
+
+async def test_an_input_that_we_do_not_read_on_is_waited_for(
+    replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicated.leader_says(10, NOW_MS - 70)
+    ahead, behind = TopicPartition(PIPECAT, 0), TopicPartition(AUDIT, 0)
+    replicated.assignment.paused.add(ahead)
+    for passed_ms in (0, PATIENCE_MS + 1):
+        monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda passed_ms=passed_ms: NOW_MS + passed_ms)
+        replicated.consumer.known |= {ahead: (10, 15, 15, NOW_MS), behind: (10, 10, 10, NOW_MS + passed_ms)}
+        await replicated.assignment.look(replicated.consumer)
+    replicated.assignment.paused.clear()
+    await replicated.read(Record(AUDIT, 10, NOW_MS))
+    assert replicated.assignment.waiting_records == 1

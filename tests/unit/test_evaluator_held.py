@@ -131,7 +131,7 @@ async def test_looking_at_the_client_tells_how_far_it_is(replaying: Replaying) -
             return self.at
 
     consumer = Consumer()
-    assignment = Assignment([PIPECAT])
+    assignment = Assignment([PIPECAT], {})
     assignment.held = {0: replaying.held}
     replaying.held.partition.fold([[Record(PIPECAT, INPUT_END - 2)]], None)
     for at, expected in ((INPUT_END - 1, LEDGER_START), (INPUT_END, LEDGER_END)):

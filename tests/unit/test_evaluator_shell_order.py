@@ -10,7 +10,9 @@ from consumers.evaluator.partition_clock import (
     PATIENCE_MS,
     SILENT_MS,
     STALE_MS,
+    End,
     InputProgress,
+    LogEnd,
     broker_time_ms,
     in_order_until_ms,
     lag_ms,
@@ -75,14 +77,14 @@ def test_merging_loses_nothing_and_keeps_every_topics_order(timestamps: list[lis
 
 
 def at_end(told_at_ms: int = NOW_MS, last_record_ms: int | None = None) -> InputProgress:
-    return InputProgress(7, 7, told_at_ms, told_at_ms, last_record_ms, NOW_MS - 60_000, is_paused=False)
+    return InputProgress(7, 7, told_at_ms, told_at_ms, last_record_ms, NOW_MS - 60_000, NOW_MS, is_paused=False)
 
 
 def lagging(last_record_ms: int | None, position: int = 3, end: int = 7) -> InputProgress:
-    return InputProgress(position, end, NOW_MS, NOW_MS, last_record_ms, NOW_MS - 60_000, is_paused=False)
+    return InputProgress(position, end, NOW_MS, NOW_MS, last_record_ms, NOW_MS - 60_000, NOW_MS, is_paused=False)
 
 
-UNKNOWN = InputProgress(0, 0, None, None, None, NOW_MS, is_paused=False)
+UNKNOWN = InputProgress(0, 0, None, None, None, NOW_MS, NOW_MS, is_paused=False)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +122,32 @@ LONG_AGO_MS = NOW_MS - PATIENCE_MS - 1
         pytest.param([at_end(), UNKNOWN], NOW_MS, 0, id="the broker has not spoken yet"),
         pytest.param([at_end(), None, UNKNOWN], LONG_AGO_MS, None, id="it has not for too long"),
         pytest.param(
+            [at_end(), UNKNOWN._replace(last_record_ms=NOW_MS - 9)], NOW_MS, NOW_MS - 9, id="it has only shown records"
+        ),
+        pytest.param(
             [at_end(NOW_MS - SILENT_MS - 1), at_end()], NOW_MS, NOW_MS - 1, id="an input is silent: up to its last word"
         ),
         pytest.param([at_end(LONG_AGO_MS), at_end()], NOW_MS, None, id="it is silent for too long"),
         pytest.param(
             [at_end(LONG_AGO_MS, NOW_MS - 9)._replace(is_paused=True)], NOW_MS, NOW_MS - 9, id="we do not ask it"
+        ),
+        pytest.param(
+            [at_end(), lagging(NOW_MS - 9_000)._replace(moved_at_ms=NOW_MS - PATIENCE_MS)],
+            NOW_MS,
+            NOW_MS - 9_000,
+            id="one lags and hands nothing over: the others wait",
+        ),
+        pytest.param(
+            [at_end(), lagging(NOW_MS - 9_000)._replace(moved_at_ms=LONG_AGO_MS)],
+            NOW_MS,
+            None,
+            id="it has handed nothing over for too long",
+        ),
+        pytest.param(
+            [lagging(NOW_MS - 50), lagging(NOW_MS - 9_000)._replace(moved_at_ms=LONG_AGO_MS)],
+            NOW_MS,
+            NOW_MS - 50,
+            id="another one that lags is waited for still",
         ),
     ],
 )
@@ -132,6 +155,30 @@ def test_up_to_where_records_are_folded_in_order(
     inputs: list[InputProgress | None], since_ms: int, expected_ms: int | None
 ) -> None:
     assert in_order_until_ms(inputs, since_ms, NOW_MS) == expected_ms
+
+
+SOME_TIME = st.none() | st.integers(NOW_MS - 2 * PATIENCE_MS, NOW_MS)
+ENDS = st.builds(
+    End.or_of_log,
+    st.builds(End, st.integers(0, 3), SOME_TIME, st.just(NOW_MS)),
+    st.none() | st.just(LogEnd(2, NOW_MS - 50)),
+)
+
+
+@given(
+    st.lists(st.tuples(ENDS, st.integers(0, 3), SOME_TIME, st.booleans()), min_size=1, max_size=4),
+    st.integers(NOW_MS - 2 * PATIENCE_MS, NOW_MS),
+)
+def test_time_never_passes_beyond_records_that_wait(
+    inputs: list[tuple[End, int, int | None, bool]], since_ms: int
+) -> None:
+    progresses = [
+        InputProgress(position, *end, last_record_ms, since_ms, NOW_MS, is_paused)
+        for end, position, last_record_ms, is_paused in inputs
+    ]
+    known_ms = broker_time_ms(progresses)
+    until_ms = in_order_until_ms(progresses, since_ms, NOW_MS)
+    assert known_ms is None or until_ms is None or known_ms <= until_ms
 
 
 @pytest.mark.parametrize(
@@ -149,6 +196,22 @@ def test_up_to_where_records_are_folded_in_order(
 )
 def test_lag_in_time(progress: InputProgress, caught_up_at_ms: int | None, expected_ms: int) -> None:
     assert lag_ms(progress, caught_up_at_ms, NOW_MS) == expected_ms
+
+
+VISIBLE = End(7, NOW_MS - 100, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("log_end", "expected"),
+    [
+        pytest.param(None, End(7, None, None), id="the leader has not spoken: nobody knows the end"),
+        pytest.param(LogEnd(7, NOW_MS - 40), End(7, NOW_MS - 40, NOW_MS - 40), id="readers see all there is"),
+        pytest.param(LogEnd(9, NOW_MS - 40), End(9, NOW_MS - 40, NOW_MS - 40), id="two are not visible yet"),
+        pytest.param(LogEnd(4, NOW_MS - 40), End(7, NOW_MS - 40, NOW_MS - 40), id="more came since it was asked"),
+    ],
+)
+def test_of_an_input_with_replicas_the_leader_knows_the_end(log_end: LogEnd | None, expected: End) -> None:
+    assert VISIBLE.or_of_log(log_end) == expected
 
 
 def test_lag_in_records() -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from consumers.exporter import active_calls
 from consumers.exporter.active_calls import ActiveCalls
-from schemas.scores import CallLabels, CallStartedFact, ClosedFact, CloseReason, TurnStatus
+from schemas.scores import CallLabels, CallStartedFact, ClosedFact, CloseReason, ProgressScore, Scored, TurnStatus
 
 AVA = ("ava", "unknown", "unknown")
 BOB = ("bob", "unknown", "unknown")
 
 
-def record(conversation_id: str, agent: str = "ava", *, closes: bool = False) -> CallStartedFact | ClosedFact:
-    fields: dict[str, Any] = {
+def fields_of(conversation_id: str, agent: str) -> dict[str, Any]:
+    return {
         "conversation_id": conversation_id,
         "revision": 1,
         "status": TurnStatus.OPEN,
@@ -24,9 +24,21 @@ def record(conversation_id: str, agent: str = "ava", *, closes: bool = False) ->
         "labels": CallLabels(agent=agent),
         "code_version": "1",
     }
+
+
+def record(conversation_id: str, agent: str = "ava", *, closes: bool = False) -> CallStartedFact | ClosedFact:
+    fields = fields_of(conversation_id, agent)
     if closes:
         return ClosedFact(**fields, reason=CloseReason.ENDED, ended_reason=None, turns=0, events=0, through={})
     return CallStartedFact(**fields)
+
+
+def halfway(conversation_id: str, agent: str = "ava") -> ProgressScore:
+    """Turn 2 of a call with four subgoals, two of them reached."""
+    fields = fields_of(conversation_id, agent) | dict.fromkeys(
+        ["result", "auc", "auc_if_ended_now", "ppt", "success"], Scored(value=0.5)
+    )
+    return ProgressScore(**fields, turn=2, reached=2, missing=0, subgoals=4)
 
 
 def test_a_call_runs_from_its_first_record_to_its_closing_one() -> None:
@@ -91,3 +103,41 @@ def test_lines_at_zero_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         active.take(record(f"c-{number}", f"agent-{number}"), 0, 0)
     active.take(record("c-0", closes=True), 0, 1)
     assert set(active.by_who()) == {("agent-1", "unknown", "unknown"), ("agent-2", "unknown", "unknown")}
+
+
+def calls_with_goals(active: ActiveCalls) -> dict[tuple[str, ...], float]:
+    return {who: calls for who, calls in active.progress.calls().items() if calls}
+
+
+def test_a_call_s_progress_stays_while_other_records_of_it_come_and_goes_with_the_call() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(record("c-1"), 0, 0)
+    assert active.progress_of("c-1") is None
+    active.take(halfway("c-1"), 0, 1)
+    active.take(record("c-1"), 0, 2)
+    active.take(halfway("c-2", "bob"), 0, 2)
+    assert active.progress_of("c-1") == 0.5
+    assert calls_with_goals(active) == {("ava", "known"): 1, ("bob", "known"): 1}
+    active.take(record("c-1", closes=True), 0, 3)
+    assert active.progress_of("c-1") is None
+    assert calls_with_goals(active) == {("bob", "known"): 1}
+    assert active.progress.progress() == {("ava",): 0, ("bob",): 0.5}
+
+
+def test_labels_that_become_known_move_the_progress_of_the_call_too() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(halfway("c-1", "unknown"), 0, 0)
+    active.take(record("c-1", "ava"), 0, 1)
+    assert active.progress.progress() == {("unknown",): 0, ("ava",): 0.5}
+
+
+def test_however_a_call_is_forgotten_its_progress_goes_too() -> None:
+    active = ActiveCalls(max_calls=2, forget_after_ms=1000)
+    for number in range(3):
+        active.take(halfway(f"c-{number}"), number, 0)  # c-0 has no room any more
+    assert calls_with_goals(active) == {("ava", "known"): 2}
+    active.keep_only({2})
+    assert calls_with_goals(active) == {("ava", "known"): 1}
+    active.forget_silent(1001)
+    assert calls_with_goals(active) == {}
+    assert active.progress.subgoals() == {("ava", "reached"): 0, ("ava", "open"): 0}

@@ -6,6 +6,8 @@ from typing import Any, get_args
 import pytest
 
 from consumers.exporter.projection import (
+    GOAL_REASONS,
+    LATENCY_REASONS,
     MAX_EXEMPLAR_CHARS,
     Counted,
     Observed,
@@ -15,6 +17,9 @@ from consumers.exporter.projection import (
     project,
 )
 from schemas.call_events import PipelineType
+from schemas.goal_checks import Judge, ToolCalled
+from schemas.goals import GoalSet, Subgoal
+from schemas.judging import UnjudgedReason
 from schemas.metric_catalogue import METRICS, metric_named
 from schemas.scores import (
     SCORE_RECORD,
@@ -24,10 +29,18 @@ from schemas.scores import (
     ClosedFact,
     CloseReason,
     DeadAirFact,
+    GoalsFact,
     InterruptionFact,
     NotApplicable,
+    ProgressScore,
+    Result,
     Scored,
     Speaker,
+    StallFact,
+    SubgoalScore,
+    SuccessFinalTurn,
+    TextJudgeScore,
+    ToolCorrectnessScore,
     ToolOutcome,
     ToolUseFact,
     TurnFact,
@@ -67,12 +80,39 @@ def closed(reason: CloseReason) -> ClosedFact:
     return ClosedFact(**AnyRecord, reason=reason, ended_reason=None, turns=3, events=9, through={})
 
 
+def goals(*, base: dict[str, Any] = FIRST) -> GoalsFact:
+    """A set of two subgoals that code checks and one that takes a judge."""
+    book, asked = ToolCalled(kind="tool_called", tool="book"), Judge(kind="judge")
+    checks = {"booked": book, "polite": asked, "again": book}
+    subgoals = tuple(Subgoal(id=name, details=name, check=check) for name, check in checks.items())
+    goal_set = GoalSet(id="booking", subgoals=subgoals)
+    return GoalsFact(**base, goal_set=goal_set, digest=goal_set.digest)
+
+
+def subgoal(result: Result, reached_turn: int | None = None, **fields: Any) -> SubgoalScore:
+    given = AnyRecord | {"subgoal_id": "booked", "checked_by": "code"} | fields
+    return SubgoalScore(**given, result=result, reached_turn=reached_turn)
+
+
+def progress(result: Result, **fields: Any) -> ProgressScore:
+    """After one of two subgoals."""
+    curve = dict.fromkeys(["auc", "auc_if_ended_now", "ppt", "success"], result)
+    counts = {"turn": 1, "reached": 1, "missing": 0, "subgoals": 2}
+    return ProgressScore(**FIRST | counts | fields, result=result, **curve)
+
+
+def rating(name: str, result: Result, **fields: Any) -> TextJudgeScore:
+    return TextJudgeScore(**AnyRecord | {"name": name, "through_turn": 3} | fields, result=result)
+
+
 AGENT_LATENCY = ("ava", "pipecat", "vad")
-FINAL = {"status": TurnStatus.FINAL}
+FINAL: dict[str, Any] = {"status": TurnStatus.FINAL}
 REVISION = Counted("callgauge_turn_revisions_total", ("ava", "turn_response_latency"))
 UNMEASURED = Counted("callgauge_turns_unmeasured_total", ("ava", "no_user_speech"))
 TURN = Counted("callgauge_turns_total", WHO)
 DEAD_AIR = {"silent_since_ms": CAUSED_AT_MS, "threshold_ms": 3000}
+NOT_KNOWN = Unscored(reason=UnscoredReason.DEADLINE)
+REACHED = Counted("callgauge_subgoals_reached_total", ("ava", "code"))
 TOOL = {"turn": 1, "tool": "book", "outcome": ToolOutcome.ERROR, "duration_ms": 40}
 
 CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
@@ -137,13 +177,64 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("dead air said again", DeadAirFact(**AnyRecord | DEAD_AIR), []),
     ("a tool answers", ToolUseFact(**FIRST | TOOL), [Counted("callgauge_tool_calls_total", ("ava", "book", "error"))]),
     ("a tool's answer said again", ToolUseFact(**AnyRecord | TOOL), []),
+    ("a call has goals", goals(), [
+        Counted("callgauge_calls_with_goals_total", ("ava",)),
+        Counted("callgauge_subgoals_total", ("ava", "code"), 2),
+        Counted("callgauge_subgoals_total", ("ava", "judge"), 1),
+    ]),
+    ("goals said again", goals(base=AnyRecord), []),
+    ("a subgoal is reached", subgoal(Scored(value=1), 2, is_first=True), [REACHED]),
+    ("a judge says so", subgoal(Scored(value=1), 2, is_first=True, checked_by="judge"), [
+        Counted("callgauge_subgoals_reached_total", ("ava", "judge"))
+    ]),
+    ("it is reached in another turn", subgoal(Scored(value=1), 3, revision=2), []),
+    ("it is not reached after all", subgoal(Scored(value=0), revision=3), []),
+    ("it was reached in the last turn", subgoal(Scored(value=1), 3, is_first=True, **FINAL), [REACHED]),
+    ("it was not reached", subgoal(Scored(value=0), **FINAL), []),
+    ("a verdict on it may still come", subgoal(NOT_KNOWN), []),
+    ("no verdict on it came", subgoal(NOT_KNOWN, **FINAL), [
+        Counted("callgauge_subgoals_unscored_total", ("ava", "deadline"))
+    ]),
+    ("progress is shown, not counted", progress(Scored(value=0.5)), []),
+    ("nor at the end", progress(Scored(value=0.5), **FINAL), []),
+    ("all goals were reached", SuccessFinalTurn(**FIRST | FINAL, result=Scored(value=1)), [
+        Counted("callgauge_calls_scored_total", ("ava", "success"))
+    ]),
+    ("not all were", SuccessFinalTurn(**FIRST | FINAL, result=Scored(value=0)), [
+        Counted("callgauge_calls_scored_total", ("ava", "failure"))
+    ]),
+    ("nobody knows whether all were", SuccessFinalTurn(**FIRST | FINAL, result=NOT_KNOWN), [
+        Counted("callgauge_calls_unscored_total", ("ava", "deadline"))
+    ]),
+    ("nobody can ask for it", SuccessFinalTurn(**FIRST | FINAL, result=NotApplicable(reason="none")), []),
+    ("tool correctness so far", ToolCorrectnessScore(**FIRST, result=Scored(value=0.5)), []),
+    ("tool correctness at the end", ToolCorrectnessScore(**AnyRecord | FINAL, result=Scored(value=0.25)), [
+        Observed("callgauge_tool_correctness_ratio", ("ava",), 0.25)
+    ]),
+    (
+        "tools of a turn that never came",
+        ToolCorrectnessScore(**AnyRecord | FINAL, result=Unscored(reason=UnscoredReason.EXPECTED_TURN_NOT_REACHED)),
+        [Counted("callgauge_scores_unscored_total", ("ava", "tool_correctness"))],
+    ),
+    ("a rating so far", rating("faithfulness", Scored(value=0.5)), []),
+    ("a rating at the end", rating("faithfulness", Scored(value=0.5), **FINAL), [
+        Observed("callgauge_text_rating_ratio", ("ava", "faithfulness"), 0.5)
+    ]),
+    ("a rating nobody gave", rating("conciseness", NOT_KNOWN, turn=3, **FINAL), [
+        Counted("callgauge_scores_unscored_total", ("ava", "conciseness"))
+    ]),
+    ("a turn without words to rate", rating("speakability", NotApplicable(reason="silent"), turn=3, **FINAL), []),
+    ("a call is stuck", StallFact(**FIRST | FINAL, since_turn=1, by="seconds"), [
+        Counted("callgauge_progress_stalls_total", ("ava", "seconds"))
+    ]),
+    ("a stall said again", StallFact(**AnyRecord | FINAL, since_turn=1, by="turns"), []),
     ("a call closes", closed(CloseReason.IDLE), [Counted("callgauge_calls_ended_total", (*WHO, "idle"))]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("record", "samples"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_record_is_counted(record: AnyScoreRecord, samples: list[Sample]) -> None:
-    assert list(project(record, NOW_MS))[ALWAYS:] == samples
+    assert list(project(record, NOW_MS, None))[ALWAYS:] == samples
 
 
 def test_every_kind_of_record_has_a_case() -> None:
@@ -152,14 +243,22 @@ def test_every_kind_of_record_has_a_case() -> None:
 
 @pytest.mark.parametrize("record", [case[1] for case in CASES[:1] + CASES[-1:]])
 def test_every_record_is_counted_as_read_and_timed(record: AnyScoreRecord) -> None:
-    assert list(itertools.islice(project(record, NOW_MS), ALWAYS)) == [
+    assert list(itertools.islice(project(record, NOW_MS, None), ALWAYS)) == [
         Counted("callgauge_scores_read_total", (record.kind,)),
         Observed("callgauge_event_to_score_seconds", ("s2s",), 0.25),
     ]
 
 
+@pytest.mark.parametrize("final", [0.0, 0.75, 1.0])
+def test_a_call_that_closes_says_how_far_it_got(final: float) -> None:
+    assert list(project(closed(CloseReason.ENDED), NOW_MS, final))[ALWAYS:] == [
+        Counted("callgauge_calls_ended_total", (*WHO, "ended")),
+        Observed("callgauge_call_progress_ratio", ("ava",), final),
+    ]
+
+
 def test_a_cause_in_the_future_is_a_delay_of_zero() -> None:
-    delay = list(project(closed(CloseReason.ENDED), CAUSED_AT_MS - 1))[1]
+    delay = list(project(closed(CloseReason.ENDED), CAUSED_AT_MS - 1, None))[1]
     assert delay == Observed("callgauge_event_to_score_seconds", ("s2s",), 0.0)
 
 
@@ -167,12 +266,26 @@ def test_a_cause_in_the_future_is_a_delay_of_zero() -> None:
 def test_a_value_without_what_it_was_measured_between_cannot_be_counted(missing: str) -> None:
     record = latency(1500).model_copy(update={missing: None})
     with pytest.raises(UncountableRecordError):
-        list(project(record, NOW_MS))
+        list(project(record, NOW_MS, None))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        latency(None, base=AnyRecord, result=NOT_KNOWN, **FINAL),
+        subgoal(Unscored(reason=UnscoredReason.USER_STILL_SPEAKING), **FINAL),
+        SuccessFinalTurn(**FIRST | FINAL, result=Unscored(reason=UnscoredReason.ONE_TURN_HAS_NO_AREA)),
+    ],
+    ids=lambda record: record.name,
+)
+def test_a_reason_that_does_not_fit_cannot_be_counted(record: AnyScoreRecord) -> None:
+    with pytest.raises(UncountableRecordError, match="because of"):
+        list(project(record, NOW_MS, None))
 
 
 def test_samples_name_metrics_of_the_exporter_with_their_labels() -> None:
     for _, record, _ in CASES:
-        for sample in project(record, NOW_MS):
+        for sample in project(record, NOW_MS, None):
             metric = metric_named(sample.metric)
             assert metric.role == "exporter"
             assert len(sample.labels) == len(metric.label_set)
@@ -183,7 +296,9 @@ def test_samples_name_metrics_of_the_exporter_with_their_labels() -> None:
     ("metric", "label", "words"),
     [
         ("callgauge_calls_ended_total", "outcome", CloseReason),
-        ("callgauge_turns_unmeasured_total", "reason", UnscoredReason),
+        ("callgauge_turns_unmeasured_total", "reason", LATENCY_REASONS),
+        ("callgauge_subgoals_unscored_total", "reason", GOAL_REASONS),
+        ("callgauge_calls_unscored_total", "reason", GOAL_REASONS),
         ("callgauge_interruptions_total", "by", Speaker),
         ("callgauge_tool_calls_total", "outcome", ToolOutcome),
         ("callgauge_event_to_score_seconds", "pipeline", PipelineType),
@@ -195,13 +310,31 @@ def test_closed_labels_are_the_words_of_the_contract(metric: str, label: str, wo
     assert set(row.values) == {word.value for word in words}
 
 
+def test_what_the_contract_says_of_goals_is_what_labels_say() -> None:
+    schema = SCORE_RECORD.json_schema()["$defs"]
+    for metric, place, record, field in (
+        ("callgauge_subgoals_total", 1, "SubgoalScore", "checked_by"),
+        ("callgauge_progress_stalls_total", 1, "StallFact", "by"),
+        ("callgauge_text_rating_ratio", 1, "TextJudgeScore", "name"),
+    ):
+        assert set(metric_named(metric).label_set[place].values) == set(schema[record]["properties"][field]["enum"])
+    unscored = {"tool_correctness", *schema["TextJudgeScore"]["properties"]["name"]["enum"]}
+    assert set(metric_named("callgauge_scores_unscored_total").label_set[1].values) == unscored
+
+
+def test_every_reason_is_one_of_something_that_is_counted() -> None:
+    """Those left out are of values that no metric splits by reason: areas, and tool correctness."""
+    assert set(UnscoredReason) - LATENCY_REASONS - GOAL_REASONS == {
+        UnscoredReason.ONE_TURN_HAS_NO_AREA,
+        UnscoredReason.NO_TOOL_CALL_DUE,
+        UnscoredReason.EXPECTED_TURN_NOT_REACHED,
+    }
+    assert {UnscoredReason(reason.value) for reason in UnjudgedReason} <= GOAL_REASONS
+
+
 def test_kinds_and_sources_are_the_words_of_the_contract() -> None:
     schema = SCORE_RECORD.json_schema()["$defs"]
-    kinds = {
-        definition["properties"]["kind"]["const"]
-        for definition in schema.values()
-        if "kind" in definition.get("properties", {})
-    }
+    kinds = {schema[record.__name__]["properties"]["kind"]["const"] for record in get_args(AnyScoreRecord)}
     (kind,) = metric_named("callgauge_scores_read_total").label_set
     assert set(kind.values) == kinds
     (sources,) = [
@@ -219,7 +352,7 @@ def test_an_exemplar_fits_however_long_the_id_is() -> None:
 
 def test_no_metric_of_the_exporter_is_out_of_reach() -> None:
     """Every counter and histogram has a record that moves it, but for those that count the exporter's own doings."""
-    moved = {sample.metric for _, record, _ in CASES for sample in project(record, NOW_MS)}
+    moved = {sample.metric for _, record, _ in CASES for sample in project(record, NOW_MS, 0.5)}
     own = {"callgauge_calls_forgotten_total", "callgauge_label_overflow_total", "callgauge_scores_refused_total"}
     rows = {metric.name for metric in METRICS if metric.role == "exporter" and metric.type != "gauge"}
     assert rows - moved == own

@@ -16,8 +16,9 @@ from consumers.exporter.service import MAX_REFUSED_LINES, MAX_SILENT_SECONDS, Ex
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.registry import Instruments
+from schemas.scores import ClosedFact, CloseReason, Scored, SuccessFinalTurn, Unscored, UnscoredReason
 from tests.unit.test_exporter_active_calls import record as score
-from tests.unit.test_exporter_projection import latency
+from tests.unit.test_exporter_projection import FINAL, FIRST, closed, goals, latency, progress
 
 
 class Record(NamedTuple):
@@ -49,6 +50,46 @@ async def test_records_become_metrics() -> None:
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
+
+
+async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_when_it_has_closed() -> None:
+    role, registry = exporter()
+    seen = []
+    unknown = Unscored(reason=UnscoredReason.DEADLINE)
+    for record in (
+        goals(),
+        progress(Scored(value=0.0), turn=1, reached=0, subgoals=3),
+        progress(Scored(value=0.3333), turn=2, reached=1, subgoals=3),
+        progress(unknown, turn=3, reached=1, subgoals=3),
+        progress(Scored(value=0.6667), turn=3, reached=2, subgoals=3, **FINAL),
+        SuccessFinalTurn(**FIRST | FINAL, result=Scored(value=0)),
+        closed(CloseReason.ENDED),
+    ):
+        await role._take([Record(record.model_dump_json().encode())])
+        role._instruments.refresh()
+        seen.append(
+            (
+                sample(registry, "callgauge_calls_with_goals_active", agent="ava", progress="known"),
+                sample(registry, "callgauge_calls_with_goals_active", agent="ava", progress="unknown"),
+                sample(registry, "callgauge_progress_active", agent="ava"),
+                sample(registry, "callgauge_subgoals_active", agent="ava", state="reached"),
+                sample(registry, "callgauge_subgoals_active", agent="ava", state="open"),
+            )
+        )
+        assert sample(registry, "callgauge_call_progress_ratio_count", agent="ava") == (
+            1 if isinstance(record, ClosedFact) else None
+        )
+    assert seen == [
+        (0, 1, 0, 0, 3),
+        (1, 0, 0, 0, 3),
+        (1, 0, 0.3333, 1, 2),
+        (0, 1, 0, 1, 2),
+        (1, 0, 0.6667, 2, 1),
+        (1, 0, 0.6667, 2, 1),
+        (0, 0, 0, 0, 0),
+    ]
+    assert sample(registry, "callgauge_call_progress_ratio_bucket", agent="ava", le="0.6") == 0
+    assert sample(registry, "callgauge_call_progress_ratio_bucket", agent="ava", le="0.7") == 1
 
 
 async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from consumers.judge.answers import schema_of
 from schemas.judging import (
+    MAX_QUESTION_BYTES,
     PROMPT_VERSIONS,
     TEXT_JUDGES,
     AgentBrief,
@@ -117,6 +118,22 @@ def test_a_question_survives_the_wire() -> None:
 def test_a_question_that_makes_no_sense_cannot_be_made(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         question(**fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "items", "is_too_large"),
+    [
+        ("w" * 200, 40, False),
+        ("w" * 30_000, 6, False),
+        ("w" * 30_000, 40, True),
+        ("\u6771" * 30_000, 12, True),
+        ("\x00" * 30_000, 7, True),
+        ("", 5_000, False),
+    ],
+)
+def test_a_question_that_fits_no_record_is_known(text: str, items: int, is_too_large: bool) -> None:
+    asked = question(transcript=[TranscriptItem(turn=1_000, kind="tool_response", text=text, tool="t")] * items)
+    assert asked.is_too_large == is_too_large == (len(asked.model_dump_json().encode()) > MAX_QUESTION_BYTES)
 
 
 def test_characters_of_a_transcript() -> None:

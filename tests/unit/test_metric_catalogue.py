@@ -35,6 +35,7 @@ def test_a_name_says_what_prometheus_expects_of_its_type(metric: Metric) -> None
     assert re.fullmatch(PREFIX + r"[a-z]+(_[a-z]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.type == "counter")
     assert metric.name.endswith("_seconds") == (metric.unit in {"seconds", "unix seconds"})
+    assert metric.name.endswith("_ratio") == (metric.unit == "ratio")
     assert not metric.name.endswith(("_bucket", "_count", "_sum", "_created"))  # reserved for what a type appends
 
 
@@ -48,7 +49,8 @@ def test_only_histograms_have_edges_and_they_ascend(metric: Metric) -> None:
     assert bool(metric.edges) == (metric.type == "histogram")
     assert list(metric.edges) == sorted(set(metric.edges))
     assert len(metric.edges) <= 20  # the bucket of an observation is found by walking the edges
-    assert all(0 < edge < 3600 for edge in metric.edges)
+    lowest, highest = (0, 1) if metric.unit == "ratio" else (0.01, 3600)
+    assert all(lowest <= edge <= highest for edge in metric.edges)
 
 
 @every_metric
@@ -112,6 +114,14 @@ def test_the_limits_alerts_stand_on_are_edges() -> None:
     assert {0.25, 10.0} <= set(metric_named("callgauge_event_to_score_seconds").edges)
 
 
+def test_nothing_and_all_are_buckets_of_their_own() -> None:
+    for name in ("callgauge_call_progress_ratio", "callgauge_tool_correctness_ratio", "callgauge_text_rating_ratio"):
+        edges = metric_named(name).edges
+        assert (edges[0], edges[-1]) == (0.0, 1.0)
+    tenths = tuple(round(tenth / 10, 4) for tenth in range(11))  # as progress is rounded
+    assert metric_named("callgauge_call_progress_ratio").edges == tenths
+
+
 def test_most_children_counts_the_overflow_value() -> None:
     assert metric_named("callgauge_dead_air_total").most_children == 51
     assert metric_named("callgauge_interruptions_total").most_children == 51 * 2
@@ -136,10 +146,16 @@ def test_markdown_has_a_row_for_every_metric_and_label() -> None:
 
 
 def test_the_catalogue_is_plain_data() -> None:
-    tree = ast.parse(Path(metric_catalogue.__file__).read_text(encoding="utf-8"))
-    imported = {
-        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-    assert imported <= {"math", "collections.abc", "dataclasses", "types", "typing"}
+    """Also in the modules that its rows stand in."""
+    folder = Path(metric_catalogue.__file__).parent
+    waiting, read, foreign = ["metric_catalogue"], set(), set()
+    while waiting:
+        module = waiting.pop()
+        read.add(module)
+        for node in ast.walk(ast.parse((folder / f"{module}.py").read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("schemas."):
+                waiting.append(node.module.removeprefix("schemas."))
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                foreign.add((node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name)
+    assert len(read) > 1
+    assert foreign == {"math", "collections.abc", "dataclasses", "types", "typing"}

@@ -106,7 +106,9 @@ def test_with_room_for_one_turn_there_is_no_area() -> None:
     )
 
 
-@pytest.mark.parametrize(("subgoals", "turns", "gap"), [(0, 1, UnscoredReason.NO_SUBGOALS), (2, 0, UnscoredReason.NO_TURN_JUDGED)])
+@pytest.mark.parametrize(
+    ("subgoals", "turns", "gap"), [(0, 1, UnscoredReason.NO_SUBGOALS), (2, 0, UnscoredReason.NO_TURN_JUDGED)]
+)
 def test_what_agent_inspect_crashes_on_has_no_scores(subgoals: int, turns: int, gap: UnscoredReason) -> None:
     curve = ProgressCurve(subgoals)
     for turn in range(1, turns + 1):

@@ -61,7 +61,7 @@ class Running:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.evaluator, self.exporter = FakeRole("evaluator"), FakeRole("exporter")
-        monkeypatch.setattr(service, "Evaluator", lambda *_: self.evaluator)
+        monkeypatch.setattr(service, "EvaluatorRole", lambda *_: self.evaluator)
         monkeypatch.setattr(service, "Exporter", lambda *_: self.exporter)
         self.access = asyncio.Event()
         self.access.set()

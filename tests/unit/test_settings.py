@@ -81,6 +81,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_EVALUATOR_INSTANCE": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
         "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
         "CALLGAUGE_SECURITY__PROTOCOL": "TLS", "CALLGAUGE_JUDGE_GROUP": "", "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",
+        "CALLGAUGE_GOALS__TRIALS": "4",
     }  # fmt: skip
     shown = set(Settings.model_fields) - {
         "http_token",
@@ -207,3 +208,53 @@ def test_settings_that_are_printed_hold_no_secret() -> None:
     settings = loaded(LOGIN)
     for shown in (repr(settings), str(settings.kafka), settings.model_dump_json()):
         assert SECRET not in shown
+
+
+def test_goals_are_set_as_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "callgauge.toml"
+    path.write_text('[goals]\nfolder = "goals"\ntrials = 3\ntext_judges = ["speakability"]\n')
+    environment = {"CALLGAUGE_GOALS__READS_TOPIC": "true", "CALLGAUGE_GOALS__STALL_TURNS": "2"}
+    goals = loaded(environment, path).goals
+    assert (goals.folder, goals.reads_topic, goals.trials, goals.stall_turns) == (Path("goals"), True, 3, 2)
+    assert goals.text_judges == ("speakability",)
+
+
+def test_mistakes_in_the_goals_are_told() -> None:
+    told = mistakes(
+        {"CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_GOALS__TEXT_JUDGES": "politeness", "CALLGAUGE_GOALS__FOLDR": "x"}
+    )
+    assert [text.partition(" is ")[0].partition(":")[0] for text in told] == [
+        "CALLGAUGE_GOALS__TRIALS",
+        "CALLGAUGE_GOALS__TEXT_JUDGES",
+        "CALLGAUGE_GOALS__FOLDR",
+    ]
+    assert "expected an odd number" in told[0]
+    assert "'politeness' is none of conciseness, speakability" in told[1]
+    assert "did you mean goals.folder?" in told[2]
+    assert "CALLGAUGE_GOALS__FOLDER=goals" in mistakes({"CALLGAUGE_GOALS": "goals"})[0]
+
+
+def test_what_the_judge_judges_is_what_the_evaluator_asks_about() -> None:
+    environment = {
+        "CALLGAUGE_JUDGE__TEXT_JUDGES": "faithfulness, conciseness",
+        "CALLGAUGE_GOALS__TEXT_JUDGES": "speakability",
+        "CALLGAUGE_GOALS__TRIALS": "7",
+    }
+    rules = loaded(environment).goal_rules(["evaluator"])
+    assert (rules.text_judges, rules.trials) == (("conciseness", "speakability", "faithfulness"), 7)
+
+
+@pytest.mark.parametrize(
+    ("environment", "roles", "asks"),
+    [
+        ({}, ["evaluator", "judge"], False),
+        ({"OPENAI_API_KEY": "key"}, ["evaluator", "judge"], True),
+        ({"OPENAI_API_KEY": "key"}, ["evaluator"], False),
+        ({"OPENAI_API_KEY": "key", "CALLGAUGE_JUDGE__ENABLED": "false"}, ["evaluator", "judge"], False),
+        ({"CALLGAUGE_GOALS__ASKS_JUDGE": "true"}, ["evaluator"], True),
+    ],
+)
+def test_a_judge_with_a_key_in_the_same_process_is_asked(
+    environment: dict[str, str], roles: list[str], asks: bool
+) -> None:
+    assert loaded(environment).goal_rules(roles).asks_judge is asks

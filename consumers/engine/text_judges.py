@@ -1,0 +1,247 @@
+"""EVA's text judges, live: single turns as they are left, and the call so far with at most one question under way.
+
+A turn's rating rests on the call up to it, and is asked again when that changes. Faithfulness is the lowest rating of any
+version of the call that was judged; conversation progression that of the newest. Nothing here waits.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+from consumers.engine.call_memory import Subject
+from consumers.engine.conversation_turns import ConversationTurns, transcript_of
+from consumers.engine.effects import Effect, PublishScore, RequestVerdict
+from consumers.engine.goal_rules import GoalRules
+from consumers.engine.history import EvaHistory
+from consumers.engine.open_questions import Answer, OpenQuestions
+from consumers.engine.record_book import RecordBook
+from consumers.engine.turn_facts import TurnFacts
+from schemas.call_events import PipelineType
+from schemas.judging import (
+    MAX_TRANSCRIPT_ITEMS,
+    PROMPT_VERSIONS,
+    JudgeKind,
+    JudgeRequest,
+    JudgeVerdict,
+    NotRateable,
+    Rated,
+    TranscriptItem,
+)
+from schemas.scores import (
+    AnyScoreRecord,
+    NotApplicable,
+    Result,
+    Scored,
+    TextJudgeScore,
+    TurnStatus,
+    Unscored,
+    UnscoredReason,
+)
+
+PER_TURN: Final = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY)
+OF_THE_CALL: Final = (JudgeKind.FAITHFULNESS, JudgeKind.CONVERSATION_PROGRESSION)
+LOOKED_AT_AGAIN: Final = 3
+"""Turns before the newest that are compared with what they were: their texts may have come late."""
+
+_About = tuple[JudgeKind, int]
+_Outcome = Rated | NotRateable | UnscoredReason
+
+
+class TextJudges:
+    """Judges the text of one call. Effects are appended to `out`.
+
+    Attributes:
+        needs_wakeup: Set when silence can now decide something sooner.
+    """
+
+    def __init__(self, conversation_id: str, rules: GoalRules, book: RecordBook) -> None:
+        self.needs_wakeup = False
+        self._agent = "unknown"
+        self._conversation_id = conversation_id
+        self._rules = rules
+        self._book = book
+        self._conversation = ConversationTurns()
+        self._questions: OpenQuestions[_About] = OpenQuestions()
+        self._facts: dict[int, TurnFacts] = {}
+        self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
+        self._inputs: dict[int, str] = {-1: ""}
+        self._found: dict[_About, _Outcome] = {}
+        self._asked: dict[_About, str] = {}
+        self._last = -1
+        self._seen = (0, 0)
+        self._is_late = False
+        self._kinds: tuple[JudgeKind, ...] = ()
+
+    @property
+    def next_wakeup_ms(self) -> int | None:
+        """Broker time at which a verdict is not waited for any more; None while none is."""
+        return self._questions.next_deadline_ms
+
+    def follow(self, history: EvaHistory, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+        """The call has gone on: turns that were left are judged, and those that changed."""
+        machine = history.machine
+        self._conversation.follow(machine)
+        seen = (machine.turn, history.replays.elements)
+        if seen[0] == self._seen[0]:
+            return
+        first = 0 if seen[1] != self._seen[1] else self._last + 1 - LOOKED_AT_AGAIN
+        self._seen = seen
+        self._look(history, first, machine.turn - 1, broker_ms, out)
+
+    def finish(
+        self, history: EvaHistory, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool
+    ) -> None:
+        """The call is over; `asks` says whether judges can still answer."""
+        self._is_late = not asks
+        self._conversation.follow(history.machine)
+        self._look(history, 0, max(history.machine.turn, self._last), broker_ms, out)
+
+    def take(self, verdict: JudgeVerdict, broker_ms: int, out: list[Effect]) -> None:
+        """A judge has answered."""
+        answer = self._questions.take(verdict, broker_ms)
+        if answer is not None:
+            self._settle([answer], broker_ms, out)
+
+    def reached(self, now_ms: int, out: list[Effect]) -> None:
+        """Broker time is `now_ms`: verdicts that did not come."""
+        late = self._questions.expire(now_ms)
+        if late:
+            self._settle(late, now_ms, out)
+
+    @property
+    def awaits_verdicts(self) -> bool:
+        """Whether a question is open."""
+        return self._questions.next_deadline_ms is not None
+
+    def set_agent(self, agent: str) -> None:
+        """Whose budget the judges' work is for."""
+        self._agent = agent
+
+    def take_back(self, subjects: Iterable[Subject], out: list[Effect]) -> None:
+        """A rating that an earlier evaluator published stands until it is replaced: it was right about what it read."""
+
+    def speak(self, out: list[Effect]) -> None:
+        """A replay is over: what is still open is asked again."""
+        out.extend([RequestVerdict(request) for request in self._questions.requests])
+
+    def final_records(self, _time_ms: int | None) -> list[AnyScoreRecord]:
+        """Every rating once more, as final; what no judge has answered by now says so."""
+        self._is_late = True
+        self._apply(self._questions.give_up())
+        self._ask(0)
+        records = [self._record(kind, turn, TurnStatus.FINAL) for kind, turn in self._subjects()]
+        return [record for record in records if record is not None]
+
+    # Questions.
+
+    def _look(self, history: EvaHistory, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
+        for turn in range(last + 1, self._last + 1):
+            for known in (self._facts, self._transcripts, self._inputs):
+                known.pop(turn, None)  # there is no such turn any more
+        self._last = last
+        first = max(0, min(first, last + 1))
+        for turn, facts in self._conversation.facts(history.machine, range(first, last + 1)).items():
+            self._facts[turn] = facts
+            self._transcripts[turn] = transcript_of(turn, facts)
+        for turn in range(first, last + 1):
+            digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
+            digest.update(self._facts[turn].content_hash.encode())
+            self._inputs[turn] = digest.hexdigest()
+        self._kinds = tuple(
+            kind
+            for kind in self._rules.text_judges
+            if kind is not JudgeKind.SPEAKABILITY or history.pipeline_type is not PipelineType.S2S
+        )
+        self._settle([], broker_ms, out)
+
+    def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
+        self._apply(answers)
+        requests = self._ask(broker_ms)
+        if not self._book.is_silent:
+            out.extend([RequestVerdict(request) for request in requests])
+        self._book.caused_at_ms = broker_ms
+        self.needs_wakeup = True
+        for kind, turn in self._subjects():
+            record = self._record(kind, turn, TurnStatus.PROVISIONAL)
+            if record is not None:
+                out.append(PublishScore(record))
+
+    def _ask(self, broker_ms: int) -> list[JudgeRequest]:
+        requests = []
+        for kind in self._kinds:
+            turns = range(self._last + 1) if kind in PER_TURN else self._newest(kind)
+            for turn in turns:
+                asked = self._put((kind, turn), broker_ms)
+                if isinstance(asked, JudgeRequest):
+                    requests.append(asked)
+                elif asked is not None:
+                    self._apply([asked])
+        return requests
+
+    def _newest(self, kind: JudgeKind) -> list[int]:
+        """The call so far, unless a question about it is under way: then the next one waits for that."""
+        is_under_way = any(about[0] is kind for about in self._questions.abouts)
+        return [] if self._last < 0 or is_under_way else [self._last]
+
+    def _put(self, about: _About, broker_ms: int) -> JudgeRequest | Answer[_About] | None:
+        kind, turn = about
+        input_hash = self._inputs[turn]
+        if self._asked.get(about) == input_hash:
+            return None
+        self._asked[about] = input_hash
+        self._questions.forget_unless(lambda open_about, open_hash: open_about != about or open_hash == input_hash)
+        if not self._rules.asks_judge:
+            return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
+        if kind in PER_TURN and not self._facts[turn].assistant_words:
+            return Answer(about, input_hash, NotRateable(reason="the assistant said nothing"))
+        transcript = tuple(item for number in range(turn + 1) for item in self._transcripts[number])
+        if kind is JudgeKind.SPEAKABILITY:
+            transcript = tuple(item for item in self._transcripts[turn] if item.kind == "assistant")
+        request = JudgeRequest(
+            conversation_id=self._conversation_id, kind=kind, turn=turn, transcript=transcript[:MAX_TRANSCRIPT_ITEMS],
+            trials=1, prompt_version=PROMPT_VERSIONS[kind], asked_at_ms=broker_ms,
+            deadline_ms=broker_ms + self._rules.verdict_deadline_ms, agent=self._agent,
+        )  # fmt: skip
+        return self._questions.ask(about, input_hash, request, is_late=self._is_late)
+
+    def _apply(self, answers: list[Answer[_About]]) -> None:
+        for answer in answers:
+            if self._inputs.get(answer.about[1]) != answer.input_hash and answer.about[0] in PER_TURN:
+                continue
+            result: Any = answer.result
+            self._found[answer.about] = result if isinstance(result, _Outcome) else UnscoredReason.INVALID_ANSWERS
+
+    # Records.
+
+    def _subjects(self) -> list[_About]:
+        """What there is something to say of: turns, and the call so far."""
+        subjects: list[_About] = [about for about in self._found if about[0] in PER_TURN and about[1] <= self._last]
+        for kind in OF_THE_CALL:
+            judged = [turn for each, turn in self._found if each is kind]
+            if judged:
+                subjects.append((kind, max(judged)))
+        return subjects
+
+    def _outcome(self, kind: JudgeKind, turn: int) -> _Outcome:
+        if kind is not JudgeKind.FAITHFULNESS:
+            return self._found[kind, turn]
+        ratings = [found for (each, _), found in self._found.items() if each is kind and isinstance(found, Rated)]
+        return min(ratings, key=lambda rated: rated.rating, default=self._found[kind, turn])
+
+    def _record(self, kind: JudgeKind, turn: int, status: TurnStatus) -> TextJudgeScore | None:
+        outcome = self._outcome(kind, turn)
+        result: Result
+        match outcome:
+            case Rated(normalised=normalised):
+                result = Scored(value=normalised)
+            case NotRateable(reason=reason):
+                result = NotApplicable(reason=reason)
+            case _:
+                result = Unscored(reason=outcome)
+        rated = outcome if isinstance(outcome, Rated) else None
+        return self._book.record(
+            TextJudgeScore, (kind.value, turn if kind in PER_TURN else None, 0), status, (outcome, turn),
+            event_time_ms=None, result=result, through_turn=turn,
+            rating=rated.rating if rated else None, dimensions=rated.dimensions if rated else {},
+            failure_modes=rated.failure_modes if rated else (), has_value=rated is not None,
+        )  # fmt: skip

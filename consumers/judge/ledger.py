@@ -1,0 +1,174 @@
+"""Reads back what was answered, before anything is asked: `judge.verdicts` is the judges' ledger.
+
+It is read from somewhat before the oldest open question, so a verdict is found again that was written while its question
+was not committed yet, and one whose question the engine asks a second time.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from pydantic import ValidationError
+
+from consumers.runtime.kafka import KafkaSettings, partition_counts
+from schemas.judging import REQUEST_PARTITION_HEADER, JudgeVerdict
+from schemas.topics import JUDGE_VERDICTS_TOPIC
+
+POLL_MS: Final = 200
+MAX_POLL_RECORDS: Final = 2_000
+MAX_SILENT_SECONDS: Final = 30.0
+"""How long the broker may leave us without a record of those that it says are there."""
+
+Recall = Callable[[JudgeVerdict], None]
+
+log = structlog.get_logger()
+
+
+class VerdictLedgerError(Exception):
+    """The ledger cannot be read to its end: without it answered questions would be paid for again, so the process ends."""
+
+
+class Answered:
+    """Request ids with a verdict that the broker has taken; the oldest are forgotten when there are too many."""
+
+    def __init__(self, max_remembered: int) -> None:
+        """Knows none.
+
+        Args:
+            max_remembered: How many are remembered.
+        """
+        self._max_remembered = max_remembered
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._ids
+
+    def add(self, request_id: str) -> None:
+        """One more is answered."""
+        self._ids[request_id] = None
+        if len(self._ids) > self._max_remembered:
+            self._ids.popitem(last=False)
+
+
+async def read_verdicts(
+    kafka: KafkaSettings,
+    questions: Mapping[TopicPartition, int],
+    at_least_from_ms: int,
+    overlap_ms: int,
+    recall: Recall,
+) -> None:
+    """Hands over the verdicts on questions of some partitions, from somewhat before their oldest open one.
+
+    Args:
+        kafka: Where.
+        questions: By partition of `judge.requests`, the first offset that is not committed.
+        at_least_from_ms: Broker time from which verdicts are wanted even if no question is open.
+        overlap_ms: How much earlier than the oldest open question verdicts are read.
+        recall: Takes them.
+
+    Raises:
+        VerdictLedgerError: The end was not reached.
+        TopicsUnfitError: There is no topic `judge.verdicts`.
+        KafkaError: The broker refused.
+    """
+    counts = await partition_counts(kafka, [JUDGE_VERDICTS_TOPIC])
+    topic = kafka.topic(JUDGE_VERDICTS_TOPIC)
+    partitions = [TopicPartition(topic, number) for number in range(counts[JUDGE_VERDICTS_TOPIC])]
+    consumer = kafka.consumer("judge-ledger", enable_auto_commit=False, max_poll_records=MAX_POLL_RECORDS)
+    try:
+        await consumer.start()
+        oldest_ms = await _oldest_ms(consumer, questions)
+        from_ms = at_least_from_ms if oldest_ms is None else min(at_least_from_ms, oldest_ms - overlap_ms)
+        starts = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, from_ms)))
+        ends = await consumer.end_offsets(partitions)
+        wanted = {tp: at.offset for tp, at in starts.items() if at is not None and at.offset < ends[tp]}
+        consumer.assign(list(wanted))
+        for tp, offset in wanted.items():
+            consumer.seek(tp, offset)
+        numbers = {tp.partition for tp in questions}
+        await _read(consumer, {tp: ends[tp] for tp in wanted}, numbers, recall)
+    finally:
+        await consumer.stop()
+
+
+async def _oldest_ms(consumer: AIOKafkaConsumer, questions: Mapping[TopicPartition, int]) -> int | None:
+    """Broker time of the oldest question that is not committed; None when all are."""
+    ends = await consumer.end_offsets(list(questions))
+    firsts = await consumer.beginning_offsets(list(questions))
+    unread = {tp: max(start, firsts[tp]) for tp, start in questions.items() if max(start, firsts[tp]) < ends[tp]}
+    consumer.assign(list(unread))
+    for tp, offset in unread.items():
+        consumer.seek(tp, offset)
+    times_ms: list[int] = []
+    heard_at = asyncio.get_running_loop().time()
+    while unread:
+        # The end of a transaction takes an offset and is no record, so a partition may have none after all.
+        done = [tp for tp in unread if await consumer.position(tp) >= ends[tp]]
+        for tp in done:
+            del unread[tp]
+        batches = await consumer.getmany(*unread, timeout_ms=POLL_MS, max_records=1) if unread else {}
+        for tp, records in batches.items():
+            if records:
+                times_ms.append(records[0].timestamp)
+                del unread[tp]
+        heard_at = _require_news(heard_at, is_news=bool(batches or done), unread=unread)
+    return min(times_ms, default=None)
+
+
+async def _read(
+    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], numbers: Collection[int], recall: Recall
+) -> None:
+    unread = dict(ends)
+    heard_at = asyncio.get_running_loop().time()
+    records = 0
+    while True:
+        unread = {tp: end for tp, end in unread.items() if await consumer.position(tp) < end}
+        if not unread:
+            log.info("verdicts_read", requests_partitions=sorted(numbers), verdicts=records)
+            return
+        batches = await consumer.getmany(*unread, timeout_ms=POLL_MS)
+        heard_at = _require_news(heard_at, is_news=bool(batches), unread=unread)
+        for batch in batches.values():
+            for record in batch:
+                if _question_partition(record) in numbers and (verdict := _verdict_in(record)) is not None:
+                    recall(verdict)
+                    records += 1
+
+
+def _require_news(heard_at: float, *, is_news: bool, unread: Mapping[TopicPartition, int]) -> float:
+    """When the broker was last heard.
+
+    Raises:
+        VerdictLedgerError: Too long ago.
+    """
+    now = asyncio.get_running_loop().time()
+    if is_news:
+        return now
+    if now - heard_at > MAX_SILENT_SECONDS:
+        behind = ", ".join(f"{tp.topic}[{tp.partition}]" for tp in sorted(unread))
+        raise VerdictLedgerError(
+            f"Judge: nothing came for {MAX_SILENT_SECONDS:.0f} s, with records outstanding in {behind}. Without them "
+            "answered questions would be asked and paid for again, so the judge ends. Check the broker and whether a "
+            "transaction of a producer hangs there."
+        )
+    return heard_at
+
+
+def _question_partition(record: Any) -> int | None:
+    for name, value in record.headers:
+        if name == REQUEST_PARTITION_HEADER:
+            return int(value) if value.isdigit() else None
+    return None
+
+
+def _verdict_in(record: Any) -> JudgeVerdict | None:
+    """The verdict; None when it is another event, or one of another version."""
+    try:
+        return JudgeVerdict.model_validate_json(record.value or b"")
+    except ValidationError as error:
+        where = f"{record.topic}[{record.partition}]@{record.offset}"
+        log.warning("verdict_unreadable", record=where, reason=str(error).partition("\n")[0])
+        return None

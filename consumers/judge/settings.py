@@ -1,0 +1,162 @@
+"""Settings of the judge role: whom to ask, how fast, and for how much."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from consumers.judge.answers import AnswerForm
+from consumers.judge.spending import Allowance, Prices
+from consumers.runtime.secret_files import secret_in
+from schemas.judging import TEXT_JUDGES, JudgeKind
+
+MAX_KEY_CHARS: Final = 1_024
+
+_Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class JudgeSettings(BaseModel):
+    """How questions are answered. Money is in the currency of the prices, which are those of the default model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    enabled: bool = Field(default=True, description="whether the model is asked at all; without a key it never is")
+    base_url: str = Field(
+        "https://api.openai.com/v1",
+        pattern=r"^https?://[^\s@]+$",
+        max_length=500,
+        description="where the OpenAI-compatible endpoint is, up to /v1 or its like",
+    )
+    api_key_file: Path | None = Field(
+        None, examples=["/run/secrets/openai-key"], description="file with the endpoint's key"
+    )
+    api_key: SecretStr | None = Field(
+        None, examples=["..."], description="the endpoint's key; without one nobody is asked"
+    )
+    model: str = Field("gpt-4.1", min_length=1, max_length=256, description="name of the model")
+    temperature: float | None = Field(
+        0.0, ge=0, le=2, description="sampling temperature; default leaves it to the model, as some models demand"
+    )
+    answer_form: AnswerForm = Field(
+        "structured", description="structured: answers by JSON schema; grade: for endpoints that know no schemas"
+    )
+    max_answer_tokens: int = Field(1_000, gt=0, le=100_000, description="most tokens of one answer")
+    answer_limit_name: Literal["max_completion_tokens", "max_tokens"] = Field(
+        "max_completion_tokens", description="what the endpoint calls that bound; older ones say max_tokens"
+    )
+    request_timeout_ms: int = Field(
+        20_000, gt=0, le=600_000, description="silence in ms after which one try of a request counts as failed"
+    )
+    max_retries: int = Field(
+        2, ge=0, le=10, description="repeats of a request that failed or was put off, within its deadline"
+    )
+    longest_verdict_ms: int = Field(
+        60_000, gt=0, le=600_000, description="longest a verdict may take in ms, whatever deadline its question names"
+    )
+    max_concurrent_requests: int = Field(16, gt=0, le=1_000, description="requests on their way at the same time")
+    max_requests_per_minute: int = Field(500, gt=0, description="requests sent in a minute")
+    max_tokens_per_minute: int = Field(200_000, gt=0, description="tokens sent and asked for in a minute")
+    max_waiting_questions: int = Field(
+        2_000,
+        gt=0,
+        le=100_000,
+        description="questions that wait, some 20 kB each; the least urgent of more is not asked",
+    )
+    price_prompt: _Money = Field(2.0, description="price of a million prompt tokens")
+    price_cached: _Money = Field(0.5, description="price of a million prompt tokens that the endpoint had cached")
+    price_answer: _Money = Field(8.0, description="price of a million answer tokens")
+    budget_per_call: _Money = Field(1.0, description="most money for one call")
+    budget_per_agent_hour: _Money = Field(
+        20.0, description="most money for the calls of one agent in an hour of the clock"
+    )
+    budget_per_hour: _Money = Field(50.0, description="most money in an hour of the clock, of this process")
+    sample_ratio: float = Field(
+        1.0, ge=0, le=1, description="share of the calls that are judged, 0 to 1; a call is judged throughout or never"
+    )
+    text_judges: Annotated[frozenset[JudgeKind], NoDecode] = Field(
+        frozenset(),
+        examples=["conciseness,speakability"],
+        description=f"EVA's metrics that may be judged, separated by commas: {', '.join(TEXT_JUDGES)}",
+    )
+    skips_superseded: bool = Field(
+        default=False, description="whether a waiting question gives way to one about a later turn of the same subject"
+    )
+    breaker_failures: int = Field(10, gt=0, description="failures in a row after which the endpoint is left alone")
+    breaker_pause_ms: int = Field(15_000, gt=0, le=600_000, description="for how long, in ms")
+    ledger_overlap_ms: int = Field(
+        900_000,
+        ge=0,
+        description="how much further back than the oldest open question verdicts are read at a start, in ms",
+    )
+    max_remembered_verdicts: int = Field(
+        200_000, gt=0, description="answered questions remembered, some 200 B each, so that none is asked again"
+    )
+
+    @field_validator("temperature", mode="before")
+    @classmethod
+    def _default_is_none(cls, value: object) -> object:
+        return None if value == "default" else value
+
+    @field_validator("api_key_file")
+    @classmethod
+    def _file_fits(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            _fit_for_a_header(secret_in(value))
+        return value
+
+    @field_validator("api_key")
+    @classmethod
+    def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """Reads the file for good: what it says later changes nothing."""
+        path = info.data.get("api_key_file")
+        if path is None:
+            return value if value is None else _fit_for_a_header(value)
+        if value is not None:
+            raise ValueError("api_key_file is set too; set one of them")
+        return secret_in(path)
+
+    @field_validator("text_judges", mode="before")
+    @classmethod
+    def _are_metrics(cls, value: object) -> object:
+        """A text with commas, as the environment gives it, or the names one by one."""
+        if isinstance(value, str):
+            value = [name.strip() for name in value.split(",") if name.strip()]
+        if isinstance(value, list) and (unknown := [name for name in value if name not in TEXT_JUDGES]):
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(TEXT_JUDGES)}")
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settles_the_key(cls, given: object) -> object:
+        """Lets the key's validator run when only its file is given."""
+        return {"api_key": None, **given} if isinstance(given, dict) else given
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the model is asked."""
+        return self.enabled and self.api_key is not None
+
+    @property
+    def prices(self) -> Prices:
+        """What tokens cost."""
+        return Prices(self.price_prompt, self.price_cached, self.price_answer)
+
+    @property
+    def allowance(self) -> Allowance:
+        """What may be spent."""
+        return Allowance(self.budget_per_call, self.budget_per_agent_hour, self.budget_per_hour)
+
+
+def _fit_for_a_header(key: SecretStr) -> SecretStr:
+    """The key, if a header line can carry it.
+
+    Raises:
+        ValueError: It cannot; the text says why, and nothing of the key.
+    """
+    text = key.get_secret_value()
+    if not text:
+        raise ValueError("it must not be empty")
+    if len(text) > MAX_KEY_CHARS or not all("!" <= char <= "~" for char in text):
+        raise ValueError(f"expected at most {MAX_KEY_CHARS} visible ASCII characters without spaces")
+    return key

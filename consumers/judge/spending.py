@@ -1,0 +1,150 @@
+"""What judging costs, and how much of it is allowed: per call, per agent and hour, per hour. Pure; time is an argument.
+
+Money is in the currency of the prices. An hour is one of the clock, so that it is known when there is money again.
+"""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from schemas.judging import TokenUse
+
+HOUR_MS: Final = 3_600_000
+MAX_CALLS: Final = 20_000
+"""Calls whose spending is remembered; of more, the one that spent longest ago begins anew."""
+MAX_AGENTS: Final = 1_000
+"""Agents with an hourly budget of their own; further ones share one."""
+_TOKENS_PRICED: Final = 1_000_000
+_OTHERS: Final = ""
+
+BudgetName = Literal["hour", "agent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices of a million tokens: read, read before (cached), written."""
+
+    prompt: float
+    cached: float
+    answer: float
+
+    def cost_of(self, tokens: TokenUse) -> float:
+        """What the tokens cost."""
+        fresh = max(0, tokens.prompt - tokens.cached)
+        return (fresh * self.prompt + tokens.cached * self.cached + tokens.answer * self.answer) / _TOKENS_PRICED
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How much may be spent."""
+
+    per_call: float
+    per_agent_hour: float
+    per_hour: float
+
+
+class Budget:
+    """What was spent and what is promised to requests on their way. A promise is kept even if an answer takes longer."""
+
+    def __init__(self, allowance: Allowance) -> None:
+        """Nothing is spent yet."""
+        self._allowance = allowance
+        self._hour = 0
+        self._spent = 0.0
+        self._spent_by_agent: dict[str, float] = {}
+        self._spent_by_call: OrderedDict[str, float] = OrderedDict()
+        self._promised = 0.0
+        self._promised_by_agent: defaultdict[str, float] = defaultdict(float)
+        self._promised_by_call: defaultdict[str, float] = defaultdict(float)
+
+    def promise(self, conversation_id: str, agent: str, cost: float, now_ms: int) -> "Promise | None":
+        """Sets money aside for requests; None when one of the budgets has not so much left.
+
+        Args:
+            conversation_id: The call.
+            agent: Its agent.
+            cost: What the requests cost at most.
+            now_ms: The time, which decides the hour.
+        """
+        self._turn_hour(now_ms)
+        agent = self._budget_of(agent)
+        limits = self._allowance
+        wanted = (
+            (limits.per_hour, self._spent + self._promised),
+            (limits.per_agent_hour, self._spent_by_agent.get(agent, 0.0) + self._promised_by_agent.get(agent, 0.0)),
+            (
+                limits.per_call,
+                self._spent_by_call.get(conversation_id, 0.0) + self._promised_by_call.get(conversation_id, 0.0),
+            ),
+        )
+        if any(used + cost > limit for limit, used in wanted):
+            return None
+        self._hold(conversation_id, agent, cost)
+        return Promise(self, conversation_id, agent, cost)
+
+    def spend(self, conversation_id: str, agent: str, cost: float, at_ms: int) -> None:
+        """Counts money that was spent; what an earlier hour spent counts for the call only."""
+        self._turn_hour(at_ms)
+        if at_ms // HOUR_MS == self._hour:
+            agent = self._budget_of(agent)
+            self._spent += cost
+            self._spent_by_agent[agent] = self._spent_by_agent.get(agent, 0.0) + cost
+        self._spent_by_call[conversation_id] = self._spent_by_call.pop(conversation_id, 0.0) + cost
+        if len(self._spent_by_call) > MAX_CALLS:
+            self._spent_by_call.popitem(last=False)
+
+    def left(self, now_ms: int) -> Mapping[BudgetName, float]:
+        """What is left of this hour, and the least that any agent has left of it."""
+        self._turn_hour(now_ms)
+        spent, promised = self._spent_by_agent, self._promised_by_agent
+        used = [spent.get(agent, 0.0) + promised.get(agent, 0.0) for agent in spent.keys() | promised.keys()]
+        return {
+            "hour": max(0.0, self._allowance.per_hour - self._spent - self._promised),
+            "agent": max(0.0, self._allowance.per_agent_hour - max(used, default=0.0)),
+        }
+
+    def _hold(self, conversation_id: str, agent: str, cost: float) -> None:
+        """Promises so much more, or less."""
+        self._promised += cost
+        for promised, key in ((self._promised_by_agent, agent), (self._promised_by_call, conversation_id)):
+            promised[key] += cost
+            if abs(promised[key]) < 1e-12:  # what sums of floats leave
+                del promised[key]
+
+    def _turn_hour(self, now_ms: int) -> None:
+        if now_ms // HOUR_MS > self._hour:
+            self._hour = now_ms // HOUR_MS
+            self._spent = 0.0
+            self._spent_by_agent.clear()
+
+    def _budget_of(self, agent: str) -> str:
+        return agent if agent in self._spent_by_agent or len(self._spent_by_agent) < MAX_AGENTS else _OTHERS
+
+
+class Promise:
+    """Money set aside. Used as a context, it gives back on leaving what was not spent."""
+
+    def __init__(self, budget: Budget, conversation_id: str, agent: str, cost: float) -> None:
+        self._budget = budget
+        self._conversation_id = conversation_id
+        self._agent = agent
+        self._held = cost
+
+    def settle(self, held: float, spent: float, at_ms: int) -> None:
+        """A part of it is over: `held` was set aside for it, `spent` is what it cost."""
+        self._give_back(min(held, self._held))
+        self._budget.spend(self._conversation_id, self._agent, spent, at_ms)
+
+    def _give_back(self, cost: float) -> None:
+        self._held -= cost
+        self._budget._hold(self._conversation_id, self._agent, -cost)  # noqa: SLF001  # two halves of one thing
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._give_back(self._held)

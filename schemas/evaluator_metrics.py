@@ -1,0 +1,116 @@
+"""The metrics of the evaluator role: what became of the events, and how far behind it is."""
+
+from typing import Final
+
+from schemas.metric_definition import SCORE_KIND, Label, Metric
+
+_GROUP = Label("group", "the consumer group")
+_TOPIC = Label("topic", "the topic read")
+_PARTITION = Label("partition", "the partition's number")
+_VERSION = Label("version", "the installed version")
+_EVENT_OUTCOME = Label(
+    "outcome",
+    "what became of the event",
+    ("folded", "repeated", "late", "quarantined", "unknown", "after_close", "replayed"),
+)
+_EVENT_SOURCE = Label("source", "who sent the event", ("pipecat", "elevenlabs", "audit", "judge", "control"))
+_QUARANTINE_REASON = Label(
+    "reason",
+    "why the record can never be processed",
+    (
+        "undecodable", "empty_key", "record_too_large", "text_too_long", "time_out_of_bounds", "unknown_role",
+        "invalid_event",
+    ),
+)  # fmt: skip
+_LIMIT = Label("limit", "the limit", ("duration", "events", "turns", "kept_bytes", "replays", "held", "open_calls"))
+_LAG = (_GROUP, _TOPIC, _PARTITION)
+
+EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "callgauge_events_total", "counter", "events",
+        "Events read, by what became of them; every event has exactly one outcome.",
+        "evaluator", (_EVENT_SOURCE, _EVENT_OUTCOME),
+    ),
+    Metric(
+        "callgauge_late_events_total", "counter", "events",
+        "Events that arrived after later ones of their call had been folded, so that a part of the call was replayed.",
+        "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_replayed_elements_total", "counter", "elements",
+        "Timeline elements folded again because of late events: the price of lateness.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_quarantined_total", "counter", "records",
+        "Records that can never be processed and went to the quarantine topic, by reason.",
+        "evaluator", (_EVENT_SOURCE, _QUARANTINE_REASON),
+    ),
+    Metric(
+        "callgauge_unknown_fields_total", "counter", "fields",
+        "Fields of known events that the contract does not know; they are carried, not used.",
+        "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_limits_hit_total", "counter", "hits",
+        "Times a call reached a limit and was closed by it; `held` closes nothing: an input lagged too far to wait for it.",
+        "evaluator", (_LIMIT,),
+    ),
+    Metric(
+        "callgauge_calls_open", "gauge", "calls",
+        "Calls the evaluator holds in memory, from their first event until they close.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_consumer_lag_messages", "gauge", "messages",
+        "Records between the last one processed and the end of the partition.",
+        "evaluator", _LAG,
+    ),
+    Metric(
+        "callgauge_consumer_lag_seconds", "gauge", "seconds",
+        "At most how old the oldest record of the partition not processed yet is, by the broker's timestamps; 0 if there "
+        "is none, and the time since the broker last answered while it does not.",
+        "evaluator", _LAG,
+    ),
+    Metric(
+        "callgauge_watermark_lag_messages", "gauge", "messages",
+        "Records between the first record of the oldest open call and the last one folded: what a successor reads again.",
+        "evaluator", _LAG,
+    ),
+    Metric(
+        "callgauge_input_records_lost_total", "counter", "records",
+        "Input records that retention took before they were read; calls they belong to are incomplete.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_input_records_waiting", "gauge", "records",
+        "Records read that wait for another input of their partition to come as far; an input far ahead is not read on.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_scores_unwritten", "gauge", "records",
+        "Score records decided and not written yet; reading pauses when there are too many.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_partitions_fenced_total", "counter", "partitions",
+        "Partitions that turned out to be another process's while this one still wrote; nothing it wrote then counts.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_source_last_event_timestamp_seconds", "gauge", "unix seconds",
+        "When the newest event of this source reached the broker.",
+        "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_scores_published_total", "counter", "records",
+        "Score records written to the scores topic, by kind.",
+        "evaluator", (SCORE_KIND,),
+    ),
+    Metric(
+        "callgauge_build_info", "gauge", "info",
+        "Always 1; the label says which version runs.",
+        "evaluator", (_VERSION,),
+    ),
+)  # fmt: skip
+"""In the order in which they are listed."""

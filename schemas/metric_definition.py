@@ -1,0 +1,91 @@
+"""What a metric is and what bounds its labels: the shape of the rows of the metric catalogue."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+MetricType = Literal["counter", "gauge", "histogram"]
+Role = Literal["exporter", "evaluator", "judge"]
+Unit = Literal[
+    "calls", "dead airs", "elements", "events", "fields", "hits", "info", "interruptions", "messages", "money", "partitions",
+    "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stalls", "subgoals", "tokens", "tool calls",
+    "turns", "unix seconds", "values", "verdicts",
+]  # fmt: skip
+LabelName = Literal[
+    "agent", "anchor", "budget", "by", "checked_by", "environment", "group", "kind", "label", "limit", "model", "name", "outcome",
+    "partition", "pipeline", "progress", "reason", "source", "state", "tenant", "tool", "topic", "version",
+]  # fmt: skip
+
+PREFIX: Final = "callgauge_"
+OVERFLOW_VALUE: Final = "other"
+"""What a capped label says for every value that came after its cap was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One label as one metric uses it. What bounds its values is exactly one of three things.
+
+    Attributes:
+        name: The label's name.
+        meaning: What a value says, one phrase.
+        values: The closed set of values, empty if the set is not known beforehand.
+        cap: For values that arrive in events: how many distinct ones keep their name; later ones are `OVERFLOW_VALUE`.
+
+    A label with neither takes its values from the deployment (partitions, consumer groups), never from an event.
+    """
+
+    name: LabelName
+    meaning: str
+    values: tuple[str, ...] = ()
+    cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: what it counts, in what unit, split by what, and who exposes it.
+
+    Attributes:
+        name: The full name, as it stands on `/metrics` (a histogram's without its suffixes).
+        type: Counter, gauge or histogram.
+        unit: What one step of the value is.
+        help: A full sentence; for a duration or an event, from when to when or at which moment.
+        role: The role whose `/metrics` shows it.
+        label_set: Its labels, in the order in which children are addressed.
+        edges: Upper edges of a histogram's buckets in its unit, ascending, without infinity; empty otherwise.
+    """
+
+    name: str
+    type: MetricType
+    unit: Unit
+    help: str
+    role: Role
+    label_set: tuple[Label, ...] = ()
+    edges: tuple[float, ...] = ()
+
+    @property
+    def labels(self) -> tuple[LabelName, ...]:
+        """The label names, in the order in which children are addressed."""
+        return tuple(label.name for label in self.label_set)
+
+    @property
+    def series(self) -> Mapping[str, frozenset[str]]:
+        """The names rules and panels may select, each with the labels that its samples carry."""
+        names = frozenset[str](self.labels)
+        if self.type != "histogram":
+            return {self.name: names}
+        return {f"{self.name}_bucket": names | {"le"}, f"{self.name}_count": names, f"{self.name}_sum": names}
+
+    @property
+    def le_values(self) -> tuple[str, ...]:
+        """The texts that `le` takes on `/metrics`: one per edge, always with a decimal point, then `+Inf`."""
+        return (*(str(float(edge)) for edge in self.edges), "+Inf") if self.edges else ()
+
+    @property
+    def most_children(self) -> int:
+        """How many label combinations there can be, overflow included; labels of the deployment count as one value."""
+        sizes = (len(label.values) or (label.cap + 1 if label.cap else 1) for label in self.label_set)
+        return math.prod(sizes)
+
+
+SCORE_KIND: Final = Label("kind", "the kind of score record", ("score", "fact", "closed"))

@@ -1,0 +1,56 @@
+"""Events of a recorded call as the evaluator gets them from Kafka: they pass the same checks, and nothing cuts them off."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from consumers.engine.intake import Arrival, admit
+from consumers.engine.limits import Limits
+from consumers.engine.offline import NO_LIMITS
+from schemas.codec import InputSource
+from schemas.quarantine import QuarantineRecord
+from schemas.topics import TOPIC_BY_SOURCE
+from streamer.playback import WireEvent
+from streamer.recordings import MAX_DOCUMENT_BYTES
+
+_INTAKE_LIMITS: Final[Limits] = NO_LIMITS.model_copy(update={"max_record_bytes": MAX_DOCUMENT_BYTES})
+
+
+@dataclass(slots=True)
+class _FiledRecord:
+    """An event of a recording in the shape of a Kafka record; the broker took it when it was produced."""
+
+    topic: str
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+    partition: int = 0
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def arrivals_of(
+    conversation_id: str, events: Iterable[WireEvent], refused: list[QuarantineRecord]
+) -> Iterator[Arrival | None]:
+    """What the evaluator makes of the events of a call, one by one.
+
+    Args:
+        conversation_id: The call's id, which is the key of its records.
+        events: In the order in which they are read; those of one source in their own.
+        refused: Gets what the evaluator would quarantine.
+
+    Yields:
+        The arrival of each event; None for one that was refused.
+    """
+    offsets = {source: count() for source in InputSource}
+    key = conversation_id.encode()
+    for event in events:
+        source = InputSource(event.source)
+        record = _FiledRecord(TOPIC_BY_SOURCE[source], next(offsets[source]), event.arrival_ms, key, event.value)
+        match admit(source, record, _INTAKE_LIMITS):
+            case QuarantineRecord() as refusal:
+                refused.append(refusal)
+                yield None
+            case arrival:
+                yield arrival

@@ -1,0 +1,296 @@
+"""The judge role on a real broker, with the real client and an endpoint that does what a test says."""
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from schemas.judging import (
+    REPLY_PARTITION_HEADER,
+    REQUEST_PARTITION_HEADER,
+    VERDICT_SOURCE,
+    Judged,
+    JudgeRequest,
+    JudgeVerdict,
+    Unjudged,
+    UnjudgedReason,
+)
+from tests.integration.conftest import create_topics
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import Process, started
+from tests.judge_questions import question
+from tests.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
+
+QUESTION_PARTITIONS = 2
+CALL_PARTITIONS = 3
+TRIALS = 3
+
+
+@pytest.fixture
+async def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    await create_topics(
+        bootstrap,
+        {f"{topic_prefix}judge.requests": QUESTION_PARTITIONS, f"{topic_prefix}judge.verdicts": CALL_PARTITIONS},
+    )
+    return {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        "CALLGAUGE_JUDGE_GROUP": f"{topic_prefix}judge",
+        "CALLGAUGE_HTTP_PORT": "0",
+        "OPENAI_API_KEY": "",
+        "OPENAI_BASE_URL": "",
+    }
+
+
+def asking(server: ScriptedOpenAI, environment: dict[str, str], **settings: str) -> dict[str, str]:
+    """The environment of a judge that asks this endpoint."""
+    given = {f"CALLGAUGE_JUDGE__{name.upper()}": value for name, value in settings.items()}
+    return {**environment, "OPENAI_API_KEY": "key", "OPENAI_BASE_URL": server.url, **given}
+
+
+def judge(log: Path, environment: dict[str, str]) -> AbstractContextManager[Process]:
+    return started(log, "run", "--roles", "judge", **environment)
+
+
+async def until(what: str, condition: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
+        await asyncio.sleep(0.05)
+    return found
+
+
+async def address_of(process: Process) -> str:
+    return str(await until(f"the judge to be ready in:\n{process.text}", lambda: address_in(process.text)))
+
+
+async def put(environment: dict[str, str], records: Iterable[JudgeRequest | bytes], **headers: str) -> None:
+    """Writes questions as the evaluator does."""
+    async with AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"]) as producer:
+        topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}judge.requests"
+        named = [(name, value.encode()) for name, value in headers.items()]
+        for record in records:
+            if isinstance(record, bytes):
+                await producer.send(topic, record, key=b"junk", headers=named)
+            else:
+                value, key = record.model_dump_json().encode(), record.conversation_id.encode()
+                await producer.send(topic, value, key=key, headers=named)
+        await producer.flush()
+
+
+class Verdicts:
+    """All that was written to `judge.verdicts` so far, in order of arrival here."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    @property
+    def all(self) -> list[JudgeVerdict]:
+        return [JudgeVerdict.model_validate_json(record.value) for record in self.records]
+
+    def are_at_least(self, count: int) -> bool:
+        return len(self.records) >= count
+
+    def of(self, asked: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
+        """One verdict for each of the questions, in their order."""
+        found = {verdict.request_id: verdict for verdict in self.all}
+        assert len(found) == len(self.records), "a question has two verdicts"
+        return [found[request.request_id] for request in asked]
+
+
+@asynccontextmanager
+async def reading(environment: dict[str, str]) -> AsyncIterator[Verdicts]:
+    verdicts = Verdicts()
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}judge.verdicts"
+    async with AIOKafkaConsumer(
+        topic, bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], auto_offset_reset="earliest"
+    ) as consumer:
+
+        async def read() -> None:
+            async for record in consumer:
+                verdicts.records.append(record)
+
+        task = asyncio.create_task(read())
+        try:
+            yield verdicts
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def questions(count: int, **fields: Any) -> list[JudgeRequest]:
+    """So many questions, three of each call."""
+    return [
+        question(conversation_id=f"c-{number // 3}", subgoal_id=f"g{number % 3}", subgoal=f"mark-{number}.",
+                 trials=TRIALS, **fields)
+        for number in range(count)
+    ]  # fmt: skip
+
+
+async def test_a_question_is_answered_and_counted(environment: dict[str, str], tmp_path: Path) -> None:
+    def script(asked: Asked) -> Does:
+        return grades("C" if "mark-1." in asked.user else "I")
+
+    with scripted_openai(script) as server, judge(tmp_path / "judge.log", asking(server, environment)) as process:
+        asked = questions(6)
+        await put(environment, [b"no question", b"{}", *asked])
+        async with reading(environment) as verdicts:
+            await until("the verdicts", lambda: len(verdicts.records) >= len(asked))
+        address = await address_of(process)
+        found = verdicts.of(asked)
+        assert [verdict.result for verdict in found] == [Judged(is_completed=place == 1) for place in range(6)]
+        assert {verdict.votes.complete + verdict.votes.incomplete for verdict in found} == {2}
+        assert len(server.asked) == 2 * len(asked)
+        for record, verdict in zip(verdicts.records, verdicts.all, strict=True):
+            headers = dict(record.headers)
+            assert record.key.decode() == verdict.conversation_id
+            assert headers["ce_id"].decode() == verdict.request_id
+            assert headers["ce_source"].decode() == VERDICT_SOURCE
+            assert headers[REQUEST_PARTITION_HEADER].decode() in {"0", "1"}
+        assert total(address, "callgauge_judge_verdicts_total", outcome="complete") == 1
+        assert total(address, "callgauge_judge_verdicts_total", outcome="incomplete") == 5
+        assert total(address, "callgauge_judge_requests_total", outcome="answered") == 12
+        assert total(address, "callgauge_judge_questions_refused_total") == 2
+        assert total(address, "callgauge_judge_tokens_total", kind="answer") > 0
+        spent = total(address, "callgauge_judge_cost_total")
+        assert spent == pytest.approx(sum(verdict.cost for verdict in found))
+        assert total(address, "callgauge_judge_budget_left", budget="hour") == pytest.approx(50 - spent)
+        exit_code, seconds = process.signalled(signal.SIGTERM)
+        assert (exit_code, seconds < 8) == (0, True), process.text
+
+
+async def test_the_answer_goes_to_the_partition_that_is_named(environment: dict[str, str], tmp_path: Path) -> None:
+    with scripted_openai(lambda _: grades("C")) as server, judge(tmp_path / "log", asking(server, environment)):
+        asked = questions(9)
+        await put(environment, asked, **{REPLY_PARTITION_HEADER: "2"})
+        async with reading(environment) as verdicts:
+            await until("the verdicts", lambda: len(verdicts.records) == 9)
+    assert {record.partition for record in verdicts.records} == {2}
+
+
+async def test_without_a_key_every_question_is_answered_at_once(environment: dict[str, str], tmp_path: Path) -> None:
+    with judge(tmp_path / "judge.log", environment):
+        asked = questions(30)
+        await put(environment, asked)
+        async with reading(environment) as verdicts:
+            await until("the verdicts", lambda: len(verdicts.records) == 30)
+    assert {verdict.result for verdict in verdicts.of(asked)} == {Unjudged(reason=UnjudgedReason.JUDGE_DISABLED)}
+
+
+async def test_what_was_answered_is_not_asked_again(environment: dict[str, str], tmp_path: Path) -> None:
+    """An evaluator that starts again may ask the same once more: of the same judge, and of its successor."""
+    with scripted_openai(lambda _: grades("C")) as server:
+        asked, fresh = questions(6), question(conversation_id="c-0", subgoal_id="new", trials=TRIALS)
+        async with reading(environment) as verdicts:
+            lives: list[tuple[str, list[JudgeRequest]]] = [("first", []), ("second", [fresh])]
+            for name, more in lives:
+                with judge(tmp_path / f"{name}.log", asking(server, environment)) as process:
+                    await put(environment, [*asked, *asked, *more])
+                    await until("the verdicts", partial(verdicts.are_at_least, 6 + len(more)))
+                    process.signalled(signal.SIGTERM)
+    assert len(verdicts.of([*asked, fresh])) == 7
+    assert len(server.asked) == 2 * 7
+
+
+async def test_killed_in_the_middle_it_asks_nothing_twice_that_was_answered(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """What was on its way when a judge was killed with -9 is asked again, and nothing else."""
+    asked = questions(60, deadline_ms=10**13)
+    kills, at_once = 2, 8
+    with scripted_openai(lambda _: grades("C", delay_seconds=0.15)) as server:
+        known = asking(server, environment, max_concurrent_requests=str(at_once))
+        lost = 0
+        async with reading(environment) as verdicts:
+            await put(environment, asked)
+            for kill in range(1, kills + 1):
+                begun = len(server.asked)
+                with judge(tmp_path / f"killed-{kill}.log", known) as process:
+                    await until("verdicts", partial(verdicts.are_at_least, 20 * kill))
+                    assert process.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
+                await asyncio.sleep(0.5)  # what the broker took before the kill reaches us
+                answered = {verdict.request_id for verdict in verdicts.all}
+                open_subjects = {one.subgoal for one in asked if one.request_id not in answered}
+                lost += sum(_subject(one) in open_subjects for one in server.asked[begun:])
+            with judge(tmp_path / "last.log", known):
+                await until("all verdicts", partial(verdicts.are_at_least, len(asked)))
+        assert {verdict.result for verdict in verdicts.of(asked)} == {Judged(is_completed=True)}
+        assert 0 < lost <= kills * (at_once + 1)
+        assert len(server.asked) == 2 * len(asked) + lost
+
+
+def _subject(asked: Asked) -> str:
+    return asked.user.partition('Subgoal: "')[2].partition('"')[0]
+
+
+async def test_a_judge_that_joins_takes_a_share_and_nothing_is_asked_twice(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    asked, at_once = questions(120, deadline_ms=10**13), 4
+    with scripted_openai(lambda _: grades("I", delay_seconds=0.05)) as server:
+        known = asking(server, environment, max_concurrent_requests=str(at_once))
+        async with reading(environment) as verdicts:
+            await put(environment, asked)
+            with judge(tmp_path / "first.log", known) as first:
+                await until("verdicts", partial(verdicts.are_at_least, 5))
+                server.script = lambda _: grades("I", delay_seconds=2)  # so that there is work left to share
+                with judge(tmp_path / "second.log", known) as second:
+                    addresses = [await address_of(process) for process in (first, second)]
+                    server.script = lambda _: grades("I", delay_seconds=0.05)
+                    await until("all verdicts", partial(verdicts.are_at_least, len(asked)))
+                    shares = [total(address, "callgauge_judge_verdicts_total") for address in addresses]
+        assert len(verdicts.of(asked)) == len(asked)
+    assert all(share > 10 for share in shares), shares
+    assert len(server.asked) <= 2 * len(asked) + at_once + 1  # what the first was asking of the partition it lost
+
+
+async def test_an_endpoint_that_fails_blocks_nobody(environment: dict[str, str], tmp_path: Path) -> None:
+    """Everything is answered by its deadline, with the reason, and the position is committed."""
+    with scripted_openai(lambda _: fails(503)) as server:
+        known = asking(server, environment, max_retries="0", breaker_failures="6", breaker_pause_ms="60000")
+        with judge(tmp_path / "judge.log", known) as process:
+            await address_of(process)
+            now_ms = time.time_ns() // 1_000_000
+            asked = questions(60, deadline_ms=now_ms + 4_000)
+            await put(environment, asked)
+            async with reading(environment) as verdicts:
+                await until("all verdicts", lambda: len(verdicts.records) == len(asked), 20)
+            assert time.time_ns() // 1_000_000 < now_ms + 8_000
+            assert process.signalled(signal.SIGTERM)[0] == 0
+    reasons = Counter(verdict.result.reason for verdict in verdicts.of(asked) if isinstance(verdict.result, Unjudged))
+    assert reasons.keys() == {UnjudgedReason.UNAVAILABLE, UnjudgedReason.CIRCUIT_OPEN}
+    assert len(server.asked) < 40
+    assert await uncommitted(environment) == 0
+
+
+async def uncommitted(environment: dict[str, str]) -> int:
+    """Questions that a successor would read."""
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}judge.requests"
+    partitions = [TopicPartition(topic, number) for number in range(QUESTION_PARTITIONS)]
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], group_id=environment["CALLGAUGE_JUDGE_GROUP"]
+    )
+    async with consumer:
+        ends = await consumer.end_offsets(partitions)
+        return sum([ends[tp] - (await consumer.committed(tp) or 0) for tp in partitions])
+
+
+async def test_what_waited_too_long_for_us_is_not_asked(environment: dict[str, str], tmp_path: Path) -> None:
+    """Questions that came while no judge ran, and whose deadline is over: nobody would read the answer."""
+    with scripted_openai(lambda _: grades("C")) as server:
+        asked = questions(12, deadline_ms=time.time_ns() // 1_000_000 - 1)
+        await put(environment, asked)
+        with judge(tmp_path / "judge.log", asking(server, environment)):
+            async with reading(environment) as verdicts:
+                await until("the verdicts", lambda: len(verdicts.records) == len(asked))
+    assert {verdict.result for verdict in verdicts.of(asked)} == {Unjudged(reason=UnjudgedReason.DEADLINE)}
+    assert server.asked == []

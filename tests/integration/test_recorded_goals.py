@@ -1,0 +1,205 @@
+"""How far a recorded real call gets, as a user would see it: goals in a folder, `run` here, `replay` there, and `score`."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.scores import (
+    SCORE_RECORD,
+    AnyScoreRecord,
+    GoalsFact,
+    ProgressScore,
+    Result,
+    Scored,
+    SubgoalScore,
+    SuccessFinalTurn,
+    TurnStatus,
+    Unscored,
+)
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.score_log import written_scores
+from tests.scripted_openai import Asked, Does, grades, scripted_openai
+
+CONFORMANCE = Path(os.environ.get("CONFORMANCE_DIR", "../shared/conformance"))
+RECORD = CONFORMANCE / "record_1.1.2"
+DATASET_RECORD = RECORD / "dataset_record.json"
+CHECKED_BY_CODE = """
+id: desk
+agents: [desk]
+subgoals:
+  - id: authenticated
+    details: The reservation is found.
+    check: {kind: tool_result, tool: get_reservation, outcome: success}
+  - id: searched
+    details: Flights on the new day are looked up.
+    check: {kind: tool_called, tool: search_rebooking_options, arguments: {date: "2026-03-25"}}
+  - id: cost-told
+    details: The assistant names a total below the caller's limit.
+    check: {kind: says, speaker: assistant, pattern: "one hundred fifteen dollars"}
+  - id: rebooked-at-the-window
+    details: The flight is changed, and a seat at the window is theirs.
+    check:
+      kind: all_of
+      checks:
+        - {kind: tool_result, tool: rebook_flight, arguments: {new_journey_id: FL_SK703_20260325}, outcome: success}
+        - {kind: tool_result, tool: assign_seat, result: {seat_assigned: {matches: "[AF]$"}}}
+"""
+REACHED = [0, 0, 1, 2, 2, 3, 3, 4, 4, 4]
+"""Subgoals of that set that are reached after each turn of the call."""
+BOOKED = 8
+"""The turn in which all that the dataset record asks for is done."""
+
+pytestmark = pytest.mark.skipif(not RECORD.is_dir(), reason="the conformance data are not here (CONFORMANCE_DIR)")
+
+
+@pytest.fixture
+def environment(bootstrap: str, topic_prefix: str, tmp_path: Path) -> dict[str, str]:
+    """With both goal sets in a folder, and without a key for a judge."""
+    folder = tmp_path / "goals"
+    folder.mkdir()
+    (folder / "desk.yaml").write_text(CHECKED_BY_CODE)
+    (folder / "1.1.2.json").write_bytes(DATASET_RECORD.read_bytes())
+    groups = {f"CALLGAUGE_{role.upper()}_GROUP": f"{topic_prefix}{role}" for role in ("evaluator", "exporter", "judge")}
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        **groups,
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1500",
+        "CALLGAUGE_GOALS__FOLDER": str(folder),
+        "CALLGAUGE_JUDGE__ENABLED": "false",
+    }
+    ran("topics", "create", **environment)
+    return environment
+
+
+@pytest.fixture
+def service(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
+    """The address of the metrics of a `callgauge run`."""
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        yield ready_address(process)
+
+
+def ready_address(process: Process) -> str:
+    return wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
+
+
+def wait_for_the_end(address: str) -> None:
+    wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, 40)
+
+
+def finals(records: list[AnyScoreRecord]) -> dict[tuple[str, int | None, int], dict[str, Any]]:
+    """What is known of goals when the call is over, by subject, without how it came to be known."""
+    kinds = ProgressScore | SubgoalScore | SuccessFinalTurn
+    said = {"result", "auc", "auc_if_ended_now", "ppt", "success", "reached", "missing", "subgoal_id", "reached_turn"}
+    return {
+        (record.name, record.turn, record.index): record.model_dump(mode="json", include=said)
+        for record in records
+        if isinstance(record, kinds) and record.status is TurnStatus.FINAL
+    }
+
+
+def scored_offline(*arguments: str, environment: Mapping[str, str]) -> list[AnyScoreRecord]:
+    printed = ran("score", str(RECORD), *arguments, **environment)
+    return [SCORE_RECORD.validate_json(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+def progress_by_turn(records: list[AnyScoreRecord]) -> dict[int, Result]:
+    """The final progress."""
+    return {
+        record.turn: record.result
+        for record in records
+        if isinstance(record, ProgressScore) and record.status is TurnStatus.FINAL and record.turn is not None
+    }
+
+
+async def test_progress_checked_by_code_is_seen_while_the_call_runs(
+    service: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with started(tmp_path / "replay.log", "replay", str(RECORD), "--speed", "20", "--agent", "desk", **environment):
+        wait_for("the call to be on its way", lambda: 0 < total(service, "callgauge_progress_active") < 1, 40)
+        wait_for("all to be reached", lambda: total(service, "callgauge_progress_active") == 1, 40)
+        assert total(service, "callgauge_calls_with_goals_active", agent="desk", progress="known") == 1
+        assert total(service, "callgauge_calls_ended_total") == 0, "the call still runs"
+        wait_for_the_end(service)
+    assert total(service, "callgauge_subgoals_total", agent="desk", checked_by="code") == 4
+    assert total(service, "callgauge_subgoals_reached_total", agent="desk", checked_by="code") == 4
+    assert total(service, "callgauge_call_progress_ratio_count", agent="desk") == 1
+    assert total(service, "callgauge_call_progress_ratio_sum", agent="desk") == 1
+
+    written = await written_scores(environment)
+    assert progress_by_turn(written) == {turn: Scored(value=count / 4) for turn, count in enumerate(REACHED, 1)}
+    live = [
+        record.reached
+        for record in written
+        if isinstance(record, ProgressScore) and record.status is TurnStatus.PROVISIONAL and record.is_first
+    ]
+    assert live[:3] == [0, 0, 1], "each turn was scored when it was left"
+    (fact,) = [record for record in written if isinstance(record, GoalsFact)]
+    assert (fact.goal_set.id, fact.digest) == ("desk", fact.goal_set.digest)
+
+    goals = ("--goals", f"{environment['CALLGAUGE_GOALS__FOLDER']}/desk.yaml", "--agent", "desk")
+    assert finals(scored_offline(*goals, environment=environment)) == finals(written)
+    shuffled = scored_offline(*goals, "--arrival", "5", environment=environment)
+    assert finals(shuffled) == finals(written)
+
+
+async def test_without_a_judge_the_dataset_record_s_goals_are_unscored(
+    service: str, environment: dict[str, str]
+) -> None:
+    ran("replay", str(RECORD), "--speed", "max", "--goals", "{id}", **environment)
+    wait_for_the_end(service)
+    unscored = Unscored.model_validate({"reason": "judge_disabled"})
+    written = await written_scores(environment)
+    assert progress_by_turn(written) == dict.fromkeys(range(1, 11), unscored)
+    assert total(service, "callgauge_subgoals_unscored_total", reason="judge_disabled") == 4
+    assert total(service, "callgauge_call_progress_ratio_count") == 0
+    goals = ("--goals", str(DATASET_RECORD))
+    assert finals(scored_offline(*goals, environment=environment)) == finals(written)
+
+
+def strict(asked: Asked) -> Does:
+    """Grades by what the call shows of the new flight: its booking, its arrival, the price, and the seat."""
+    call, _, subgoal = asked.user.partition("\nSubgoal: ")
+    needed = {
+        "New travel date": "new_journey_id",
+        "Arrival time": "arrives at nine twenty-five",
+        "Total out-of-pocket": "I charged a total",
+        "After rebooking": "seat_assigned",
+    }
+    proof = next(proof for beginning, proof in needed.items() if subgoal.startswith(f'"{beginning}'))
+    return grades("C" if proof in call else "I", delay_seconds=0.01)
+
+
+async def test_a_judge_scores_the_dataset_record_s_goals_turn_by_turn(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with scripted_openai(strict) as server:
+        judged = {
+            **environment,
+            "CALLGAUGE_JUDGE__ENABLED": "true",
+            "OPENAI_API_KEY": "key",
+            "OPENAI_BASE_URL": server.url,
+            # The tools of this call answer at length: what the judge reads is more than the usual limits let through at once.
+            "CALLGAUGE_JUDGE__MAX_TOKENS_PER_MINUTE": "100000000",
+            "CALLGAUGE_JUDGE__BUDGET_PER_CALL": "1000",
+            "CALLGAUGE_JUDGE__BUDGET_PER_AGENT_HOUR": "1000",
+            "CALLGAUGE_JUDGE__BUDGET_PER_HOUR": "1000",
+        }
+        with started(tmp_path / "run.log", "run", **judged) as process:
+            address = ready_address(process)
+            ran("replay", str(RECORD), "--speed", "max", "--goals", "{id}", **judged)
+            wait_for_the_end(address)
+            requests = len(server.asked)
+            assert total(address, "callgauge_judge_requests_total", outcome="answered") == requests
+            assert total(address, "callgauge_subgoals_reached_total", checked_by="judge") == 4
+        written = await written_scores(environment)
+        assert progress_by_turn(written) == {turn: Scored(value=float(turn >= BOOKED)) for turn in range(1, 11)}
+        goals = ("--goals", str(DATASET_RECORD), "--judge", "on")
+        assert finals(scored_offline(*goals, environment=judged)) == finals(written)
+        assert len(server.asked) == 2 * requests, "each question is asked as often offline, three trials at least"
+        assert requests >= 3 * 4

@@ -1,0 +1,142 @@
+"""Verdicts and restarts: whatever was asked, answered or written before a crash, the final scores are the same.
+
+The judge of these tests always says the same about the same question, so that only the engine can make a difference.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from consumers.engine.chosen_goals import ChosenGoals
+from consumers.engine.effects import Count, Effect, RequestVerdict
+from consumers.engine.goal_rules import GoalRules
+from consumers.engine.intake import Arrival
+from consumers.engine.partition import PartitionEvaluator
+from schemas.codec import InputSource
+from schemas.judging import Judged, JudgeRequest, JudgeVerdict, Unjudged, UnjudgedReason, Votes
+from tests.engine_feed import T0_MS, closings_of, records_of
+from tests.properties.evaluation import LIMITS, RULES, EveryCall, end_of, final_records, final_state
+from tests.properties.steered_calls import drawn
+from tests.wire_calls import arrivals_of
+
+STEP_MS = 25
+JUDGED_RULES = GoalRules(**{**RULES.model_dump(), "asks_judge": True, "verdict_deadline_ms": 10**9})
+
+
+def _fresh(written: Iterable[Effect] = ()) -> PartitionEvaluator:
+    evaluator = PartitionEvaluator(LIMITS, "test", ChosenGoals(EveryCall(), JUDGED_RULES))
+    for record in records_of(written):
+        evaluator.recall(record)
+    return evaluator
+
+
+class Log:
+    """A call's records, and the verdicts on what was asked while they were read."""
+
+    def __init__(self, arrivals: Sequence[Arrival]) -> None:
+        self.arrivals = list(arrivals)
+        self._answered: dict[str, Arrival] = {}
+        self._next_offset = 0
+
+    def answer(self, request: JudgeRequest, broker_ms: int) -> Arrival:
+        """The judge's answer, on its topic; the one that stands there already, if the question was asked before."""
+        known = self._answered.get(request.request_id)
+        if known is not None:
+            return known
+        draw = random.Random(request.request_id).random()  # noqa: S311  # the judge's mind, nothing secret
+        result = Unjudged(reason=UnjudgedReason.UNAVAILABLE) if draw < 0.2 else Judged(is_completed=draw > 0.7)
+        verdict = JudgeVerdict(
+            timestamp=broker_ms, request_id=request.request_id, conversation_id=request.conversation_id,
+            kind=request.kind, turn=request.turn, subgoal_id=request.subgoal_id, input_hash=request.input_hash,
+            prompt_version=request.prompt_version, result=result, votes=Votes(complete=3),
+        )  # fmt: skip
+        arrival = Arrival(InputSource.JUDGE, 0, broker_ms, request.conversation_id, verdict, b"", None)
+        self._answered[request.request_id] = self.append(arrival)
+        return self.arrivals[-1]
+
+    def append(self, arrival: Arrival) -> Arrival:
+        """One more record; offsets on the judge's topic are those of the log as it becomes."""
+        if arrival.source is InputSource.JUDGE:
+            arrival = replace(arrival, offset=self._next_offset)
+            self._next_offset += 1
+        self.arrivals.append(arrival)
+        return arrival
+
+    def read_on(self, evaluator: PartitionEvaluator, effects: list[Effect], broker_ms: int) -> None:
+        """Answer everything that is asked among the effects, and what is asked because of that."""
+        place = 0
+        while place < len(effects):
+            effect = effects[place]
+            place += 1
+            if isinstance(effect, RequestVerdict):
+                effects += evaluator.receive(self.answer(effect.request, broker_ms))
+
+
+def _in_peace(log: Log) -> list[Effect]:
+    """One evaluator, and a judge that answers at once; the answers get their places in the log."""
+    evaluator = _fresh()
+    effects: list[Effect] = []
+    unjudged, log.arrivals = log.arrivals, []
+    for arrival in unjudged:
+        out = [*evaluator.receive(log.append(arrival))]
+        log.read_on(evaluator, out, arrival.broker_time_ms)
+        effects += out
+    return effects + _to_the_end(log, evaluator)
+
+
+def _to_the_end(log: Log, evaluator: PartitionEvaluator) -> list[Effect]:
+    end_ms = end_of(log.arrivals)
+    effects: list[Effect] = []
+    while evaluator.open_calls:
+        wakeup_ms = evaluator.next_wakeup()
+        assert wakeup_ms is not None, "an open call has no end"
+        assert wakeup_ms <= end_ms, "a question is not answered"
+        out = [*evaluator.advance(min(wakeup_ms, end_ms))]
+        log.read_on(evaluator, out, wakeup_ms)
+        effects += out
+    return effects
+
+
+def _interleaved(data: st.DataObject, arrivals: Sequence[Arrival]) -> list[Arrival]:
+    waiting: dict[str, list[Arrival]] = {}
+    for arrival in arrivals:
+        waiting.setdefault(arrival.source, []).append(arrival)
+    order = [arrival.source for arrival in arrivals]
+    random.Random(data.draw(st.integers(0, 1_000))).shuffle(order)  # noqa: S311  # an order, nothing secret
+    return [waiting[source].pop(0) for source in order]
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_crash_between_question_and_answer_changes_no_final_score(data: st.DataObject) -> None:
+    call, order = drawn(data, updates=False)
+    call["control"] = [each | ({"reason": "goodbye"} if "reason" in each else {}) for each in call["control"]]
+    log = Log(
+        [
+            replace(arrival, broker_time_ms=T0_MS + place * STEP_MS)
+            for place, arrival in enumerate(arrivals_of(call, order))
+        ]
+    )
+    expected = _in_peace(log)
+    event(f"{min(3, sum(isinstance(effect, RequestVerdict) for effect in expected))} questions or more")
+    written: list[Effect] = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        evaluator = _fresh(written)
+        read = _interleaved(data, log.arrivals)[: data.draw(st.integers(0, len(log.arrivals)))]
+        said = [effect for arrival in read for effect in evaluator.receive(arrival) if not isinstance(effect, Count)]
+        written += said[: data.draw(st.integers(0, len(said)))]
+    evaluator = _fresh(written)
+    out: list[Effect] = []
+    for arrival in _interleaved(data, log.arrivals):
+        out += evaluator.receive(arrival)
+    log.read_on(evaluator, out, end_of(log.arrivals))
+    written += [*out, *_to_the_end(log, evaluator)]
+
+    ids = [record.record_id for record in records_of(written)]
+    assert len(ids) == len(set(ids)), "a record is written twice"
+    assert len(closings_of(written)) == 1
+    assert final_records(written) == final_records(expected)
+    assert final_state(written) == final_state(expected)
