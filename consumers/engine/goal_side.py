@@ -18,7 +18,7 @@ from consumers.engine.progress_curve import ProgressCurve, TurnScores
 from consumers.engine.record_book import RecordBook
 from consumers.engine.score_values import Value, result_of
 from consumers.engine.subgoal_checks import CheckPlan, CheckState, SubgoalChecks
-from consumers.engine.subgoal_questions import About, SubgoalQuestions, turn_of
+from consumers.engine.subgoal_questions import AT_RISK, About, SubgoalQuestions, turn_of
 from consumers.engine.tool_correctness import ToolCorrectness, ToolQuestion
 from consumers.engine.turn_facts import TurnFacts
 from schemas.goals import GoalSet
@@ -38,18 +38,12 @@ from schemas.scores import (
 )
 
 LOOKED_AT_AGAIN = 3
-"""Turns before the newest that are compared with what they were: their texts may have come late. Older ones change only by
-a replay, which is seen."""
+"""Turns before the newest whose texts may have come late. Older ones change only by a replay, which is seen."""
 _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
 class GoalSide:
-    """Judges one call against its goal set. Effects are appended to `out`.
-
-    Attributes:
-        goal_set: The goals.
-        needs_wakeup: Set when silence can now decide something sooner.
-    """
+    """Judges one call against its goal set; `needs_wakeup` is set when silence can now decide something sooner."""
 
     def __init__(
         self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, book: RecordBook
@@ -105,10 +99,10 @@ class GoalSide:
         machine = history.machine
         replays = history.replays.elements
         touched = self._conversation.follow(machine)
-        if machine.turn == self._seen_turn and not any(1 <= turn < machine.turn for turn in touched):
+        has_moved = machine.turn != self._seen_turn or any(1 <= turn < machine.turn for turn in touched)
+        if self._is_over or not has_moved:
             return
-        is_replayed = replays != self._seen_replays
-        first = 0 if is_replayed else min([self._last + 1 - LOOKED_AT_AGAIN, *touched])
+        first = min([self._last + 1 - LOOKED_AT_AGAIN, *touched]) if replays == self._seen_replays else 0
         self._seen_turn, self._seen_replays = machine.turn, replays
         self._look(history, max(0, first), max(0, machine.turn - 1), time_ms, broker_ms, out)
 
@@ -252,6 +246,7 @@ class GoalSide:
         self.needs_wakeup = True
         if self._curve.reached_at != before:
             self._moved_ms = broker_ms
+            self._asking.priority = 0
         self._say(time_ms, out)
 
     def _apply(self, answers: list[Answer[About]]) -> None:
@@ -290,11 +285,14 @@ class GoalSide:
 
     def _put(self, about: About, broker_ms: int) -> JudgeRequest | Answer[About] | None:
         turn = turn_of(about)
+        input_hash = self._inputs[turn]
         if not self._rules.asks_judge:
-            return Answer(about, self._inputs[turn], UnscoredReason.JUDGE_DISABLED)
+            return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
+        if self._questions.is_open(about, input_hash):
+            return None
         transcript = tuple(item for number in range(turn + 1) for item in self._transcripts.get(number, ()))
         request = self._asking.request(about, transcript, broker_ms)
-        return self._questions.ask(about, self._inputs[turn], request, is_late=not self._asks)
+        return self._questions.ask(about, input_hash, request, is_late=not self._asks)
 
     # Records.
 
@@ -315,8 +313,7 @@ class GoalSide:
             self._publish(
                 self._score(ToolCorrectnessScore, "tool_correctness", value, TurnStatus.PROVISIONAL, time_ms), out
             )
-        since = max((turn for turn in curve.reached_at if turn is not None), default=0)
-        if self._is_open and self._last - since >= self._rules.stall_turns:
+        if self._is_open and self._last - self._since() >= self._rules.stall_turns:
             self._stall("turns", time_ms, self._book.caused_at_ms, out)
 
     def _progress(self, turn: int, scores: TurnScores, status: TurnStatus, time_ms: int | None) -> ProgressScore | None:
@@ -374,7 +371,8 @@ class GoalSide:
 
     @property
     def _is_open(self) -> bool:
-        return not self._is_over and None in self._curve.reached_at
+        reached_at = enumerate(self._curve.reached_at)  # of what nobody can judge nobody knows that it is not reached
+        return not self._is_over and any(turn is None and place not in self._unknown for place, turn in reached_at)
 
     def _since(self) -> int:
         return max((turn for turn in self._curve.reached_at if turn is not None), default=0)
@@ -389,6 +387,7 @@ class GoalSide:
         if since in self._stalls:
             return
         self._stalls[since] = len(self._stalls) + 1
+        self._asking.priority = AT_RISK
         self._book.caused_at_ms = broker_ms
         fact = self._book.record(
             StallFact, ("stall", None, self._stalls[since]), TurnStatus.FINAL, (since,), event_time_ms=time_ms,

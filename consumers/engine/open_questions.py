@@ -65,6 +65,10 @@ class OpenQuestions(Generic[About]):
         """Broker time at which the next of them is not waited for any more; None when none is open."""
         return min((question.request.deadline_ms for question in self._open.values()), default=None)
 
+    def is_open(self, about: About, input_hash: str) -> bool:
+        """Whether just this is asked and not answered: then there is no need to write the question down again."""
+        return any(question.about == about and question.input_hash == input_hash for question in self._open.values())
+
     def ask(
         self, about: About, input_hash: str, request: JudgeRequest, *, is_late: bool
     ) -> JudgeRequest | Answer[About] | None:

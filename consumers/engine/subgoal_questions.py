@@ -19,6 +19,8 @@ from schemas.judging import (
 )
 from schemas.scores import UnscoredReason
 
+AT_RISK: Final = 5
+"""Priority of a call that is stuck, of 0 to 9: someone may still want to step in."""
 MAX_VALUE_CHARS: Final = 4_000
 """What a judge sees of an argument or an answer that it is to check."""
 
@@ -31,10 +33,12 @@ class SubgoalQuestions:
 
     Attributes:
         agent: Whose budget the judges' work is for.
+        priority: How urgent questions are; more for a call at risk.
     """
 
     def __init__(self, conversation_id: str, goal_set: GoalSet, rules: GoalRules) -> None:
         self.agent = "unknown"
+        self.priority = 0
         self._conversation_id = conversation_id
         self._goal_set = goal_set
         self._ref = GoalSetRef(id=goal_set.id, digest=goal_set.digest)
@@ -54,7 +58,7 @@ class SubgoalQuestions:
             subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=self._goal_set.user_instruction,
             transcript=transcript[:MAX_TRANSCRIPT_ITEMS], trials=rules.trials, stops_early=rules.stops_early,
             retry_waves=rules.retry_waves, prompt_version=PROMPT_VERSIONS[JudgeKind.SUBGOAL], asked_at_ms=broker_ms,
-            deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent,
+            deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent, priority=self.priority,
         )  # fmt: skip
 
     def found(self, question: ToolQuestion) -> Finding:

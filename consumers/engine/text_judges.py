@@ -69,8 +69,8 @@ class TextJudges:
         self._asked: dict[_About, str] = {}
         self._last = -1
         self._seen = (0, 0)
+        self._is_over = False
         self._is_late = False
-        self._kinds: tuple[JudgeKind, ...] = ()
 
     @property
     def next_wakeup_ms(self) -> int | None:
@@ -82,7 +82,7 @@ class TextJudges:
         machine = history.machine
         self._conversation.follow(machine)
         seen = (machine.turn, history.replays.elements)
-        if seen[0] == self._seen[0]:
+        if self._is_over or seen[0] == self._seen[0]:
             return
         first = 0 if seen[1] != self._seen[1] else self._last + 1 - LOOKED_AT_AGAIN
         self._seen = seen
@@ -92,7 +92,7 @@ class TextJudges:
         self, history: EvaHistory, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool
     ) -> None:
         """The call is over; `asks` says whether judges can still answer."""
-        self._is_late = not asks
+        self._is_over, self._is_late = True, not asks
         self._conversation.follow(history.machine)
         self._look(history, 0, max(history.machine.turn, self._last), broker_ms, out)
 
@@ -135,6 +135,7 @@ class TextJudges:
     # Questions.
 
     def _look(self, history: EvaHistory, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
+        last = max(-1, last)  # a call can fall back before its greeting
         for turn in range(last + 1, self._last + 1):
             for known in (self._facts, self._transcripts, self._inputs):
                 known.pop(turn, None)  # there is no such turn any more
@@ -143,15 +144,11 @@ class TextJudges:
         for turn, facts in self._conversation.facts(history.machine, range(first, last + 1)).items():
             self._facts[turn] = facts
             self._transcripts[turn] = transcript_of(turn, facts)
+        self._inputs[-1] = history.pipeline_type.value
         for turn in range(first, last + 1):
             digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
             digest.update(self._facts[turn].content_hash.encode())
             self._inputs[turn] = digest.hexdigest()
-        self._kinds = tuple(
-            kind
-            for kind in self._rules.text_judges
-            if kind is not JudgeKind.SPEAKABILITY or history.pipeline_type is not PipelineType.S2S
-        )
         self._settle([], broker_ms, out)
 
     def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
@@ -168,7 +165,7 @@ class TextJudges:
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
         requests = []
-        for kind in self._kinds:
+        for kind in self._rules.text_judges:
             turns = range(self._last + 1) if kind in PER_TURN else self._newest(kind)
             for turn in turns:
                 asked = self._put((kind, turn), broker_ms)
@@ -192,6 +189,8 @@ class TextJudges:
         self._questions.forget_unless(lambda open_about, open_hash: open_about != about or open_hash == input_hash)
         if not self._rules.asks_judge:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
+        if kind is JudgeKind.SPEAKABILITY and self._inputs[-1] == PipelineType.S2S:
+            return Answer(about, input_hash, NotRateable(reason="the agent speaks without a text of its own"))
         if kind in PER_TURN and not self._facts[turn].assistant_words:
             return Answer(about, input_hash, NotRateable(reason="the assistant said nothing"))
         transcript = tuple(item for number in range(turn + 1) for item in self._transcripts[number])
@@ -215,7 +214,7 @@ class TextJudges:
 
     def _subjects(self) -> list[_About]:
         """What there is something to say of: turns, and the call so far."""
-        subjects: list[_About] = [about for about in self._found if about[0] in PER_TURN and about[1] <= self._last]
+        subjects = sorted(about for about in self._found if about[0] in PER_TURN and about[1] <= self._last)
         for kind in OF_THE_CALL:
             judged = [turn for each, turn in self._found if each is kind]
             if judged:

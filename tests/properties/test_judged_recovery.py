@@ -16,14 +16,28 @@ from consumers.engine.goal_rules import GoalRules
 from consumers.engine.intake import Arrival
 from consumers.engine.partition import PartitionEvaluator
 from schemas.codec import InputSource
-from schemas.judging import Judged, JudgeRequest, JudgeVerdict, Unjudged, UnjudgedReason, Votes
+from schemas.judging import (
+    Judged,
+    JudgeKind,
+    JudgeRequest,
+    JudgeVerdict,
+    Rated,
+    Unjudged,
+    UnjudgedReason,
+    VerdictResult,
+    Votes,
+)
 from tests.engine_feed import T0_MS, closings_of, records_of
 from tests.properties.evaluation import LIMITS, RULES, EveryCall, end_of, final_records, final_state
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of
 
 STEP_MS = 25
-JUDGED_RULES = GoalRules(**{**RULES.model_dump(), "asks_judge": True, "verdict_deadline_ms": 10**9})
+# Not faithfulness: the lowest rating of all versions of a call that were judged depends on which were.
+KINDS = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY, JudgeKind.CONVERSATION_PROGRESSION)
+JUDGED_RULES = GoalRules(
+    **{**RULES.model_dump(), "asks_judge": True, "verdict_deadline_ms": 10**9, "text_judges": KINDS}
+)
 
 
 def _fresh(written: Iterable[Effect] = ()) -> PartitionEvaluator:
@@ -47,7 +61,11 @@ class Log:
         if known is not None:
             return known
         draw = random.Random(request.request_id).random()  # noqa: S311  # the judge's mind, nothing secret
-        result = Unjudged(reason=UnjudgedReason.UNAVAILABLE) if draw < 0.2 else Judged(is_completed=draw > 0.7)
+        result: VerdictResult = Judged(is_completed=draw > 0.7)
+        if request.kind is not JudgeKind.SUBGOAL:
+            result = Rated(rating=3, normalised=1.0) if draw > 0.7 else Rated(rating=2, normalised=0.5)
+        if draw < 0.2:
+            result = Unjudged(reason=UnjudgedReason.UNAVAILABLE)
         verdict = JudgeVerdict(
             timestamp=broker_ms, request_id=request.request_id, conversation_id=request.conversation_id,
             kind=request.kind, turn=request.turn, subgoal_id=request.subgoal_id, input_hash=request.input_hash,
@@ -101,12 +119,16 @@ def _to_the_end(log: Log, evaluator: PartitionEvaluator) -> list[Effect]:
 
 
 def _interleaved(data: st.DataObject, arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """The topics in another order, each in its own; the record that opened the call opens it again.
+
+    Inputs are not read so far apart that a verdict comes before the call that asked for it.
+    """
     waiting: dict[str, list[Arrival]] = {}
-    for arrival in arrivals:
+    for arrival in arrivals[1:]:
         waiting.setdefault(arrival.source, []).append(arrival)
-    order = [arrival.source for arrival in arrivals]
+    order = [arrival.source for arrival in arrivals[1:]]
     random.Random(data.draw(st.integers(0, 1_000))).shuffle(order)  # noqa: S311  # an order, nothing secret
-    return [waiting[source].pop(0) for source in order]
+    return [*arrivals[:1], *(waiting[source].pop(0) for source in order)]
 
 
 @settings(max_examples=100)

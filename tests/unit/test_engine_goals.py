@@ -284,3 +284,22 @@ def test_a_verdict_for_a_call_that_nobody_knows_opens_none() -> None:
         key="other",
     )  # fmt: skip
     assert feed.evaluator.open_calls == 1
+
+
+def test_a_call_that_is_stuck_is_judged_before_others() -> None:
+    feed = GoalFeed(goal_set(SAID, JUDGED), asks_judge=True, stall_turns=2)
+    feed.greet()
+    for words in ("hello", "what?", "what?", "what?", "hello?"):
+        feed.turn(words)
+        if feed.requests:
+            feed.judge(feed.requests[-1], is_completed=False)
+    assert [request.priority for request in feed.requests] == [0, 0, 0, 5]
+
+
+def test_what_nobody_judges_is_no_stall() -> None:
+    feed = GoalFeed(goal_set(JUDGED), stall_turns=1, stall_ms=1_000)
+    feed.greet()
+    for words in ("hello", "what?", "what?"):
+        feed.turn(words)
+        feed.advance(feed.at_ms)
+    assert feed.records("stall") == []
