@@ -43,6 +43,9 @@ CLOSE_SECONDS: Final = 1.0
 """How long a producer may take to disconnect."""
 FENCED_SECONDS: Final = 60.0
 """How long the group may still give us a partition that another process writes; a rebalance takes seconds."""
+FETCH_BYTES: Final = 256 * 1_024
+"""Of one input partition, in one answer of the broker. With a backlog this is what each of them keeps in memory, and how far
+one input can run ahead of another; a larger record comes alone."""
 MAX_SILENT_SECONDS: Final = 30.0
 """Ticks are a tenth of a second apart; after this long without one the role is stuck."""
 
@@ -102,6 +105,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 "partition_assignment_strategy": [RangePartitionAssignor],
                 "group_instance_id": settings.group_instance_id,
                 "session_timeout_ms": settings.session_timeout_ms,
+                "max_partition_fetch_bytes": FETCH_BYTES,
             },
         )
         self._read_gauges(instruments)
