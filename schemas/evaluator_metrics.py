@@ -108,6 +108,16 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "evaluator", (SCORE_KIND,),
     ),
     Metric(
+        "callgauge_goal_files_broken", "gauge", "files",
+        "Files of the goals folder that have a mistake now; what each held when it was last right stays in use.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_goal_records_refused_total", "counter", "records",
+        "Records of the topic `goals` that were no goal set; the one before with the same key stays in use.",
+        "evaluator",
+    ),
+    Metric(
         "callgauge_build_info", "gauge", "info",
         "Always 1; the label says which version runs.",
         "evaluator", (_VERSION,),

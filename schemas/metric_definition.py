@@ -8,9 +8,9 @@ from typing import Final, Literal
 MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator", "judge"]
 Unit = Literal[
-    "calls", "dead airs", "elements", "events", "fields", "hits", "info", "interruptions", "messages", "money", "partitions",
-    "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stalls", "subgoals", "tokens", "tool calls",
-    "turns", "unix seconds", "values", "verdicts",
+    "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
+    "partitions", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stalls", "subgoals",
+    "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts",
 ]  # fmt: skip
 LabelName = Literal[
     "agent", "anchor", "budget", "by", "checked_by", "environment", "group", "kind", "label", "limit", "model", "name", "outcome",

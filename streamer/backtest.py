@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Self
@@ -11,14 +11,17 @@ from typing import Any, Final, Self
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from consumers.engine.chosen_goals import ChosenGoals
 from consumers.runtime.access import READ, WRITE, Needs, require_access
 from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError, partition_counts, require_equal_counts
+from schemas.goals import ChoosesGoals
 from schemas.scores import AnyScoreRecord
 from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, TOPICS
 from streamer.backtest_comparison import Comparison
 from streamer.backtest_inputs import FETCH_WAIT_MS, PastInputs, past_inputs
 from streamer.backtest_past import BacktestError, Period, past_calls
 from streamer.backtest_rerun import Rerun
+from streamer.evaluator_role import goals_of_now
 from streamer.onlooker import onlooker
 from streamer.publisher import PublishError
 from streamer.settings import Settings
@@ -107,6 +110,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
 
     Raises:
         BacktestError: It cannot be made as it was asked for.
+        GoalFolderError: The folder of goals cannot be read.
         KafkaUnreachableError: No broker answers, or not any more, or rights are missing.
         PublishError: A record could not be written.
         TopicsUnfitError: A topic is missing.
@@ -114,7 +118,9 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     kafka = settings.kafka
     count = await _partitions(kafka, plan.into)
     result = BacktestResult()
+    rules = settings.goal_rules(("evaluator", "judge"))
     async with (
+        _goals(settings, plan) as goals,
         past_inputs(kafka) as inputs,
         onlooker(kafka, "backtest-scores", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as ledger,
         _Writer(kafka, plan) as writer,
@@ -134,6 +140,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 obeys_facts=plan.obeys_facts,
                 comparison=result.comparison,
                 left_out=frozenset(past.closed_twice),
+                goals=ChosenGoals(goals, rules),
             )
             await _evaluate(rerun, inputs, number, writer, plan, partial(show, number, count))
             result.refused += rerun.refused
@@ -145,6 +152,11 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
         result.cut = inputs.cut
     show(count, count, 0.0)
     return result
+
+
+def _goals(settings: Settings, plan: BacktestPlan) -> AbstractAsyncContextManager[ChoosesGoals | None]:
+    """Where calls get their goals; those that obey the log have them from there."""
+    return nullcontext() if plan.obeys_facts else goals_of_now(settings.kafka, settings)
 
 
 async def _evaluate(

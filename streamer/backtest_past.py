@@ -16,11 +16,14 @@ from streamer.onlooker import records_so_far
 
 MAX_CALLS: Final = 50_000
 """Calls of one partition number in one back-test: some 150 MB of what was said of them."""
+MAX_HELD_BYTES: Final = 1_000_000_000
+"""What was said of them at most: their goals are part of it, and a goal set may be large."""
 LATEST_MS: Final = DAY_MS
 """How long after a call's end its scores may have been written; later ones are taken as never written."""
 
-_MARKS: Final = (b'"status":"final"', b'"name":"interruption_')
-"""One of them stands in every record that can be a last word; parsing all the others would take ten times as long."""
+_MARKS: Final = (b'"status":"final"', b'"name":"interruption_', b'"name":"goals"')
+"""One of them stands in every record that can be a last word, or is a fact to obey; parsing all the others would take ten
+times as long."""
 _CLOSING_MARK: Final = b'"kind":"closed"'
 
 
@@ -64,6 +67,7 @@ class PastCalls:
     closed_twice: set[str] = field(default_factory=set)
     unreadable: int = 0
     _open: dict[str, list[bytes]] = field(default_factory=dict)
+    _held_bytes: int = 0
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """One more record of `scores`.
@@ -93,12 +97,15 @@ class PastCalls:
         if conversation_id in self.closed_twice or self.by_id.pop(conversation_id, None) is not None:
             self.closed_twice.add(conversation_id)
             return
-        if len(self.by_id) >= MAX_CALLS:
+        packed = zlib.compress(b"\n".join(values), level=1)
+        self._held_bytes += len(packed)
+        if len(self.by_id) >= MAX_CALLS or self._held_bytes > MAX_HELD_BYTES:
             raise BacktestError(
-                f"Back-test: more than {MAX_CALLS} calls closed in this time in one partition. They are held at a time to "
-                "be compared, so nothing more was evaluated. Take a shorter time between --since and --until."
+                f"Back-test: more than {MAX_CALLS} calls closed in this time in one partition, or what was said of them takes "
+                f"more than {MAX_HELD_BYTES} bytes. They are held at a time to be compared, so nothing more was evaluated. "
+                "Take a shorter time between --since and --until."
             )
-        self.by_id[conversation_id] = PastCall(zlib.compress(b"\n".join(values), level=1))
+        self.by_id[conversation_id] = PastCall(packed)
 
 
 async def past_calls(

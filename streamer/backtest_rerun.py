@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from consumers.engine.call_memory import sources
+from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
@@ -31,6 +32,8 @@ class Rerun:
         obeys_facts: Whether silences and ends are as they were.
         comparison: Where differences are counted.
         left_out: Calls that have nothing to be compared with.
+        goals: Where calls get their goals that do not obey the log, and how goals are judged. No judge is asked: verdicts
+            are those of the log.
         refused: Records of the calls that today's code or settings refuse.
     """
 
@@ -41,6 +44,7 @@ class Rerun:
     obeys_facts: bool
     comparison: Comparison
     left_out: frozenset[str] = frozenset()
+    goals: ChosenGoals = field(default_factory=ChosenGoals)
     refused: int = 0
     _evaluator: PartitionEvaluator = field(init=False)
     _through: dict[InputSource, int] | None = None
@@ -50,7 +54,7 @@ class Rerun:
     _said: dict[str, list[AnyScoreRecord]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._evaluator = PartitionEvaluator(self.limits, self.code_version)
+        self._evaluator = PartitionEvaluator(self.limits, self.code_version, self.goals)
         if self.obeys_facts:
             self._chosen = set(self.past)
             closings = []

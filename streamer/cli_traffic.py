@@ -41,7 +41,8 @@ REPLAY_HELP: Final = with_example(
     "Past traffic: calls that closed between --since and --until are read from the input topics again, evaluated with "
     "this version and these settings, written to the topic --into and compared with what `scores` says of them. The "
     "running system is not touched: no group, and nothing in scores. What was known by waiting, dead air and when a call "
-    "was over, is taken from the log; --without-facts decides that anew, for calls that began in that time. Give this "
+    "was over, is taken from the log, and so are the goals of calls; --without-facts decides that anew, for calls that began in "
+    "that time. Give this "
     "command the settings to try, for example in the environment. Differences are a result: exit code 0. The inputs must "
     "still have the calls, and what was written more than a day after a call's end is not compared.",
     "callgauge replay records/1.1.2 --speed 20",

@@ -1,7 +1,8 @@
 """The evaluator role as `callgauge run` has it: the evaluator, and beside it the sources of its calls' goals."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from consumers.engine.goal_rules import GoalRules
 from consumers.evaluator.service import Evaluator
@@ -31,7 +32,8 @@ class EvaluatorRole:
             instruments: Built for the role `evaluator`, perhaps among others.
             rules: How goals are judged.
         """
-        self._sources = goal_sources(kafka, settings)
+        self._folder, self._topic = _folder_and_topic(kafka, settings)
+        self._sources = GoalSources(self._folder, self._topic)
         evaluation = EvaluatorSettings(
             group_id=settings.evaluator_group,
             group_instance_id=settings.evaluator_instance,
@@ -41,6 +43,10 @@ class EvaluatorRole:
         )
         self._evaluator = Evaluator(kafka, evaluation, instruments, self._sources)
         self.ready = self._evaluator.ready
+        self._instruments = instruments
+        self._refused_counted = 0
+        instruments.read_gauge("callgauge_goal_files_broken", self._broken_files)
+        instruments.before_scrape(self._count_refused)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Evaluates until `stop` is set.
@@ -68,13 +74,40 @@ class EvaluatorRole:
         """What is stuck although the process runs, for `/healthz`."""
         return self._evaluator.stalled()
 
+    def _broken_files(self) -> dict[tuple[str, ...], float]:
+        return {} if self._folder is None else {(): float(len(self._folder.broken))}
+
+    def _count_refused(self) -> None:
+        refused = 0 if self._topic is None else self._topic.refused
+        self._instruments.inc("callgauge_goal_records_refused_total", (), refused - self._refused_counted)
+        self._refused_counted = refused
+
     async def _evaluate(self, stop: asyncio.Event) -> None:
         await self._sources.ready.wait()  # a call that began before would have no goals, for good
         await self._evaluator.run(stop)
 
 
-def goal_sources(kafka: KafkaSettings, settings: Settings) -> GoalSources:
-    """Where goal sets come from by these settings; perhaps nowhere."""
+@asynccontextmanager
+async def goals_of_now(kafka: KafkaSettings, settings: Settings) -> AsyncIterator[GoalSources]:
+    """Goal sets by these settings, read and followed while the block runs.
+
+    Raises:
+        GoalFolderError: The folder of goals cannot be read.
+    """
+    sources, stop = GoalSources(*_folder_and_topic(kafka, settings)), asyncio.Event()
+    following = asyncio.create_task(sources.run(stop))
+    reading = asyncio.create_task(sources.ready.wait())
+    try:
+        await asyncio.wait([following, reading], return_when=asyncio.FIRST_COMPLETED)
+        if not sources.ready.is_set():
+            await following  # which says why
+        yield sources
+    finally:
+        stop.set()
+        reading.cancel()
+        await asyncio.gather(following, reading, return_exceptions=True)
+
+
+def _folder_and_topic(kafka: KafkaSettings, settings: Settings) -> tuple[GoalFolder | None, GoalsTopic | None]:
     goals = settings.goals
-    folder = None if goals.folder is None else GoalFolder(goals.folder)
-    return GoalSources(folder, GoalsTopic(kafka) if goals.reads_topic else None)
+    return None if goals.folder is None else GoalFolder(goals.folder), GoalsTopic(kafka) if goals.reads_topic else None

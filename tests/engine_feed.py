@@ -12,7 +12,7 @@ from consumers.engine.partition import PartitionEvaluator
 from schemas.codec import InputSource, decode
 from schemas.envelope import Envelope
 from schemas.metric_catalogue import metric_named
-from schemas.scores import AnyScoreRecord, ProgressScore, Scored, Unscored, VoiceToVoiceLatency
+from schemas.scores import AnyScoreRecord, ProgressScore, Scored, TextJudgeScore, Unscored, VoiceToVoiceLatency
 from tests.wire_calls import SOURCE_OF
 
 Json = dict[str, Any]
@@ -167,7 +167,7 @@ class Feed:
         return total
 
 
-def value_of(record: VoiceToVoiceLatency | ProgressScore) -> float | str:
+def value_of(record: VoiceToVoiceLatency | ProgressScore | TextJudgeScore) -> float | str:
     """The value, or the reason why there is none."""
     match record.result:
         case Scored(value=value):

@@ -33,7 +33,7 @@ from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
 from schemas.codec import InputSource, UnrecognizedEvent
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.pipecat_events import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
+from schemas.pipecat_events import LlmResponse, ObserverRecord, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
 from schemas.scores import CallLabels, ClosedFact, CloseReason, TurnStatus
 from schemas.simulator_events import (
     USER_ROLES,
@@ -95,8 +95,7 @@ class Call:
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Fold one record; returns what became of it, as the outcome label of the events counter."""
         source = arrival.source
-        event = arrival.event
-        broker_ms = arrival.broker_time_ms
+        event, broker_ms = arrival.event, arrival.broker_time_ms
         offsets = self._offsets
         if source not in offsets:
             self.first_offsets[source] = arrival.offset
@@ -126,10 +125,10 @@ class Call:
             elif event_type is UnrecognizedEvent:
                 self._on_unrecognized(source, time_ms)
             if self.is_closed:
-                return outcome  # by the last verdict it waited for
+                return outcome
             live.refresh(time_ms, broker_ms, out)
             for side in self._judged:
-                side.follow(self.history, time_ms, broker_ms, out)
+                side.follow(live, time_ms, broker_ms, out)
                 if side.needs_wakeup:
                     side.needs_wakeup, live.needs_wakeup = False, True
             if out and live.turns.highest_turn > self._limits.max_turns_per_call:
@@ -208,7 +207,7 @@ class Call:
         records = self.live.final_records(last_ms)
         for side in self._judged:
             if not self.is_over:
-                side.finish(self.history, last_ms, now_ms, out, asks=False)
+                side.finish(self.live, last_ms, now_ms, out, asks=False)
             self._book.caused_at_ms = now_ms
             records += side.final_records(last_ms)
         closed = self._book.record(
@@ -234,7 +233,7 @@ class Call:
             self.is_over = True
             self.live.reached(due_ms, out)
             for side in self._judged:
-                side.finish(self.history, self.history.last_time_ms(), due_ms, out, asks=True)
+                side.finish(self.live, self.history.last_time_ms(), due_ms, out, asks=True)
                 side.reached(now_ms, out)
         return self.is_over and any(side.awaits_verdicts for side in self._judged)
 
@@ -273,6 +272,12 @@ class Call:
         self.history.simulator(_AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
+    def _on_observer(self, event: ObserverRecord, time_ms: int, _out: list[Effect]) -> None:
+        text = event.data.get("content") if isinstance(event.data, dict) else None
+        if isinstance(text, str) and event.type in ("user_message", "assistant_message"):
+            self._kept_bytes += len(text)
+            self.live.message(time_ms, text, is_user=event.type == "user_message")
+
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)
 
@@ -289,11 +294,10 @@ class Call:
         self.history.simulator(None, time_ms, None)
 
     def _on_audit_user(self, event: AuditUser, time_ms: int, _out: list[Effect]) -> None:
-        self.history.audit_user(time_ms, event.value, event.turn_id)
-        self.live.user_text(time_ms)
+        self.live.user_text(time_ms, self.history.audit_user(time_ms, event.value, event.turn_id))
 
     def _on_audit_assistant(self, event: AuditAssistant, time_ms: int, _out: list[Effect]) -> None:
-        self.history.audit(Kind.AUDIT_ASSISTANT, time_ms, event.value)
+        self.live.assistant_text(time_ms, self.history.audit(Kind.AUDIT_ASSISTANT, time_ms, event.value))
 
     def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(Kind.FALLBACK, time_ms, None)
@@ -361,11 +365,9 @@ class Call:
 
 
 _AUDIO_KINDS = {
-    (True, True): Kind.USER_AUDIO_START,
-    (True, False): Kind.USER_AUDIO_END,
-    (False, True): Kind.ASSISTANT_AUDIO_START,
-    (False, False): Kind.ASSISTANT_AUDIO_END,
-}
+    (True, True): Kind.USER_AUDIO_START, (True, False): Kind.USER_AUDIO_END,
+    (False, True): Kind.ASSISTANT_AUDIO_START, (False, False): Kind.ASSISTANT_AUDIO_END,
+}  # fmt: skip
 _STEERING = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdict})
 """Events of no stream: that one of them came on a topic says nothing of how far its stream is."""
 _KEPT = frozenset(
@@ -379,6 +381,7 @@ _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     TurnMarker: Call._on_marker,
     UserSpeaking: Call._on_user_speaking,
     SpeechEventRecord: Call._on_speech_event,
+    ObserverRecord: Call._on_observer,
     AudioEvent: Call._on_audio,
     UserSpeech: Call._on_user_speech,
     AssistantSpeech: Call._on_assistant_speech,

@@ -1,9 +1,12 @@
 """The turns of a conversation as goals are judged on them: what was said, which tools were used, from when to when."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from json import dumps
 from typing import Any
 
+from consumers.engine.history import EvaHistory
+from consumers.engine.live_side import LiveSide
+from consumers.engine.speaking import SpeakingMachine, SpeakingTurn, Words
 from consumers.engine.tool_uses import PairedUse, ToolUses
 from consumers.engine.turn_facts import CalledTool, TurnFacts
 from consumers.engine.turn_machine import TurnMachine
@@ -23,7 +26,7 @@ class ConversationTurns:
         self._tools = ToolUses()
         self._uses: dict[int, dict[int, PairedUse]] = {}
 
-    def follow(self, machine: TurnMachine) -> set[int]:
+    def follow(self, machine: TurnMachine | SpeakingMachine) -> set[int]:
         """Take over what changed in the tools of the call.
 
         Returns:
@@ -38,29 +41,38 @@ class ConversationTurns:
                 uses[index] = use
         return {turn for turn, _ in changed}
 
-    def facts(self, machine: TurnMachine, turns: range) -> dict[int, TurnFacts]:
+    def facts(self, live: LiveSide, turns: range) -> dict[int, TurnFacts]:
         """What is known now of these turns; one that has nothing is a turn in which nothing was said."""
+        machine = live.machine
+        if isinstance(machine, SpeakingMachine):
+            return {turn: self._heard_by_the_bot(machine, live.history, turn) for turn in turns}
         times = _times(machine, turns.start)
-        return {turn: self._facts(machine.turns.get(turn), turn, times.get(turn, [])) for turn in turns}
+        return {turn: self._heard_by_the_caller(machine.turns.get(turn), turn, times.get(turn, [])) for turn in turns}
 
-    def _facts(self, state: TurnState | None, turn: int, times_ms: list[int]) -> TurnFacts:
+    def _heard_by_the_caller(self, state: TurnState | None, turn: int, times_ms: list[int]) -> TurnFacts:
+        if state is None:
+            return self._facts(turn, "", "", times_ms)
+        for heard in (state.user_starts, state.user_ends, state.assistant_starts, state.assistant_ends):
+            times_ms += (int(time_s * MS_PER_SECOND) for time_s in heard)
+        user = _words(state.transcribed_user, state.intended_user)
+        return self._facts(turn, user, _words(state.intended_assistant, state.transcribed_assistant), times_ms)
+
+    def _heard_by_the_bot(self, machine: SpeakingMachine, history: EvaHistory, turn: int) -> TurnFacts:
+        heard = machine.turns.get(turn, SpeakingTurn())
+        # The first eight fields are times, in seconds.
+        times_ms = [int(time_s * MS_PER_SECOND) for times_s in heard[:8] for time_s in times_s]
+        said = machine.words.get(turn, ())
+        user, assistant = _best(said, history, is_user=True), _best(said, history, is_user=False)
+        return self._facts(turn, user, assistant, times_ms)
+
+    def _facts(self, turn: int, user: str, assistant: str, times_ms: list[int]) -> TurnFacts:
         uses = self._uses.get(turn, {})
         ordered = [uses[index] for index in sorted(uses)]
         for use in ordered:
             if use.called_at_ms is not None:
                 times_ms += (use.called_at_ms, use.called_at_ms + (use.duration_ms or 0))
         calls = tuple(map(_called, ordered))
-        if state is None:
-            return TurnFacts("", "", calls, min(times_ms, default=None), max(times_ms, default=None))
-        for heard in (state.user_starts, state.user_ends, state.assistant_starts, state.assistant_ends):
-            times_ms += (int(time_s * MS_PER_SECOND) for time_s in heard)
-        return TurnFacts(
-            _words(state.transcribed_user, state.intended_user),
-            _words(state.intended_assistant, state.transcribed_assistant),
-            calls,
-            min(times_ms, default=None),
-            max(times_ms, default=None),
-        )
+        return TurnFacts(user, assistant, calls, min(times_ms, default=None), max(times_ms, default=None))
 
 
 def transcript_of(turn: int, facts: TurnFacts) -> tuple[TranscriptItem, ...]:
@@ -86,6 +98,17 @@ def _called(use: PairedUse) -> CalledTool:
 def _words(*texts: Any) -> str:
     """The first of these texts that says something: what was understood before what was meant, and so on."""
     return next((words for text in texts if text is not None and (words := joined(text).strip())), "")
+
+
+def _best(said: Iterable[Words], history: EvaHistory, *, is_user: bool) -> str:
+    """What one side said, by the source that knows best of those that say anything."""
+    by_rank: dict[int, list[str]] = {}
+    for words in said:
+        if words.is_user is is_user:
+            text = words.ref if isinstance(words.ref, str) else history.text_at(words.ref)
+            if text.strip():
+                by_rank.setdefault(words.rank, []).append(text.strip())
+    return " ".join(by_rank[min(by_rank)]) if by_rank else ""
 
 
 def _json(value: object) -> str:

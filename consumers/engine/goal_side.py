@@ -6,17 +6,18 @@ checks what it can; for the rest the call asks the judges and goes on. Nothing h
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from consumers.engine.call_memory import Subject
 from consumers.engine.conversation_turns import ConversationTurns, transcript_of
 from consumers.engine.effects import Effect, PublishScore, RecordFact, RequestVerdict
 from consumers.engine.goal_rules import GoalRules
-from consumers.engine.history import EvaHistory
+from consumers.engine.live_side import LiveSide
 from consumers.engine.open_questions import Answer, OpenQuestions
 from consumers.engine.progress_curve import ProgressCurve, TurnScores
 from consumers.engine.record_book import RecordBook
 from consumers.engine.score_values import Value, result_of
+from consumers.engine.stalls import Stalls
 from consumers.engine.subgoal_checks import CheckPlan, CheckState, SubgoalChecks
 from consumers.engine.subgoal_questions import AT_RISK, About, SubgoalQuestions, turn_of
 from consumers.engine.tool_correctness import ToolCorrectness, ToolQuestion
@@ -42,6 +43,12 @@ LOOKED_AT_AGAIN = 3
 _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
+class _Verdict(NamedTuple):
+    input_hash: str
+    finding: bool | UnscoredReason
+    votes: Votes
+
+
 class GoalSide:
     """Judges one call against its goal set; `needs_wakeup` is set when silence can now decide something sooner."""
 
@@ -63,21 +70,20 @@ class GoalSide:
         self._facts: dict[int, TurnFacts] = {}
         self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
         self._inputs: dict[int, str] = {0: goal_set.digest}
-        self._votes: dict[int, Votes] = {}
-        self._unknown: dict[int, UnscoredReason] = {}
+        self._verdicts: dict[int, dict[int, _Verdict]] = {}
+        self._untimed: set[int] = set()
         self._said: dict[int, TurnScores] = {}
         self._last = 0
         self._seen_turn = 0
-        self._seen_replays = 0
+        self._seen: tuple[type, int] = (type(None), 0)
         self._is_over = False
         self._asks = True
-        self._moved_ms: int | None = None
-        self._stalls: dict[int, int] = {}
+        self._stalls = Stalls(rules, book)
 
     @property
     def next_wakeup_ms(self) -> int | None:
         """Broker time at which silence decides something: a verdict is not waited for any more, or the call is stuck."""
-        times_ms = [self._questions.next_deadline_ms, self._stall_at_ms()]
+        times_ms = [self._questions.next_deadline_ms, self._stalls.due_at_ms(self._since()) if self._is_open else None]
         return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
     @property
@@ -94,29 +100,27 @@ class GoalSide:
         if fact is not None:
             out.append(RecordFact(fact))
 
-    def follow(self, history: EvaHistory, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+    def follow(self, live: LiveSide, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """The call has gone on: judge what was left, and what is not as it was."""
-        machine = history.machine
-        replays = history.replays.elements
+        machine = live.machine
+        seen = (type(machine), live.history.replays.elements)
         touched = self._conversation.follow(machine)
         has_moved = machine.turn != self._seen_turn or any(1 <= turn < machine.turn for turn in touched)
         if self._is_over or not has_moved:
             return
-        first = min([self._last + 1 - LOOKED_AT_AGAIN, *touched]) if replays == self._seen_replays else 0
-        self._seen_turn, self._seen_replays = machine.turn, replays
-        self._look(history, max(0, first), max(0, machine.turn - 1), time_ms, broker_ms, out)
+        first = min([self._last + 1 - LOOKED_AT_AGAIN, *touched]) if seen == self._seen else 0
+        self._seen_turn, self._seen = machine.turn, seen
+        self._look(live, max(0, first), max(0, machine.turn - 1), time_ms, broker_ms, out)
 
-    def finish(
-        self, history: EvaHistory, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool
-    ) -> None:
+    def finish(self, live: LiveSide, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """The call is over: every turn is judged as it is now, the last one too. `asks` says whether judges can still answer."""
         self._is_over = True
         self._asks = asks
-        self._conversation.follow(history.machine)
-        last = max([history.machine.turn, self._last])
-        while last > 0 and not self._says_anything(history, last):
+        self._conversation.follow(live.machine)
+        last = live.machine.turn
+        while last > 0 and not self._says_anything(live, last):
             last -= 1
-        self._look(history, 0, last, time_ms, broker_ms, out)
+        self._look(live, 0, last, time_ms, broker_ms, out)
 
     def take(self, verdict: JudgeVerdict, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered."""
@@ -129,9 +133,8 @@ class GoalSide:
         late = self._questions.expire(now_ms)
         if late:
             self._settle(late, None, now_ms, out)
-        stall_at_ms = self._stall_at_ms()
-        if stall_at_ms is not None and stall_at_ms <= now_ms:
-            self._stall("seconds", None, stall_at_ms, out)
+        if self._is_open:
+            self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
 
     def speak(self, out: list[Effect]) -> None:
         """A replay is over: what is still open is asked again, which costs nothing if it was answered."""
@@ -170,15 +173,15 @@ class GoalSide:
     # Turns.
 
     def _look(
-        self, history: EvaHistory, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
+        self, live: LiveSide, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
     ) -> None:
-        if self._moved_ms is None and last >= 1:
-            self._moved_ms = broker_ms
+        if last >= 1:
+            self._stalls.begins(broker_ms)
         if 0 not in self._transcripts:
             first = 0
         changed = [
             turn
-            for turn, facts in self._conversation.facts(history.machine, range(min(first, last + 1), last + 1)).items()
+            for turn, facts in self._conversation.facts(live, range(min(first, last + 1), last + 1)).items()
             if self._is_news(turn, facts)
         ]
         for turn in range(last + 1, self._last + 1):
@@ -199,9 +202,7 @@ class GoalSide:
         for subgoal, result in results.items():
             place = self._places[subgoal]
             self._curve.know(place, result.turn if result.state is CheckState.REACHED else None)
-            self._unknown.pop(place, None)
-            if self._is_over and result.state is CheckState.OPEN and last:
-                self._unknown[place] = UnscoredReason.TIMES_UNKNOWN
+            (self._untimed.add if result.state is CheckState.OPEN else self._untimed.discard)(place)
         self._questions.forget_unless(lambda about, input_hash: self._inputs.get(turn_of(about)) == input_hash)
         self._settle([], time_ms, broker_ms, out)
 
@@ -229,8 +230,8 @@ class GoalSide:
         if self._said.pop(turn, None) is not None:
             self._publish(self._withdrawn(turn), out)
 
-    def _says_anything(self, history: EvaHistory, turn: int) -> bool:
-        facts = self._conversation.facts(history.machine, range(turn, turn + 1))[turn]
+    def _says_anything(self, live: LiveSide, turn: int) -> bool:
+        facts = self._conversation.facts(live, range(turn, turn + 1))[turn]
         return bool(facts.user_words or facts.assistant_words or facts.calls)
 
     # Questions.
@@ -245,8 +246,7 @@ class GoalSide:
         self._book.caused_at_ms = broker_ms
         self.needs_wakeup = True
         if self._curve.reached_at != before:
-            self._moved_ms = broker_ms
-            self._asking.priority = 0
+            self._stalls.moved(broker_ms)
         self._say(time_ms, out)
 
     def _apply(self, answers: list[Answer[About]]) -> None:
@@ -259,11 +259,7 @@ class GoalSide:
             turn, place = answer.about
             if not self._curve.take(turn, place, finding, answer.input_hash):
                 continue
-            self._votes[place] = answer.votes
-            if isinstance(finding, UnscoredReason):
-                self._unknown[place] = finding
-            else:
-                self._unknown.pop(place, None)
+            self._verdicts.setdefault(place, {})[turn] = _Verdict(answer.input_hash, finding, answer.votes)
         for turn in looked_at & self._facts.keys():
             self._tools.look(turn, self._facts[turn].calls, self._asking.found)
 
@@ -285,6 +281,7 @@ class GoalSide:
 
     def _put(self, about: About, broker_ms: int) -> JudgeRequest | Answer[About] | None:
         turn = turn_of(about)
+        self._asking.priority = AT_RISK if self._stalls.is_stuck else 0
         input_hash = self._inputs[turn]
         if not self._rules.asks_judge:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
@@ -293,6 +290,19 @@ class GoalSide:
         transcript = tuple(item for number in range(turn + 1) for item in self._transcripts.get(number, ()))
         request = self._asking.request(about, transcript, broker_ms)
         return self._questions.ask(about, input_hash, request, is_late=not self._asks)
+
+    def _standing(self, place: int) -> "_Verdict | None":
+        """The newest verdict on a subgoal that rests on what is so now."""
+        verdicts = self._verdicts.get(place, {})
+        return next(
+            (verdicts[t] for t in sorted(verdicts, reverse=True) if verdicts[t][0] == self._inputs.get(t)), None
+        )
+
+    def _unknown(self, place: int) -> UnscoredReason | None:
+        if self._is_over and place in self._untimed and self._last:
+            return UnscoredReason.TIMES_UNKNOWN
+        standing = self._standing(place)
+        return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None
 
     # Records.
 
@@ -313,8 +323,8 @@ class GoalSide:
             self._publish(
                 self._score(ToolCorrectnessScore, "tool_correctness", value, TurnStatus.PROVISIONAL, time_ms), out
             )
-        if self._is_open and self._last - self._since() >= self._rules.stall_turns:
-            self._stall("turns", time_ms, self._book.caused_at_ms, out)
+        if self._is_open:
+            self._record_stall(self._stalls.by_turns(self._since(), self._last, time_ms), out)
 
     def _progress(self, turn: int, scores: TurnScores, status: TurnStatus, time_ms: int | None) -> ProgressScore | None:
         values = [scores.progress, scores.auc, scores.auc_if_ended_now, scores.ppt, scores.success]
@@ -341,11 +351,12 @@ class GoalSide:
         result: Result
         if reached_turn is not None:
             result = result_of(1.0)
-        elif place in self._unknown:
-            result = Unscored(reason=self._unknown[place])
+        elif reason := self._unknown(place):
+            result = Unscored(reason=reason)
         else:
             result = result_of(0.0 if self._last else UnscoredReason.NO_USER_SPEECH)
-        votes = self._votes.get(place, Votes())
+        standing = self._standing(place)
+        votes = Votes() if standing is None else standing.votes
         return self._book.record(
             SubgoalScore, ("subgoal", None, place), status, (result, reached_turn, votes.complete, votes.incomplete),
             event_time_ms=time_ms, has_value=reached_turn is not None, result=result, subgoal_id=subgoal.id,
@@ -372,26 +383,11 @@ class GoalSide:
     @property
     def _is_open(self) -> bool:
         reached_at = enumerate(self._curve.reached_at)  # of what nobody can judge nobody knows that it is not reached
-        return not self._is_over and any(turn is None and place not in self._unknown for place, turn in reached_at)
+        return not self._is_over and any(turn is None and not self._unknown(place) for place, turn in reached_at)
 
     def _since(self) -> int:
         return max((turn for turn in self._curve.reached_at if turn is not None), default=0)
 
-    def _stall_at_ms(self) -> int | None:
-        if self._moved_ms is None or not self._is_open or self._since() in self._stalls:
-            return None
-        return self._moved_ms + self._rules.stall_ms
-
-    def _stall(self, by: str, time_ms: int | None, broker_ms: int, out: list[Effect]) -> None:
-        since = self._since()
-        if since in self._stalls:
-            return
-        self._stalls[since] = len(self._stalls) + 1
-        self._asking.priority = AT_RISK
-        self._book.caused_at_ms = broker_ms
-        fact = self._book.record(
-            StallFact, ("stall", None, self._stalls[since]), TurnStatus.FINAL, (since,), event_time_ms=time_ms,
-            since_turn=since, by=by,
-        )  # fmt: skip
+    def _record_stall(self, fact: StallFact | None, out: list[Effect]) -> None:
         if fact is not None:
             out.append(RecordFact(fact))

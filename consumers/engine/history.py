@@ -46,21 +46,36 @@ class EvaHistory:
         self._user_keys: dict[int, int] = {}
         self._text_updates: dict[int, str] = {}
 
-    def audit(self, kind: Kind | None, time_ms: int, payload: object) -> None:
-        """An entry of the audit log; `kind` None for one that no rule reads but that did happen."""
+    def audit(self, kind: Kind | None, time_ms: int, payload: object) -> int:
+        """An entry of the audit log; `kind` None for one that no rule reads but that did happen.
+
+        Returns:
+            Its key in the merged history.
+        """
         self._audit_count += 1
         if self._last_audit_ms is None or time_ms > self._last_audit_ms:
             self._last_audit_ms = time_ms
+        key = order_key(time_ms, AUDIT_RANK, self._audit_count)
         if kind is not None:
-            self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), kind, payload)
+            self.timeline.insert(key, kind, payload)
+        return key
 
-    def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> None:
-        """The caller's turn as the agent received it, perhaps a placeholder."""
+    def text_at(self, key: int) -> str:
+        """The text of the element with this key as it is now; empty when there is none."""
+        payload = self.timeline.payload(key)
+        return payload.text if isinstance(payload, TextGroup) else payload if isinstance(payload, str) else ""
+
+    def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> int:
+        """The caller's turn as the agent received it, perhaps a placeholder.
+
+        Returns:
+            Its key in the merged history.
+        """
         self._last_user_key = order_key(time_ms, AUDIT_RANK, self._audit_count + 1)
         if turn_id is not None:
             text = self._text_updates.pop(turn_id, text)
             self._user_keys[turn_id] = self._last_user_key
-        self.audit(Kind.AUDIT_USER, time_ms, text)
+        return self.audit(Kind.AUDIT_USER, time_ms, text)
 
     def update_user_text(self, text: str, turn_id: int | None) -> bool:
         """Put the text in place of a placeholder: of the entry with `turn_id`, or of the last.

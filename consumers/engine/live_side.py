@@ -12,8 +12,9 @@ from consumers.engine.limits import Limits
 from consumers.engine.live_turns import LiveTurns
 from consumers.engine.record_book import RecordBook
 from consumers.engine.silence import DeadAir, SilenceWatch, Taken
-from consumers.engine.speaking import Moment, SpeakingTurn
+from consumers.engine.speaking import Moment, SpeakingMachine, SpeakingTurn, Words
 from consumers.engine.speaking_turns import SpeakingTurns
+from consumers.engine.turn_machine import TurnMachine
 from consumers.engine.turn_view import TurnView, view_of_audio, view_of_speaking
 from schemas.call_events import PipelineType
 from schemas.codec import InputSource
@@ -30,6 +31,7 @@ class LiveSide:
 
     Attributes:
         needs_wakeup: Set when silence can now do something sooner.
+        history: EVA's side of the call.
         taken: When the broker took the record in hand.
         turns: The turns and what was published of them.
         silence: Looks for dead air.
@@ -40,7 +42,7 @@ class LiveSide:
         self.taken = Taken(0, 0)
         self.turns = LiveTurns(book)
         self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
-        self._history = history
+        self.history = history
         self._book = book
         self._limits = limits
         self._speaking: SpeakingTurns | None = SpeakingTurns(history.replays)
@@ -55,7 +57,12 @@ class LiveSide:
     @property
     def has_speech_events(self) -> bool:
         """Whether anything said who spoke when."""
-        return self._speaking is None or len(self._speaking.timeline) > 0
+        return self._speaking is None or self._speaking.has_moments
+
+    @property
+    def machine(self) -> TurnMachine | SpeakingMachine:
+        """Whose turns the call is heard in: EVA's where a simulated caller hears it, else the bot's own."""
+        return self.history.machine if self._speaking is None else self._speaking.machine
 
     def note_time(self, source: InputSource, time_ms: int) -> bool:
         """Move the stream's watermark; true when every stream was past this time by the allowed lateness."""
@@ -88,29 +95,41 @@ class LiveSide:
 
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
         """The simulated caller heard sound begin or end; EVA's history has it already."""
-        machine = self._history.machine
+        machine = self.history.machine
         if self._speaking is not None:
             self._speaking = None
-            self._history.listener = None
+            self.history.listener = None
             machine.touched |= self.turns.turns | set(machine.turns)
         if is_start:
             self._someone_speaks(int(at_s * 1000))
         elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
             self._user_fell_silent(int(at_s * 1000), machine.user_start_turn)
 
-    def user_text(self, time_ms: int) -> None:
+    def user_text(self, time_ms: int, key: int) -> None:
         """The agent understood a whole turn of the caller; only in a cascade is that stamped when the turn ended."""
         speaking = self._speaking
         if speaking is None:
             return
         speaking.audited(Moment.USER_TEXT, time_ms, time_ms / 1000)
+        speaking.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
         if speaking.machine.hears_transcripts and not speaking.machine.has_user_events:
             self._user_fell_silent(time_ms, speaking.machine.turn)
+
+    def assistant_text(self, time_ms: int, key: int) -> None:
+        """The agent answered."""
+        if self._speaking is not None:
+            self._speaking.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
+
+    def message(self, time_ms: int, text: str, *, is_user: bool) -> None:
+        """Pipecat's own record of what somebody said, for calls whose audit log does not have it."""
+        if self._speaking is not None:
+            rank = 1 if is_user else 2
+            self._speaking.said_to_pipecat(time_ms, Words(is_user=is_user, rank=rank, ref=text))
 
     def pipeline_type_set(self) -> None:
         """The history goes by the rules of this type now; so do the transcripts heard."""
         if self._speaking is not None:
-            self._speaking.hear_transcripts(are_heard=self._history.pipeline_type is PipelineType.CASCADE)
+            self._speaking.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
         """A tool is about to run."""
@@ -140,7 +159,7 @@ class LiveSide:
 
     def refresh(self, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """Publish what changed, and settle turns that every stream has passed."""
-        machine = self._history.machine if self._speaking is None else self._speaking.machine
+        machine = self.history.machine if self._speaking is None else self._speaking.machine
         if machine.touched:
             self._book.caused_at_ms = broker_ms
             views = self._views(machine.touched)
@@ -205,8 +224,8 @@ class LiveSide:
     def final_records(self, last_ms: int | None) -> list[AnyScoreRecord]:
         """Every score once more, as final, with sound that has no end closed as EVA closes it."""
         if self._speaking is None:
-            heard = self._history.machine
-            end_s = self._history.session_end_s()
+            heard = self.history.machine
+            end_s = self.history.session_end_s()
             views = {turn: view_of_audio(state, end_s) for turn, state in heard.turns.items()}
             last_tool = heard.last_tool
         else:
@@ -216,7 +235,7 @@ class LiveSide:
 
     def _views(self, numbers: set[int]) -> dict[int, TurnView]:
         if self._speaking is None:
-            heard = self._history.machine.turns
+            heard = self.history.machine.turns
             return {turn: view_of_audio(heard[turn]) for turn in numbers if turn in heard}
         machine = self._speaking.machine
         turns = machine.turns

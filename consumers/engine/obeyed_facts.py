@@ -89,6 +89,8 @@ class ObeyingCall(Call):
         """
         if self._facts.is_after_close(arrival):
             return "after_close"
+        for side in self._judged:  # what is not waited for any more, and a call that is stuck, are known by time alone
+            side.reached(arrival.broker_time_ms, out)
         outcome = super().receive(arrival, out)
         self.live.needs_wakeup = False
         untold = self._untold
@@ -104,6 +106,11 @@ class ObeyingCall(Call):
             self.live.restate(fact, out)
         self._untold.clear()
         self.ended_reason = self._closed.ended_reason
+        over_at_ms, closed_at_ms = min(self.ends_at(), self._closed.caused_at_ms), self._closed.caused_at_ms
+        for side in self._judged:
+            self.is_over = True
+            side.finish(self.live, self.history.last_time_ms(), over_at_ms, out, asks=True)
+            side.reached(closed_at_ms, out)
         self.close(self._closed.reason, self._closed.caused_at_ms, out)
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:

@@ -28,6 +28,15 @@ class Moment(IntEnum):
     BOT_TEXT = 7
     TOOL_CALL = 8
     TOOL_RESPONSE = 9
+    WORDS = 10
+
+
+class Words(NamedTuple):
+    """Something that was said: by whom, how well that source knows (0 is best), and the text or its key in EVA's history."""
+
+    is_user: bool
+    rank: int
+    ref: int | str
 
 
 class SpeakingTurn(NamedTuple):
@@ -67,11 +76,12 @@ class SpeakingMachine:
 
     `bot_turn` is the turn in which the bot now speaks (None while silent), `pending_vad` a stretch of sound that no
     ruling has made a turn yet: (start, end or None, whether the bot spoke when it began). `hears_transcripts` is no state
-    but a fact of the call: whether its transcripts are stamped when the caller's turn ended.
+    but a fact of the call: whether its transcripts are stamped when the caller's turn ended. `words` has what was said, by turn.
     """
 
     def __init__(self) -> None:
         self.turns: dict[int, SpeakingTurn] = {}
+        self.words: dict[int, tuple[Words, ...]] = {}
         self.touched: set[int] = set()
         self.turn = 0
         self.has_bot_spoken = False
@@ -97,15 +107,16 @@ class SpeakingMachine:
 
     def freeze(self) -> object:
         """The state; turns are immutable, so a shallow copy is enough."""
-        return _read_fields(self), dict(self.turns)
+        return _read_fields(self), dict(self.turns), dict(self.words)
 
     def thaw(self, frozen: Any) -> None:
         """Back to a frozen state; every turn that differs counts as touched."""
-        fields, turns = frozen
+        fields, turns, words = frozen
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
         self.touched.update(number for number, state in self.turns.items() if turns.get(number) is not state)
         self.turns = dict(turns)
+        self.words = dict(words)
 
     def _change(self, number: int, **changes: Any) -> None:
         self.touched.add(number)
@@ -189,7 +200,12 @@ class SpeakingMachine:
             self._change(self.bot_turn, bot_ends=(*self._of(self.bot_turn).bot_ends, at_s))
             self.bot_turn = None
 
-    def _bot_text(self, _payload: object, time_ms: int) -> None:
+    def _words(self, words: Words, _time_ms: int) -> None:
+        # No part of a turn as it is heard: what was said shows nowhere but where goals are judged.
+        self.words[self.turn] = (*self.words.get(self.turn, ()), words)
+
+    def _bot_text(self, key: int, time_ms: int) -> None:
+        self._words(Words(is_user=False, rank=0, ref=key), time_ms)
         if self.has_bot_events:
             return
         self.has_bot_spoken = True
@@ -217,5 +233,6 @@ _RULE_BY_KIND: dict[Moment, Callable[[SpeakingMachine, Any, int], None]] = {
     Moment.BOT_TEXT: SpeakingMachine._bot_text,
     Moment.TOOL_CALL: SpeakingMachine._tool_call,
     Moment.TOOL_RESPONSE: SpeakingMachine._tool_response,
+    Moment.WORDS: SpeakingMachine._words,
 }
 _RULES = tuple(_RULE_BY_KIND[kind] for kind in Moment)

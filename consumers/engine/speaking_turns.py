@@ -3,7 +3,7 @@
 from typing import Any
 
 from consumers.engine.elements import AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
-from consumers.engine.speaking import Moment, SpeakingMachine
+from consumers.engine.speaking import Moment, SpeakingMachine, Words
 from consumers.engine.timeline import Replays, Timeline
 
 MOMENT_BY_KIND = {
@@ -29,6 +29,23 @@ class SpeakingTurns:
         self.timeline = Timeline(self.machine, TIME_SHIFT, replays)
         self._pipecat_count = 0
         self._audit_count = 0
+        self._words_count = 0
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether anything said who spoke when, or that a tool was used."""
+        return len(self.timeline) > self._words_count
+
+    def said_in_log(self, time_ms: int, words: Words) -> None:
+        """The audit log has words."""
+        self._words_count += 1
+        self.audited(Moment.WORDS, time_ms, words)
+
+    def said_to_pipecat(self, time_ms: int, words: Words) -> None:
+        """Pipecat's stream has words."""
+        self._words_count += 1
+        self._pipecat_count += 1
+        self.timeline.insert(order_key(time_ms, PIPECAT_RANK, 2 * self._pipecat_count), Moment.WORDS, words)
 
     def spoken(self, moment: Moment, at_s: float) -> None:
         """Somebody began or stopped to speak at `at_s` (epoch seconds)."""
@@ -50,7 +67,7 @@ class SpeakingTurns:
 
     def text_placed(self, key: int) -> None:
         """A group of the bot's text begins at `key`."""
-        self.timeline.insert(_text_key(key), Moment.BOT_TEXT, None)
+        self.timeline.insert(_text_key(key), Moment.BOT_TEXT, key)
 
     def text_displaced(self, key: int) -> None:
         """It does not."""

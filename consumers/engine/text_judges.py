@@ -12,7 +12,7 @@ from consumers.engine.call_memory import Subject
 from consumers.engine.conversation_turns import ConversationTurns, transcript_of
 from consumers.engine.effects import Effect, PublishScore, RequestVerdict
 from consumers.engine.goal_rules import GoalRules
-from consumers.engine.history import EvaHistory
+from consumers.engine.live_side import LiveSide
 from consumers.engine.open_questions import Answer, OpenQuestions
 from consumers.engine.record_book import RecordBook
 from consumers.engine.turn_facts import TurnFacts
@@ -68,7 +68,7 @@ class TextJudges:
         self._found: dict[_About, _Outcome] = {}
         self._asked: dict[_About, str] = {}
         self._last = -1
-        self._seen = (0, 0)
+        self._seen: tuple[int, type, int] = (0, type(None), 0)
         self._is_over = False
         self._is_late = False
 
@@ -77,24 +77,22 @@ class TextJudges:
         """Broker time at which a verdict is not waited for any more; None while none is."""
         return self._questions.next_deadline_ms
 
-    def follow(self, history: EvaHistory, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+    def follow(self, live: LiveSide, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """The call has gone on: turns that were left are judged, and those that changed."""
-        machine = history.machine
+        machine = live.machine
         self._conversation.follow(machine)
-        seen = (machine.turn, history.replays.elements)
+        seen = (machine.turn, type(machine), live.history.replays.elements)
         if self._is_over or seen[0] == self._seen[0]:
             return
-        first = 0 if seen[1] != self._seen[1] else self._last + 1 - LOOKED_AT_AGAIN
+        first = 0 if seen[1:] != self._seen[1:] else self._last + 1 - LOOKED_AT_AGAIN
         self._seen = seen
-        self._look(history, first, machine.turn - 1, broker_ms, out)
+        self._look(live, first, machine.turn - 1, broker_ms, out)
 
-    def finish(
-        self, history: EvaHistory, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool
-    ) -> None:
+    def finish(self, live: LiveSide, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """The call is over; `asks` says whether judges can still answer."""
         self._is_over, self._is_late = True, not asks
-        self._conversation.follow(history.machine)
-        self._look(history, 0, max(history.machine.turn, self._last), broker_ms, out)
+        self._conversation.follow(live.machine)
+        self._look(live, 0, live.machine.turn, broker_ms, out)
 
     def take(self, verdict: JudgeVerdict, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered."""
@@ -118,7 +116,10 @@ class TextJudges:
         self._agent = agent
 
     def take_back(self, subjects: Iterable[Subject], out: list[Effect]) -> None:
-        """A rating that an earlier evaluator published stands until it is replaced: it was right about what it read."""
+        """Withdraw what an earlier evaluator said of turns that are none here."""
+        for name, turn, _ in subjects:
+            if name in {*PER_TURN, *OF_THE_CALL}:
+                self._withdraw(JudgeKind(name), turn, out)
 
     def speak(self, out: list[Effect]) -> None:
         """A replay is over: what is still open is asked again."""
@@ -134,17 +135,28 @@ class TextJudges:
 
     # Questions.
 
-    def _look(self, history: EvaHistory, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
+    def _look(self, live: LiveSide, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
         last = max(-1, last)  # a call can fall back before its greeting
         for turn in range(last + 1, self._last + 1):
             for known in (self._facts, self._transcripts, self._inputs):
                 known.pop(turn, None)  # there is no such turn any more
+            for kind in PER_TURN:
+                if self._found.pop((kind, turn), None) is not None:
+                    self._withdraw(kind, turn, out)
+                self._asked.pop((kind, turn), None)
         self._last = last
+        for kind in OF_THE_CALL:
+            judged = [turn for each, turn in self._found if each is kind]
+            for turn in judged:
+                if turn > last:
+                    del self._found[kind, turn], self._asked[kind, turn]
+            if judged and min(judged) > last:
+                self._withdraw(kind, None, out)
         first = max(0, min(first, last + 1))
-        for turn, facts in self._conversation.facts(history.machine, range(first, last + 1)).items():
+        for turn, facts in self._conversation.facts(live, range(first, last + 1)).items():
             self._facts[turn] = facts
             self._transcripts[turn] = transcript_of(turn, facts)
-        self._inputs[-1] = history.pipeline_type.value
+        self._inputs[-1] = live.history.pipeline_type.value
         for turn in range(first, last + 1):
             digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
             digest.update(self._facts[turn].content_hash.encode())
@@ -211,6 +223,14 @@ class TextJudges:
             self._found[answer.about] = result if isinstance(result, _Outcome) else UnscoredReason.INVALID_ANSWERS
 
     # Records.
+
+    def _withdraw(self, kind: JudgeKind, turn: int | None, out: list[Effect]) -> None:
+        record = self._book.record(
+            TextJudgeScore, (kind.value, turn, 0), TurnStatus.OPEN, ("withdrawn",), event_time_ms=None, has_value=False,
+            result=Unscored(reason=UnscoredReason.WITHDRAWN), through_turn=turn or 0,
+        )  # fmt: skip
+        if record is not None:
+            out.append(PublishScore(record))
 
     def _subjects(self) -> list[_About]:
         """What there is something to say of: turns, and the call so far."""

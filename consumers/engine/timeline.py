@@ -83,6 +83,11 @@ class Timeline:
         self._payloads.insert(place, payload)
         self._replay(place)
 
+    def payload(self, key: int) -> object:
+        """The payload of the element with this key; None when there is none."""
+        place = bisect_left(self._keys, key)
+        return self._payloads[place] if place < len(self._keys) and self._keys[place] == key else None
+
     def remove(self, key: int) -> None:
         """Take the element with this key out."""
         place = bisect_left(self._keys, key)

@@ -43,7 +43,7 @@ CLOSE_SECONDS: Final = 1.0
 """How long a producer may take to disconnect."""
 FENCED_SECONDS: Final = 60.0
 """How long the group may still give us a partition that another process writes; a rebalance takes seconds."""
-FETCH_BYTES: Final = 256 * 1_024
+FETCH_BYTES: Final = 128 * 1_024
 """Of one input partition, in one answer of the broker. With a backlog this is what each of them keeps in memory, and how far
 one input can run ahead of another; a larger record comes alone."""
 MAX_SILENT_SECONDS: Final = 30.0

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from schemas.scores import ClosedFact, DeadAirFact
+from schemas.scores import ClosedFact, DeadAirFact, ProgressScore
+from streamer.demo import GOALS_FOLDER
 from tests.integration.conftest import create_topics
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
@@ -22,6 +23,7 @@ SETTINGS = {
     "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "500",
     "CALLGAUGE_LIMITS__IDLE_MS": "6000",
     "CALLGAUGE_LIMITS__DEAD_AIR_MS": "1200",
+    "CALLGAUGE_GOALS__FOLDER": str(GOALS_FOLDER),
 }
 
 
@@ -94,14 +96,15 @@ async def test_past_traffic_comes_out_as_it_did(
     assert calls >= CALLS
     assert dead_airs, "else the facts of the log say nothing"
     assert "idle" in reasons, "calls that were cut off"
+    assert any(isinstance(record, ProgressScore) for record in then)
 
     code, _, told = backtested(environment)
     assert (code, f"--create --topic {topic_prefix}scores.backtest --partitions 2" in told) == (1, True), told
     await create_topics(bootstrap, {f"{topic_prefix}scores.backtest": 2})
 
-    # Another threshold and another grace: the facts of the log count, not they.
+    # Another threshold, another grace, no goals: the facts of the log count, not they.
     other = {
-        **environment,
+        **{name: value for name, value in environment.items() if name != "CALLGAUGE_GOALS__FOLDER"},
         "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400",
         "CALLGAUGE_LIMITS__IDLE_MS": "60000",
         "CALLGAUGE_LIMITS__MAX_EVENTS_PER_CALL": "20",
@@ -127,8 +130,10 @@ async def test_past_traffic_comes_out_as_it_did(
     assert "callgauge_run=" in told
 
     # Without the facts the settings decide.
+    assert compared(other, "--without-facts")["scores_by_name"]["progress"]["only_then"] > 0
     result = compared({**environment, "CALLGAUGE_LIMITS__DEAD_AIR_MS": "400"}, "--without-facts")
     assert result["calls"]["changed"] > 0
+    assert result["scores_by_name"]["progress"]["only_then"] == 0
     assert result["scores_by_name"]["dead_air"]["only_now"] > 0
     assert result["examples"]
     assert all({"conversation_id", "turn", "then", "now"} <= example.keys() for example in result["examples"])

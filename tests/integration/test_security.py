@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -50,6 +50,11 @@ JUDGE: Final[tuple[Right, ...]] = (
     ("topic", "judge.verdicts", "WRITE"),
     ("group", "judge", "READ"),
 )
+GOALS: Final[Mapping[str, tuple[Right, str]]] = {
+    "reads_topic": (("topic", "goals", "READ"), "goals: Read"),
+    "asks_judge": (("topic", "judge.requests", "WRITE"), "judge.requests: Write"),
+}
+"""By setting of goals, what an evaluator needs more with it, and how that is told."""
 OF_ROLE: Final = {"evaluator": EVALUATOR, "exporter": EXPORTER, "judge": JUDGE}
 REPLAY: Final[tuple[Right, ...]] = tuple(
     ("topic", f"{source}.events", "WRITE") for source in ("pipecat", "elevenlabs", "audit")
@@ -222,6 +227,22 @@ def test_every_right_that_is_missing_is_named_at_the_start(house: House, role: s
     assert f"user '{USER}' lacks rights on {house.broker.login}" in first
     assert missing.strip() == f"{kind.replace('_', ' ')} {shown}: {operation.capitalize()}"
     assert "deploy/security.md" in remedy
+
+
+@pytest.mark.parametrize("setting", GOALS)
+def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: Path, setting: str) -> None:
+    right, told = GOALS[setting]
+    environment = {**house.entrance("PLAIN"), f"CALLGAUGE_GOALS__{setting.upper()}": "true"}
+    with allowed(house, *EVALUATOR):
+        (missing,) = refused("run", "--roles", "evaluator", **environment).splitlines()[1:-1]
+        assert missing.strip() == f"topic {house.prefix}{told}"
+        with (
+            allowed(house, right),
+            started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process,
+        ):
+            wait_for("it to be ready", lambda: address_in(process.text), SECONDS)
+            assert process.signalled(signal.SIGTERM)[0] == 0
+            assert ("goals_topic_read" in process.text) is (setting == "reads_topic")
 
 
 def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from schemas.scores import (
     DeadAirFact,
     InterruptionFact,
     ProgressScore,
+    TextJudgeScore,
     VoiceToVoiceLatency,
 )
 from tests.engine_feed import Json, closings_of, records_of, said, value_of
@@ -113,7 +114,7 @@ def final_state(effects: Sequence[Effect]) -> dict[tuple[str, int | None, int], 
 
 def holds(record: AnyScoreRecord) -> bool:
     """Whether it says something, as against taking something back."""
-    if isinstance(record, VoiceToVoiceLatency | ProgressScore):
+    if isinstance(record, VoiceToVoiceLatency | ProgressScore | TextJudgeScore):
         return value_of(record) != "withdrawn"
     return not getattr(record, "is_withdrawn", False)
 

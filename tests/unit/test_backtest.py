@@ -12,10 +12,12 @@ import pytest
 from aiokafka.structs import ConsumerRecord
 from rich.console import Console
 
+from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka import KafkaSettings
 from schemas.codec import InputSource
-from schemas.scores import AnyScoreRecord
+from schemas.goals import GoalSet
+from schemas.scores import SCORE_RECORD, AnyScoreRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer import backtest_past, backtest_rerun
 from streamer.backtest import BacktestPlan, BacktestResult, topic_to_write
@@ -218,6 +220,9 @@ def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     calls = past(*live(key="one").records())
     with pytest.raises(BacktestError, match="shorter time"):
         written(calls, live(key="two").records())
+    monkeypatch.setattr(backtest_past, "MAX_HELD_BYTES", 100)
+    with pytest.raises(BacktestError, match="more than 100 bytes"):
+        past(*live(key="one").records())
     monkeypatch.setattr(backtest_rerun, "MAX_CALLS", 1)
     rerun = rerun_of({}, obeys_facts=False)
     feed_in(rerun, log(key="one"))
@@ -269,6 +274,47 @@ def test_without_the_facts_the_settings_of_today_decide() -> None:
     (example,) = rerun.comparison.examples
     assert (example.conversation_id, example.subject) == ("call", Subject("dead_air", 2, T0_MS + 5_000))
     assert example.now is None
+
+
+ANSWERED = GoalSet.model_validate(
+    {
+        "id": "any",
+        "agents": ["desk"],
+        "subgoals": [
+            {"id": "sure", "details": "d", "check": {"kind": "says", "speaker": "assistant", "pattern": "Certainly"}}
+        ],
+    }
+)
+
+
+class OneSet:
+    """Where calls of the agent `desk` get their goals."""
+
+    def choose(self, _goals_id: str | None, agent: str | None) -> GoalSet | None:
+        return ANSWERED if agent == "desk" else None
+
+
+def test_goals_are_those_of_the_log_or_without_the_facts_those_of_now() -> None:
+    goals = ChosenGoals(OneSet())
+    rerun = replace(rerun_of({}, obeys_facts=False), goals=goals)
+    then = [SCORE_RECORD.validate_json(value) for value in (*feed_in(rerun, log()), *finished(rerun))]
+    assert rerun.comparison.only_now == 1
+    with_goals = past(*then).by_id
+    for given in (ChosenGoals(), goals):
+        rerun = replace(rerun_of(with_goals, obeys_facts=True), goals=given)
+        feed_in(rerun, log())
+        finished(rerun)
+        assert rerun.comparison.tallies["progress"].equal == 2
+        assert rerun.comparison.examples == []
+    rerun = rerun_of(with_goals, obeys_facts=False)
+    feed_in(rerun, log())
+    finished(rerun)
+    assert rerun.comparison.tallies["progress"].only_then == 2
+    without = past(*live().records()).by_id
+    rerun = replace(rerun_of(without, obeys_facts=True), goals=goals)
+    feed_in(rerun, log())
+    finished(rerun)
+    assert "progress" not in rerun.comparison.tallies, "there were none, whatever there is today"
 
 
 def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:

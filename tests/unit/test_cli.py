@@ -26,7 +26,7 @@ from streamer.version import installed_version
 COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
-    *("goals", "goals check"),
+    *("goals", "goals check", "score"),
 ]
 ROOT = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:1"
@@ -157,6 +157,8 @@ def test_schemas_are_listed_and_printed(callgauge: Callgauge) -> None:
         (["replay"], "Missing argument"),
         (["replay", "x.jsonl", "--speed", "0"], "'0' is no speed"),
         (["replay", "x.jsonl", "--speed", "inf"], "'inf' is no speed"),
+        (["score"], "Missing argument"),
+        (["score", "x.jsonl", "--judge", "maybe"], "'maybe' is not one of 'off', 'on'"),
         (["run", "--roles", "evaluator,exporteur"], "'exporteur' is no role"),
         (["run", "--roles", ""], "'' is no role"),
         (["run", "--http-port", "70000"], "--http-port is 70000"),
@@ -294,6 +296,20 @@ def test_the_agent_is_named_where_the_recording_has_none(callgauge: Callgauge, e
     assert callgauge("replay", path, "--agent", "bot-7", "--bootstrap", embedded).code == 0
     started, _, ended = (record.event for record in records(embedded))
     assert (started["type"], started["agent"], ended["type"]) == ("call_started", "bot-7", "call_ended")
+
+
+def test_goals_are_named_by_the_recorded_id(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    said = {"value": "hi", "timestamp": 5000, "message_type": "user"}
+    named = {"type": "call_started", "timestamp": 5000, "goals": "its own"}
+    calls = ({"id": "1.1.2", "audit": [said]}, {"id": "1.1.3", "audit": [said], "control": [named]})
+    path.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    assert callgauge("replay", path, "--goals", "airline-{id}", "--bootstrap", embedded).code == 0
+    started = [record for record in records(embedded) if record.event.get("type") == "call_started"]
+    assert {record.key.split("-")[0]: record.event["goals"] for record in started} == {
+        "1.1.2": "airline-1.1.2",
+        "1.1.3": "its own",
+    }
 
 
 def test_simulated_calls_flow_until_the_time_is_over(callgauge: Callgauge, embedded: str) -> None:

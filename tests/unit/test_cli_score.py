@@ -191,6 +191,24 @@ def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Score, tm
     assert events["hasty"] == sum(len(hasty[name]) for name in ("audit", "pipecat", "user_sim")) + 2
 
 
+def test_limits_on_the_amount_cut_nothing_off(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
+    expected = score(path)
+    for name in ("MAX_EVENTS_PER_CALL", "MAX_KEPT_BYTES_PER_CALL", "MAX_TURNS_PER_CALL", "MAX_RECORD_BYTES"):
+        monkeypatch.setenv(f"CALLGAUGE_LIMITS__{name}", "1")
+    assert score(path) == expected
+
+
+def test_silence_passes_with_the_recording_s_own_time(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "yes", "bye", pause_ms=200_000))
+    given = ("--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)), "--all")
+    records = score(path, *given).records
+    (stall,) = [record for record in records if record.name == "stall"]
+    assert stall.caused_at_ms == T0_MS + 202_000 + 120_000, "the first turn was over when the second began"
+    third = next(record for record in records if isinstance(record, ProgressScore) and record.turn == 3)
+    assert records.index(stall) < records.index(third)
+
+
 def test_settings_of_the_environment_hold(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "hello"))
     given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
@@ -276,7 +294,8 @@ def test_a_judge_is_asked_at_the_moment_of_the_recording(
     assert ids == [f"c{number}" for number in range(9)], "in the order of the recordings"
     progress = [record for record in ended.records if isinstance(record, ProgressScore)]
     assert [(record.turn, record.result) for record in progress] == [(1, Scored(value=0)), (2, Scored(value=1))] * 9
-    assert max(record.caused_at_ms for record in ended.records) < T0_MS + 60_000
+    times = [(record.caused_at_ms, record.event_time_ms or 0) for record in ended.records]
+    assert max(max(each) for each in times) < T0_MS + 60_000
     assert shuffled.progress == ended.progress
     assert ended.err.startswith("Judge: 18 questions, 0 without a verdict; 18 requests, ")
 

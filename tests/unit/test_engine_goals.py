@@ -303,3 +303,63 @@ def test_what_nobody_judges_is_no_stall() -> None:
         feed.turn(words)
         feed.advance(feed.at_ms)
     assert feed.records("stall") == []
+
+
+class PhoneFeed(GoalFeed):
+    """A call without a simulated caller: the bot says who speaks, the audit log or pipecat's messages what was said."""
+
+    def said(self, user: str, answer: str, *, logs: bool = True, tool: str | None = None) -> None:
+        at_ms = self.at_ms + 1_000
+        self.speech("user_turn_started", at_ms)
+        self.speech("user_turn_stopped", at_ms + 1_000)
+        if logs:
+            self.heard(user, at_ms + 1_000)
+        else:
+            self.send("pipecat", {"type": "user_message", "data": {"content": user}}, at_ms + 1_003)
+        if tool is not None:
+            self.tool_call(tool, at_ms + 1_100)
+            self.tool_answer(tool, at_ms + 1_400)
+        if logs:
+            self.send("audit", {"message_type": "assistant", "value": answer}, at_ms + 1_500)
+        self.speech("bot_speech_started", at_ms + 2_000)
+        self.speech("bot_speech_stopped", at_ms + 3_000)
+        if not logs:
+            self.send("pipecat", {"type": "assistant_message", "data": {"content": answer}}, at_ms + 3_005)
+        self.at_ms += 10_000
+
+
+@pytest.mark.parametrize("logs", [True, False], ids=["audit log", "messages of pipecat"])
+def test_a_phone_call_has_progress_in_its_own_turns(*, logs: bool) -> None:
+    feed = PhoneFeed(goal_set(SAID, USED, JUDGED), asks_judge=True)
+    feed.speech("bot_speech_started", 100)
+    feed.speech("bot_speech_stopped", 900)
+    feed.said("hello", "How can I help?", logs=logs)
+    feed.said("find me a flight", "Here is one.", logs=logs, tool="find")
+    feed.said("thanks", "Bye.", logs=logs)
+    first, *_ = feed.requests
+    assert [(item.turn, item.kind, item.text) for item in first.transcript] == [
+        (1, "user", "hello"), (1, "assistant", "How can I help?"),
+    ]  # fmt: skip
+    assert [(record.index, record.reached_turn) for record in feed.records("subgoal")] == [(0, 1), (1, 2)]
+    feed.judge(first, is_completed=True)
+    assert feed.progress() == [(1, "provisional", 0.6667), (2, "provisional", 1.0)]
+
+
+def test_a_text_that_replaces_a_placeholder_is_what_was_said() -> None:
+    feed = PhoneFeed(goal_set(SAID))
+    feed.said("[user audio]", "How can I help?")
+    feed.send("audit", {"type": "user_text_updated", "text": "hello"}, feed.at_ms)
+    feed.said("thanks", "Bye.")
+    assert feed.progress() == [(1, "provisional", 1.0)]
+
+
+def test_the_first_sound_of_a_simulated_caller_changes_to_its_turns() -> None:
+    feed = PhoneFeed(goal_set(SAID, USED))
+    feed.said("hello", "How can I help?")
+    feed.said("good", "Yes?")
+    assert feed.progress() == [(1, "provisional", 0.5)]
+    feed.greet()
+    for words in ("find", "thanks", "bye"):
+        feed.turn(words, tool="find" if words == "find" else None)
+    feed.end()
+    assert feed.progress()[-1][1:] == ("final", 1.0)

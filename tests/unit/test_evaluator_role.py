@@ -59,11 +59,16 @@ class Made:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rules: GoalRules | None = None, **goals: object) -> None:
         monkeypatch.setattr(evaluator_role, "Evaluator", FakeEvaluator)
-        instruments = Instruments(CollectorRegistry(), ["evaluator"])
-        self.role = EvaluatorRole(NOBODY, Settings(goals=goals), instruments, rules or GoalRules())
+        self.instruments = Instruments(CollectorRegistry(), ["evaluator"])
+        self.role = EvaluatorRole(NOBODY, Settings(goals=goals), self.instruments, rules or GoalRules())
         evaluator: Any = self.role._evaluator
         self.evaluator: FakeEvaluator = evaluator
         self.stop = asyncio.Event()
+
+    def value(self, metric: str) -> float | None:
+        """What a reader of the metrics sees now."""
+        self.instruments.refresh()
+        return self.instruments.registry.get_sample_value(metric)
 
     def start(self) -> "asyncio.Task[None]":
         return asyncio.create_task(self.role.run(self.stop))
@@ -133,3 +138,23 @@ async def test_cancelling_it_ends_both(monkeypatch: pytest.MonkeyPatch, tmp_path
         await asyncio.wait_for(running, SOON_SECONDS)
     assert not made.evaluator.has_finished
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_what_is_wrong_with_goals_is_on_the_metrics_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write(tmp_path / "a.json", "a")
+    (tmp_path / "b.json").write_text("{")
+    made = Made(monkeypatch, folder=tmp_path, reads_topic=True)
+    topic = made.role._topic
+    assert topic is not None
+    topic.tried.set()
+    monkeypatch.setattr(topic, "follow", lambda stop: stop.wait())
+    running = made.start()
+    await asyncio.wait_for(made.role.ready.wait(), SOON_SECONDS)
+    assert made.value("callgauge_goal_files_broken") == 1
+    for refused in (0, 2, 2, 3):
+        topic.refused = refused
+        assert made.value("callgauge_goal_records_refused_total") == refused
+    made.stop.set()
+    made.evaluator.may_finish.set()
+    await asyncio.wait_for(running, SOON_SECONDS)
+    assert Made(monkeypatch).value("callgauge_goal_files_broken") is None
