@@ -11,7 +11,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 -
 	$(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lock bench conformance chaos kafka clean
+.PHONY: help setup demo test check lock bench pressure conformance chaos kafka clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,10 @@ lock: setup ## write both lock files from pyproject.toml (UPGRADE=1 takes newer 
 
 bench: setup ## how fast it is, beside a bare baseline
 	@$(BIN)/python -m tests.benchmarks
+
+pressure: setup ## what a judge that fails costs the evaluator, on a real Kafka broker
+	@$(BIN)/python -m tests.required_tools
+	@$(BIN)/python -m tests.benchmarks.judge_pressure
 
 conformance: setup ## the same results as the reference, field by field
 	@$(BIN)/python -m pytest tests/conformance

@@ -121,6 +121,11 @@ class TranscriptItem(JudgeModel):
     text: Text
     tool: Name | None = None
 
+    @cached_property
+    def hashed(self) -> bytes:
+        """What the item is in an input's hash; kept, since it is in every question of its call from here on."""
+        return b"".join(map(_hashed, (str(self.turn), self.kind, self.tool, self.text)))
+
 
 def transcript_chars(items: Iterable[TranscriptItem]) -> int:
     """Characters of a transcript, to be held against `MAX_TRANSCRIPT_CHARS`."""
@@ -204,11 +209,7 @@ class JudgeRequest(JudgeModel):
         digest = hashlib.blake2b(digest_size=16)
         brief = self.agent_brief or AgentBrief()
         texts = (self.subgoal, self.user_instruction, *(getattr(brief, name) for name in AgentBrief.model_fields))
-        for text in (*texts, *(part for item in self.transcript for part in _parts(item))):
-            # The length keeps neighbours apart: "ab", "c" is not "a", "bc".
-            encoded = b"" if text is None else text.encode()
-            digest.update(b"-" if text is None else b"%d:" % len(encoded))
-            digest.update(encoded)
+        digest.update(b"".join([*map(_hashed, texts), *(item.hashed for item in self.transcript)]))
         return digest.hexdigest()
 
     @computed_field(description="Identifies the question; its verdict carries the same.")  # type: ignore[prop-decorator]  # as above
@@ -238,8 +239,12 @@ class JudgeRequest(JudgeModel):
         return most_bytes > MAX_QUESTION_BYTES and len(self.model_dump_json().encode()) > MAX_QUESTION_BYTES
 
 
-def _parts(item: TranscriptItem) -> tuple[str, str, str | None, str]:
-    return (str(item.turn), item.kind, item.tool, item.text)
+def _hashed(text: str | None) -> bytes:
+    """A text with its length before it, which keeps neighbours apart: "ab", "c" is not "a", "bc"."""
+    if text is None:
+        return b"-"
+    encoded = text.encode()
+    return b"%d:%b" % (len(encoded), encoded)
 
 
 class Judged(JudgeModel):

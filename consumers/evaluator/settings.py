@@ -26,7 +26,7 @@ class EvaluatorSettings(BaseModel):
         500, gt=0, description="Most records folded before anything else has a turn: some milliseconds of work."
     )
     max_unwritten_records: int = Field(
-        5_000, gt=0, description="Most score records decided and not yet written; reading waits when there are more."
+        2_000, gt=0, description="Most score records decided and not yet written; reading waits when there are more."
     )
     uses_transactions: bool = Field(
         default=True,

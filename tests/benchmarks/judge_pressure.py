@@ -1,0 +1,189 @@
+"""`make pressure`: what a judge that is saturated and fails costs the evaluator, beside none, as a ratio in one run.
+
+A backlog of calls with goals is folded from a real broker into scores, again and again: once nobody asks a judge, once every
+question goes to a judge process whose endpoint answers 500, 429 or nothing at all. Processor time is that of the evaluator
+alone: on a machine with few cores the judge and the broker take part of the wall clock's.
+"""
+
+import hashlib
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from confluent_kafka.admin import AdminClient
+
+from schemas.topics import JUDGE_REQUESTS_TOPIC
+from tests import kafka_broker
+from tests.backlog import Sent, put_backlog
+from tests.benchmarks.__main__ import say
+from tests.benchmarks.traffic import simulated_events
+from tests.chaos.topic_reader import to_the_end
+from tests.integration.metrics_page import address_in, page
+from tests.integration.processes import Process, ran, started, wait_for
+from tests.scripted_openai import Asked, Does, ScriptedOpenAI, fails, scripted_openai
+
+CALLS: Final = 400
+CALLS_APART_MS: Final = 100
+PARTITIONS: Final = 2
+ROUNDS: Final = ("off", "failing", "failing", "off", "off", "failing")
+"""Interleaved, and each first as often as the other: what the machine does besides hits both."""
+GOAL: Final = 0.95
+LOOK_SECONDS: Final = 0.05
+READY_SECONDS: Final = 30.0
+ROUND_SECONDS: Final = 300.0
+AGENTS: Final = ("pharmacy-refill", "airline-rebooking", "library-desk", "internet-outage")
+GOALS: Final = {
+    "id": "pressure",
+    "agents": AGENTS,
+    "subgoals": [
+        *(
+            {
+                "id": f"judged-{place}",
+                "details": f"Matter {place} of the caller is settled.",
+                "check": {"kind": "judge"},
+            }
+            for place in range(3)
+        ),
+        {"id": "named", "details": "d", "check": {"kind": "says", "speaker": "assistant", "pattern": "number|name"}},
+        {"id": "thanked", "details": "d", "check": {"kind": "says", "speaker": "user", "pattern": "thank"}},
+        {"id": "looked", "details": "d", "check": {"kind": "tool_result", "tool": "list_loans", "outcome": "success"}},
+    ],
+}
+_FOLDED = re.compile(r'^callgauge_events_total\{.*source="(?:audit|pipecat|elevenlabs)".*\} (\S+)$', re.MULTILINE)
+_UNWRITTEN = re.compile(r"^callgauge_scores_unwritten (\S+)$", re.MULTILINE)
+
+
+class Measured(NamedTuple):
+    """One round.
+
+    Attributes:
+        events_per_second: By the wall clock, from the first event seen folded to the last score written.
+        cpu_us: Processor time of the evaluator for each event.
+        questions: Written to `judge.requests`.
+    """
+
+    events_per_second: float
+    cpu_us: float
+    questions: int
+
+
+def backlog() -> list[Sent]:
+    """Calls that began one after the other and are all over."""
+    start_ms = time.time_ns() // 1_000_000 - CALLS * CALLS_APART_MS - 600_000
+    records = [
+        Sent(source, f"call-{number}", value, number % PARTITIONS, at_ms)
+        for number in range(CALLS)
+        for at_ms, source, value in simulated_events(number, start_ms + number * CALLS_APART_MS)
+    ]
+    return sorted(records, key=lambda record: record.at_ms)
+
+
+def troubled(asked: Asked) -> Does:
+    """A third of the questions meets errors, a third is put off, a third is never answered."""
+    drawn = hashlib.blake2b(asked.user.encode(), digest_size=1).digest()[0]
+    return (fails(500), fails(429, Retry_After="1"), Does(hangs=True))[drawn % 3]
+
+
+def measured(
+    bootstrap: str, name: str, load: Sequence[Sent], folder: Path, server: ScriptedOpenAI, *, asks: bool
+) -> Measured:
+    """Folds the backlog once, with topics and processes of its own."""
+    prefix = f"pressure.{name}."
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{prefix}evaluator",
+        "CALLGAUGE_JUDGE_GROUP": f"{prefix}judge",
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_GOALS__FOLDER": str(folder / "goals"),
+        "CALLGAUGE_GOALS__ASKS_JUDGE": str(asks).lower(),
+        "OPENAI_API_KEY": "key",
+        "OPENAI_BASE_URL": server.url,
+    }
+    ran("topics", "create", "--partitions", str(PARTITIONS), **environment)
+    put_backlog(bootstrap, prefix, load)
+    with ExitStack() as running:
+        judge = running.enter_context(started(folder / f"judge-{name}.log", "run", "--roles", "judge", **environment))
+        wait_for("the judge", lambda: "judge_ready" in judge.text, READY_SECONDS)
+        log = folder / f"evaluator-{name}.log"
+        evaluator = running.enter_context(started(log, "run", "--roles", "evaluator", **environment))
+        wall_seconds, cpu_seconds, events = _until_all_is_folded(evaluator, len(load))
+    topic = prefix + JUDGE_REQUESTS_TOPIC
+    questions = sum(1 for number in range(PARTITIONS) for _ in to_the_end(bootstrap, topic, number))
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    mine = [each for each in admin.list_topics(timeout=10).topics if each.startswith(prefix)]
+    for deleted in admin.delete_topics(mine).values():
+        deleted.result(30)
+    return Measured(events / wall_seconds, cpu_seconds / events * 1e6, questions)
+
+
+def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float, int]:
+    """Wall and processor time from the first events to the last score, and how many events that were."""
+    address = wait_for(
+        f"the address of /metrics in:\n{evaluator.text}", lambda: address_in(evaluator.text), READY_SECONDS
+    )
+    deadline = time.monotonic() + ROUND_SECONDS
+    first: tuple[float, float, int] | None = None
+    while True:
+        text = page(address)
+        folded = int(sum(map(float, _FOLDED.findall(text))))
+        now = time.monotonic(), _cpu_seconds(evaluator), folded
+        if first is None and folded:
+            first = now
+        if first is not None and folded >= events and not float(_UNWRITTEN.findall(text)[0]):
+            return now[0] - first[0], now[1] - first[1], now[2] - first[2]
+        assert evaluator.is_running, evaluator.text
+        assert now[0] < deadline, f"{folded} of {events} events are folded after {ROUND_SECONDS:.0f} s"
+        time.sleep(LOOK_SECONDS)
+
+
+def _cpu_seconds(process: Process) -> float:
+    fields = Path(f"/proc/{process._popen.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:
+    """Both ways side by side."""
+    say(f"backlog on Kafka into scores, {CALLS:,} calls with 3 judged subgoals and 3 by code, {events:,} events")
+    medians: dict[str, tuple[float, float]] = {}
+    for name, found in rounds.items():
+        rate = statistics.median(each.events_per_second for each in found)
+        cpu_us = statistics.median(each.cpu_us for each in found)
+        medians[name] = rate, cpu_us
+        asked = statistics.median(each.questions for each in found)
+        every = ", ".join(f"{each.events_per_second:,.0f}" for each in found)
+        say(
+            f"  judge {name:<8} {rate:>8,.0f} events/s  {cpu_us:6.1f} us of processor time/event  {asked:>7,.0f} questions  ({every})"
+        )
+    wall = medians["failing"][0] / medians["off"][0]
+    cpu = medians["off"][1] / medians["failing"][1]
+    say(f"  throughput with a judge that fails: {wall:.3f} of that without (goal {GOAL}); by processor time {cpu:.3f}")
+
+
+def main() -> None:
+    """All rounds."""
+    load = backlog()
+    rounds: dict[str, list[Measured]] = {"off": [], "failing": []}
+    with (
+        tempfile.TemporaryDirectory() as name,
+        kafka_broker.running() as bootstrap,
+        scripted_openai(troubled) as server,
+    ):
+        folder = Path(name)
+        (folder / "goals").mkdir()
+        (folder / "goals" / "pressure.json").write_text(json.dumps(GOALS))
+        for number, kind in enumerate(ROUNDS):
+            found = measured(bootstrap, f"{number}-{kind}", load, folder, server, asks=kind == "failing")
+            rounds[kind].append(found)
+    report(rounds, len(load))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Calls are judged while the judge and the evaluator are killed with -9: no score is lost, and nothing is asked twice that
+was answered.
+
+The same records are evaluated twice, in peace and with kills, by processes as an operator starts them. The endpoint says the
+same whenever it is asked the same, so that only a mistake of ours can make the final scores differ.
+"""
+
+import hashlib
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from consumers.judge.questions import question_of
+from schemas.codec import InputSource
+from schemas.judging import JudgeRequest, JudgeVerdict
+from schemas.scores import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore, TurnStatus
+from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC
+from streamer.simulator import simulate_call
+from tests.backlog import Sent, put_backlog
+from tests.chaos.checker import compared
+from tests.chaos.topic_reader import Follower
+from tests.integration.processes import Process, ran, started
+from tests.scripted_openai import Asked, Does, ScriptedOpenAI, grades, scripted_openai
+
+CALLS = 12
+PARTITIONS = 2
+JUDGED_SUBGOALS = 4
+REQUESTS_PER_QUESTION = 3
+"""Of five trials: the endpoint always says the same, so the first three are a majority."""
+AT_ONCE = 6
+ANSWER_SECONDS = 0.1
+KILLS: tuple[tuple[float, tuple[str, ...]], ...] = (
+    (0.1, ("judge",)),
+    (0.1, ("evaluator",)),
+    (0.3, ("evaluator",)),
+    (0.5, ("judge", "evaluator")),
+    (0.8, ("evaluator",)),
+)
+"""Who is killed when so much of all that is asked in peace was asked."""
+CALL_AGO_MS = 200_000
+"""The first call began so long ago: all of them are over when they are read, and wait for their verdicts."""
+CALLS_APART_MS = 1_000
+MOST_EARLY_VERSIONS = 2 * JUDGED_SUBGOALS
+"""Questions about a turn that was not known whole; seen are 4."""
+PATIENCE_SECONDS = 90
+ACKNOWLEDGED_SECONDS = 1.0
+"""From the endpoint's answers to the broker's acknowledgement of the verdict at most, on a machine that does much else."""
+DRAIN_SECONDS = 0.5
+"""What the broker has is read by then."""
+
+_KINDS = ("cascade", "phone", "s2s")
+
+
+def calls_with_goals(folder: Path, now_ms: int) -> list[Sent]:
+    """The records of all calls as they came; each call names a goal set of its own, which is written into the folder.
+
+    A set of its own makes every question another one, also where simulated callers say the same.
+    """
+    records = []
+    for number in range(CALLS):
+        name = f"goals-{number}"
+        folder.joinpath(f"{name}.json").write_text(json.dumps(_goal_set(name)))
+        start_ms = now_ms - CALL_AGO_MS + number * CALLS_APART_MS
+        call = simulate_call(number, start_ms=start_ms, kind=_KINDS[number % len(_KINDS)])  # type: ignore[arg-type]  # the names are right
+        for event in call.wire_events():
+            value = event.value
+            if event.event_name == "call_started":
+                value = json.dumps({**json.loads(value), "goals": name}).encode()
+            records.append(
+                Sent(InputSource(event.source), call.call.conversation_id, value, number % PARTITIONS, event.arrival_ms)
+            )
+    return sorted(records, key=lambda record: record.at_ms)
+
+
+def _goal_set(name: str) -> dict[str, object]:
+    judged = [
+        {"id": f"judged-{place}", "details": f"Matter {place} of {name} is settled.", "check": {"kind": "judge"}}
+        for place in range(JUDGED_SUBGOALS)
+    ]
+    by_code = [
+        {
+            "id": "answered",
+            "details": "The assistant offers its help.",
+            "check": {"kind": "says", "speaker": "assistant", "pattern": "I can|let me|of course"},
+        },
+        {
+            "id": "thanked",
+            "details": "The caller says thank you.",
+            "check": {"kind": "says", "speaker": "user", "pattern": "thank"},
+        },
+    ]
+    return {"id": name, "subgoals": [*judged, *by_code], "max_turns": 12}
+
+
+def verdict_on(asked: Asked) -> Does:
+    """Yes to one question in eight, always the same one."""
+    drawn = hashlib.blake2b(asked.user.encode(), digest_size=1).digest()[0]
+    return grades("C" if drawn % 8 == 0 else "I", delay_seconds=ANSWER_SECONDS)
+
+
+class Role:
+    """A role in a process of its own, and the next process after a kill."""
+
+    def __init__(self, name: str, folder: Path, environment: dict[str, str], running: ExitStack) -> None:
+        self._name = name
+        self._folder = folder
+        self._environment = environment
+        self._running = running
+        self._starts = 0
+        self.start()
+
+    def start(self) -> None:
+        self._starts += 1
+        log = self._folder / f"{self._name}-{self._starts}.log"
+        self._process: Process = self._running.enter_context(
+            started(log, "run", "--roles", self._name, **self._environment)
+        )
+
+    def kill(self) -> None:
+        code, _ = self._process.signalled(signal.SIGKILL)
+        assert code == -signal.SIGKILL, f"it had ended before:\n{self._process.text}"
+
+    def leave(self) -> None:
+        """SIGTERM, so that no transaction stays open."""
+        code, _ = self._process.signalled(signal.SIGTERM)
+        assert code == 0, self._process.text
+
+
+class Log:
+    """A topic as a reader of committed records follows it."""
+
+    def __init__(self, bootstrap: str, topic: str, running: ExitStack) -> None:
+        self.values: list[bytes] = []
+        self._follower = Follower(bootstrap, topic, PARTITIONS)
+        running.callback(self._follower.close)
+
+    def read(self, seconds: float) -> list[bytes]:
+        """What comes within so long."""
+        new = [record.value for record in self._follower.new(seconds) if record.value is not None]
+        self.values += new
+        return new
+
+
+@dataclass
+class Evening:
+    """One evaluation of all the calls, with topics, processes and an endpoint of its own.
+
+    Attributes:
+        asked: The prompts the endpoint got, in order.
+        scores: The values of `scores`.
+        lost: By prompt, the requests of judges that were killed before their question's verdict was on its topic.
+        lost_late: Of these, how long before the kill in seconds, where that is more than an acknowledgement takes.
+    """
+
+    bootstrap: str
+    prefix: str
+    folder: Path
+    goals: Path
+    asked: list[str] = field(default_factory=list)
+    scores: list[bytes] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)
+    lost_late: list[float] = field(default_factory=list)
+
+    def hold(self, records: Sequence[Sent], peaceful_requests: int | None) -> None:
+        """Evaluates until all calls are closed; with kills, if it is known how much is asked without them."""
+        self.folder.mkdir()
+        with scripted_openai(verdict_on) as server, ExitStack() as running:
+            environment = self._environment(server)
+            ran("topics", "create", "--partitions", str(PARTITIONS), **environment)
+            put_backlog(self.bootstrap, self.prefix, records)
+            scores, self._requests, self._verdicts = (
+                Log(self.bootstrap, self.prefix + topic, running)
+                for topic in (SCORES_TOPIC, JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC)
+            )
+            roles = {name: Role(name, self.folder, environment, running) for name in ("judge", "evaluator")}
+            kills = [] if peaceful_requests is None else [(at * peaceful_requests, names) for at, names in KILLS]
+            closed = 0
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while closed < CALLS:
+                assert time.monotonic() < deadline, f"{closed} of {CALLS} calls are closed; see {self.folder}"
+                closed += sum(SCORE_RECORD.validate_json(value).name == "closed" for value in scores.read(0.05))
+                if kills and len(server.asked) >= kills[0][0]:
+                    self._strike(kills.pop(0)[1], roles, server)
+            assert not kills, f"all was judged before {kills}"
+            roles["evaluator"].leave()
+            for log in (scores, self._requests, self._verdicts):
+                log.read(DRAIN_SECONDS)
+            self.scores = scores.values
+            self.asked = [each.user for each in server.asked]
+
+    def questions(self) -> dict[str, JudgeRequest]:
+        """By prompt, all that the evaluator asked."""
+        found = [JudgeRequest.model_validate_json(value) for value in self._requests.values]
+        return {question_of(request, "structured").user: request for request in found}
+
+    def verdicts(self) -> list[JudgeVerdict]:
+        """All that stand on their topic."""
+        return [JudgeVerdict.model_validate_json(value) for value in self._verdicts.values]
+
+    def _strike(self, names: Sequence[str], roles: Mapping[str, Role], server: ScriptedOpenAI) -> None:
+        """Kills these at once, and starts the next ones when it is known what a judge took with it."""
+        for name in names:
+            roles[name].kill()
+        killed_at = time.monotonic()
+        if "judge" in names:
+            self._requests.read(DRAIN_SECONDS)
+            self._verdicts.read(DRAIN_SECONDS)
+            answered = {verdict.request_id for verdict in self.verdicts()}
+            request_ids = {prompt: request.request_id for prompt, request in self.questions().items()}
+            new = server.asked[len(self.asked) :]
+            lost = [each for each in new if request_ids[each.user] not in answered]
+            self.lost.update(each.user for each in lost)
+            ages = [killed_at - each.ended for each in lost if each.ended is not None]
+            self.lost_late += [seconds for seconds in ages if seconds > ACKNOWLEDGED_SECONDS]
+            self.asked += [each.user for each in new]
+        for name in names:
+            roles[name].start()
+
+    def _environment(self, server: ScriptedOpenAI) -> dict[str, str]:
+        patience_ms = str(PATIENCE_SECONDS * 1_000)
+        return {
+            "CALLGAUGE_BOOTSTRAP": self.bootstrap,
+            "CALLGAUGE_TOPIC_PREFIX": self.prefix,
+            "CALLGAUGE_EVALUATOR_GROUP": f"{self.prefix}evaluator",
+            "CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one",  # so that the next one need not wait for the group
+            "CALLGAUGE_JUDGE_GROUP": f"{self.prefix}judge",
+            "CALLGAUGE_HTTP_PORT": "0",
+            "CALLGAUGE_GOALS__FOLDER": str(self.goals),
+            "CALLGAUGE_GOALS__ASKS_JUDGE": "true",
+            "CALLGAUGE_GOALS__VERDICT_DEADLINE_MS": str(PATIENCE_SECONDS * 1_000 + 10 * CALL_AGO_MS),
+            # When a call counts as stuck hangs on when verdicts come: it is not compared.
+            "CALLGAUGE_GOALS__STALL_TURNS": "1000",
+            "CALLGAUGE_GOALS__STALL_MS": "100000000",
+            "CALLGAUGE_JUDGE__LONGEST_VERDICT_MS": patience_ms,
+            "CALLGAUGE_JUDGE__MAX_CONCURRENT_REQUESTS": str(AT_ONCE),
+            "CALLGAUGE_JUDGE__MAX_REQUESTS_PER_MINUTE": "1000000",
+            "CALLGAUGE_JUDGE__MAX_TOKENS_PER_MINUTE": "1000000000",
+            "CALLGAUGE_JUDGE__BUDGET_PER_CALL": "1000",
+            "CALLGAUGE_JUDGE__BUDGET_PER_AGENT_HOUR": "1000",
+            "CALLGAUGE_JUDGE__BUDGET_PER_HOUR": "1000",
+            "OPENAI_API_KEY": "key",
+            "OPENAI_BASE_URL": server.url,
+        }
+
+
+def test_kills_during_judging_lose_no_score_and_ask_nothing_again(
+    bootstrap: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    goals = tmp_path / "goals"
+    goals.mkdir()
+    records = calls_with_goals(goals, time.time_ns() // 1_000_000)
+
+    peace = Evening(bootstrap, f"{topic_prefix}peace.", tmp_path / "peace", goals)
+    peace.hold(records, None)
+    expected = [SCORE_RECORD.validate_json(value) for value in peace.scores]
+    _require_substance(expected)
+
+    storm = Evening(bootstrap, f"{topic_prefix}storm.", tmp_path / "storm", goals)
+    storm.hold(records, len(peace.asked))
+    findings = compared(expected, storm.scores)
+    assert findings.is_clean, "\n".join(findings.examples)
+    assert findings.calls == CALLS
+
+    # Every question: as often as it takes, and what a killed judge had asked of it without an acknowledged verdict.
+    asked = Counter(storm.asked)
+    again = {prompt: count for prompt, count in asked.items() if count > REQUESTS_PER_QUESTION + storm.lost[prompt]}
+    assert again == {}
+    assert storm.lost.total() > 0, "no kill struck a question"
+    assert storm.lost_late == []
+    # Right after a start verdicts may be read before it is known how far time is, so before their call is over: then a turn
+    # is asked about as it was when it was left, and again as it is in the end. That is a new question, not an old one again.
+    in_peace, in_storm = peace.questions(), storm.questions()
+    only_in_storm = [request for prompt, request in in_storm.items() if prompt not in in_peace]
+    asked_in_the_end = {_subject(request) for request in in_peace.values()}
+    assert {_subject(request) for request in only_in_storm} <= asked_in_the_end
+    assert len(only_in_storm) <= MOST_EARLY_VERSIONS
+    most = len(peace.asked) + storm.lost.total() + REQUESTS_PER_QUESTION * len(only_in_storm)
+    assert len(storm.asked) <= most
+    ids = Counter(verdict.request_id for verdict in storm.verdicts())
+    assert set(ids.values()) == {1}, "a question has two verdicts"
+
+
+def _subject(request: JudgeRequest) -> tuple[str, int, str | None]:
+    """What a question is about, whatever was known of the turn."""
+    return request.conversation_id, request.turn, request.subgoal_id
+
+
+def _require_substance(records: Sequence[AnyScoreRecord]) -> None:
+    """The calls are such that there is something to lose: turns, subgoals of both kinds, reached and not reached."""
+    finals = [record for record in records if record.status is TurnStatus.FINAL]
+    assert sum(isinstance(record, ProgressScore) for record in finals) > 2 * CALLS
+    subgoals = [record for record in finals if isinstance(record, SubgoalScore)]
+    assert len(subgoals) == CALLS * (JUDGED_SUBGOALS + 2)
+    for checked_by in ("judge", "code"):
+        reached = [record.reached_turn is not None for record in subgoals if record.checked_by == checked_by]
+        assert set(reached) == {True, False}, f"of those checked by {checked_by}"
