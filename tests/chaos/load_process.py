@@ -1,5 +1,6 @@
 """The load as its owner sees it: a process that says how far it is and can be told to end."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -62,8 +63,14 @@ class LoadProcess:
 
     def stop(self) -> None:
         """Ends the process at once."""
-        self._process.kill()
-        self._process.wait()
+        process = self._process
+        process.kill()
+        process.wait()
+        self._reader.join()  # it ends with the pipe
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # what was told last and not read any more
+                    pipe.close()
 
     def _tell(self, command: str) -> None:
         assert self._process.stdin is not None
