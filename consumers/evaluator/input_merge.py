@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from consumers.evaluator.record_order import Records
 
-MAX_AHEAD_RECORDS: Final = 500
+MAX_AHEAD_RECORDS: Final = 2_000
 """Records of an input that wait before it is not read on: more than one answer of the broker usually has."""
-MAX_AHEAD_BYTES: Final = 512 * 1_024
+MAX_AHEAD_BYTES: Final = 2 * 2**20
 """The same for records that are large."""
 
 
