@@ -58,8 +58,9 @@ class LoadProcess:
         self._tell(f"rate {rate}")
 
     def end(self) -> None:
-        """Ends every call; the report says when that is done."""
-        self._tell("end")
+        """Ends every call; the report says when that is done. Harmless when repeated."""
+        if not self._report.has_ended:
+            self._tell("end")
 
     def stop(self) -> None:
         """Ends the process at once."""
