@@ -10,6 +10,7 @@ from tests.chaos.fleet import Evaluator
 
 LAG_MESSAGES = "callgauge_consumer_lag_messages"
 LAG_SECONDS = "callgauge_consumer_lag_seconds"
+OPEN_CALLS = "callgauge_calls_open"
 ANSWER_SECONDS = 10.0
 """An evaluator that is busy answers between two batches."""
 

@@ -6,12 +6,15 @@ from typing import Final
 
 from tests.chaos.chaos_run import Outcome, Plan
 from tests.chaos.cluster import Cluster
-from tests.chaos.evaluator_page import LAG_MESSAGES, LAG_SECONDS, resident_bytes, samples, total
+from tests.chaos.evaluator_page import LAG_MESSAGES, LAG_SECONDS, OPEN_CALLS, resident_bytes, samples, total
 from tests.chaos.fleet import Evaluator
 from tests.chaos.stage import RunError, Say, Stage
 
 CALLS: Final = 1_000
-"""Open calls stay the same: they are played faster, since more calls would need more memory for a good reason."""
+"""On the line at a time, at every rate: calls are played faster, since more calls would need more memory for a good reason."""
+LIMITS: Final = {"CALLGAUGE_LIMITS__IDLE_MS": "10000", "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "500"}
+"""A call that ended stays open for its grace, or until it is silent for too long. Calls that are played twice as fast end
+twice as often, so that at the usual limits the open calls would be twice as many too."""
 STEP: Final = 1.25
 STEP_SECONDS: Final = 10.0
 HELD_LAG_SECONDS: Final = 1.0
@@ -34,7 +37,7 @@ def overload(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         UnreadableError: The topics could not be read to their end.
         PageError: The evaluator does not show its metrics.
     """
-    with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
+    with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command, limits=LIMITS) as stage:
         stage.wait_for_fleet(1)
         stage.start_load(calls=CALLS, ramp_seconds=plan.ramp_seconds, seed=plan.seed)
         watch = _Watch(stage, stage.fleet.members[0])
@@ -44,7 +47,7 @@ def overload(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         watch.until_caught_up(CATCH_UP_SECONDS)
         watch.reset()
         watch.look_for(BEFORE_SECONDS)
-        before, usual_lag = watch.most_memory, watch.most_lag
+        before, usual_lag, usual_open = watch.most_memory, watch.most_lag, watch.most_open
         events = stage.load.report.events
         stage.load.set_rate(2 * held)
         stage.note(f"twice the rate it holds, for {OVERLOAD_SECONDS:.0f} s")
@@ -60,7 +63,7 @@ def overload(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         line = (
             f"overload: {overloaded:,.0f} events/s for {OVERLOAD_SECONDS:.0f} s, twice what is held; lag before "
             f"{usual_lag:,.0f} records, at most {watch.most_lag:,.0f} ({watch.most_lag_seconds:.0f} s), caught up "
-            f"{seconds:.0f} s after; memory before {before / 1e6:.0f} MB, at most {after / 1e6:.0f} MB ({after / before:.2f} x)"
+            f"{seconds:.0f} s after; open calls before {usual_open:,.0f}, at most {watch.most_open:,.0f}; memory before {before / 1e6:.0f} MB, at most {after / 1e6:.0f} MB ({after / before:.2f} x)"
         )
         if after > MOST_MEMORY * before:
             raise RunError(f"{line}: more than {MOST_MEMORY} x")
@@ -83,6 +86,7 @@ class _Watch:
         self.most_lag = 0.0
         self.most_lag_seconds = 0.0
         self.most_memory = 0
+        self.most_open = 0.0
 
     def look_for(self, seconds: float) -> None:
         """Lets time pass and keeps the most of everything."""
@@ -93,6 +97,7 @@ class _Watch:
             self.lag_seconds = max((value for _, value in samples(self._evaluator, LAG_SECONDS)), default=0.0)
             self.most_lag = max(self.most_lag, self.lag)
             self.most_lag_seconds = max(self.most_lag_seconds, self.lag_seconds)
+            self.most_open = max(self.most_open, total(self._evaluator, OPEN_CALLS))
             self.most_memory = max(self.most_memory, resident_bytes(self._evaluator))
 
     def highest_held_rate(self) -> float:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -63,6 +63,7 @@ class Stage:
         partitions: int,
         command: Sequence[str] = COMMAND,
         prefix: str = PREFIX,
+        limits: Mapping[str, str] = LIMITS,
     ) -> None:
         """Nothing runs before `with`.
 
@@ -73,6 +74,7 @@ class Stage:
             partitions: Of every topic.
             command: What an evaluator is started with, before `run --roles evaluator`.
             prefix: Before each topic's name and the group's, so that several runs may share a cluster.
+            limits: Of the evaluators, as their settings.
         """
         self.prefix = prefix
         self.cluster = cluster
@@ -83,7 +85,7 @@ class Stage:
             "CALLGAUGE_EVALUATOR_GROUP": self.group,
             "CALLGAUGE_HTTP_PORT": "0",
             "COLUMNS": "200",
-            **LIMITS,
+            **limits,
         }
         self.fleet = Fleet(folder, self.environment, command)
         self.scores = 0
@@ -218,7 +220,7 @@ class Stage:
             UnreadableError: They cannot be read to their end.
         """
         self.note(f"judging {self.load.report.calls:,} calls, {self.scores:,} records of scores")
-        return judged(Traces(self.cluster.bootstrap, self.prefix, self.partitions, limits_of(LIMITS)))
+        return judged(Traces(self.cluster.bootstrap, self.prefix, self.partitions, limits_of(self.environment)))
 
     def note(self, what: str) -> None:
         """One line of the report, with its time."""
