@@ -63,7 +63,8 @@ def overload(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         line = (
             f"overload: {overloaded:,.0f} events/s for {OVERLOAD_SECONDS:.0f} s, twice what is held; lag before "
             f"{usual_lag:,.0f} records, at most {watch.most_lag:,.0f} ({watch.most_lag_seconds:.0f} s), caught up "
-            f"{seconds:.0f} s after; open calls before {usual_open:,.0f}, at most {watch.most_open:,.0f}; memory before {before / 1e6:.0f} MB, at most {after / 1e6:.0f} MB ({after / before:.2f} x)"
+            f"{seconds:.0f} s after; open calls before {usual_open:,.0f}, at most {watch.most_open:,.0f}; "
+            f"memory before {before / 1e6:.0f} MB, at most {after / 1e6:.0f} MB ({after / before:.2f} x)"
         )
         if after > MOST_MEMORY * before:
             raise RunError(f"{line}: more than {MOST_MEMORY} x")
