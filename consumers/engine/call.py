@@ -10,17 +10,17 @@ from consumers.engine.call_memory import CallMemory
 from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.elements import Kind, ToolUse
-from consumers.engine.goal_side import GoalSide
+from consumers.engine.event_kinds import AUDIO_KINDS, KEPT, STEERING
 from consumers.engine.history import EvaHistory
 from consumers.engine.intake import Arrival
+from consumers.engine.judged_sides import JudgedSides
 from consumers.engine.limits import Limits
 from consumers.engine.live_side import INPUT_RANK, LiveSide
-from consumers.engine.open_questions import MAX_KEPT_VERDICTS
+from consumers.engine.measures import Measures
 from consumers.engine.record_book import RecordBook
 from consumers.engine.repeats import Repeats
 from consumers.engine.silence import Taken
 from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
-from consumers.engine.text_judges import TextJudges
 from schemas.audit_events import (
     AuditAssistant,
     AuditFallback,
@@ -73,14 +73,9 @@ class Call:
         self._offsets = self._book.offsets
         self.live = LiveSide(self.history, self._book, limits, memory)
         self._repeats = Repeats(limits.max_remembered_ids)
-        self._chosen_goals = goals or ChosenGoals()
-        self._goals: GoalSide | None = None
-        self._early_verdicts: list[tuple[JudgeVerdict, int]] = []
-        self._judged: list[GoalSide | TextJudges] = []
-        if self._chosen_goals.rules.text_judges:
-            self._judged.append(TextJudges(first.conversation_id, self._chosen_goals.rules, self._book))
+        self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, memory)
+        self._measures = Measures(self._book)
         self.is_over = False
-        self._known_goals = None if memory is None else memory.goal_set
 
     @property
     def replayed_elements(self) -> int:
@@ -115,7 +110,7 @@ class Call:
             time_ms = int(timestamp)
             live = self.live
             live.taken = Taken(broker_ms, INPUT_RANK[source])
-            if event_type not in _STEERING and live.note_time(source, time_ms):
+            if event_type not in STEERING and live.note_time(source, time_ms):
                 outcome = "late" if outcome == "folded" else outcome
                 if not is_replayed:
                     out.append(Count("callgauge_late_events_total", (source.value,)))
@@ -126,14 +121,14 @@ class Call:
                 self._on_unrecognized(source, time_ms)
             if self.is_closed:
                 return outcome
-            live.refresh(time_ms, broker_ms, out)
-            for side in self._judged:
-                side.follow(live, time_ms, broker_ms, out)
-                if side.needs_wakeup:
-                    side.needs_wakeup, live.needs_wakeup = False, True
+            touched = live.refresh(time_ms, broker_ms, out)
+            if touched:
+                self._measures.follow(live, touched, time_ms, out)
+            if self._judged.is_any:
+                self._judged.follow(live, time_ms, broker_ms, out)
             if out and live.turns.highest_turn > self._limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
-            if event_type in _KEPT:
+            if event_type in KEPT:
                 self._kept_bytes += len(arrival.value)
         if is_replayed:
             outcome = "replayed"
@@ -154,7 +149,7 @@ class Call:
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
         due_ms, reason = self._end.by_silence()
-        if self._judged and self._awaits_verdicts(now_ms, due_ms, out):
+        if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
             return
         if now_ms < due_ms:
             self.live.reached(now_ms, out)
@@ -169,10 +164,7 @@ class Call:
         silence_ms = self.live.silence.due_at_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
-        if not self._judged:
-            return due_ms
-        times_ms = [time_ms for side in self._judged if (time_ms := side.next_wakeup_ms)]
-        return min(times_ms if self.is_over and times_ms else [due_ms, *times_ms])
+        return self._judged.next_wakeup(due_ms, is_over=self.is_over) if self._judged.is_any else due_ms
 
     def ends_at(self) -> int:
         """Broker time at which silence ends this call, if nothing more comes: what is taken from then on is not of it."""
@@ -205,11 +197,11 @@ class Call:
         self.live.announce(out)
         last_ms = self.history.last_time_ms()
         records = self.live.final_records(last_ms)
-        for side in self._judged:
-            if not self.is_over:
-                side.finish(self.live, last_ms, now_ms, out, asks=False)
-            self._book.caused_at_ms = now_ms
-            records += side.final_records(last_ms)
+        records += self._measures.final_records(self.live, self.context(), last_ms)
+        if not self.is_over:
+            self._judged.finish(self.live, last_ms, now_ms, out, asks=False)
+        records += self._judged.final_records(last_ms, now_ms)
+        self._book.caused_at_ms = now_ms
         closed = self._book.record(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, self.ended_reason), event_time_ms=last_ms,
             reason=reason, ended_reason=self.ended_reason, turns=self.live.turns.highest_turn, events=self.events,
@@ -221,21 +213,18 @@ class Call:
         if not self._book.is_silent:
             return
         gone = self.live.speak(out)
-        for side in self._judged:
-            side.take_back(gone, out)
-            side.speak(out)
+        self._measures.take_back(gone, out)
+        self._judged.speak(gone, out)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Verdicts that do not come, and stalls; whether the call is over and waits for verdicts that are under way."""
-        for side in self._judged:
-            side.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
+        self._judged.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
         if now_ms >= due_ms and not self.is_over:
             self.is_over = True
             self.live.reached(due_ms, out)
-            for side in self._judged:
-                side.finish(self.live, self.history.last_time_ms(), due_ms, out, asks=True)
-                side.reached(now_ms, out)
-        return self.is_over and any(side.awaits_verdicts for side in self._judged)
+            self._judged.finish(self.live, self.history.last_time_ms(), due_ms, out, asks=True)
+            self._judged.reached(now_ms, out)
+        return self.is_over and self._judged.awaits_verdicts
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
         if not self.is_closed:
@@ -269,7 +258,7 @@ class Call:
 
     def _on_audio(self, event: AudioEvent, time_ms: int, _out: list[Effect]) -> None:
         is_user, is_start = event.user in USER_ROLES, event.event_type == "audio_start"
-        self.history.simulator(_AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
+        self.history.simulator(AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
     def _on_observer(self, event: ObserverRecord, time_ms: int, _out: list[Effect]) -> None:
@@ -333,17 +322,7 @@ class Call:
             pipeline_type=self.history.pipeline_type,
         )
         self.live.set_labels(labels, self.last_broker_ms, out)
-        if self._goals is None:
-            goal_set = self._known_goals or self._chosen_goals.choose(event.goals, event.agent or known.agent)
-            if goal_set is not None:
-                self._goals = self._chosen_goals.side(self.conversation_id, goal_set, self._book)
-                self._judged.append(self._goals)
-                self._goals.announce(out)
-                for verdict, broker_ms in self._early_verdicts:
-                    self._goals.take(verdict, broker_ms, out)
-                self._early_verdicts.clear()
-        for side in self._judged:
-            side.set_agent(labels.agent)
+        self._judged.started(event.goals, event.agent, labels.agent, out)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
         if event.reason is not None:
@@ -352,28 +331,14 @@ class Call:
 
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
         broker_ms = self.live.taken.broker_ms
-        if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
-            self._early_verdicts.append((event, broker_ms))  # a replay may read it before what names the goals
-        for side in self._judged:
-            side.take(event, broker_ms, out)
+        self._judged.take(event, broker_ms, out)
         self.live.needs_wakeup = True
-        if self.is_over and not any(side.awaits_verdicts for side in self._judged):
+        if self.is_over and not self._judged.awaits_verdicts:
             self.close(self._end.by_silence()[1], broker_ms, out)
 
     def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
         self.history.update_user_text(event.text, event.turn_id)
 
-
-_AUDIO_KINDS = {
-    (True, True): Kind.USER_AUDIO_START, (True, False): Kind.USER_AUDIO_END,
-    (False, True): Kind.ASSISTANT_AUDIO_START, (False, False): Kind.ASSISTANT_AUDIO_END,
-}  # fmt: skip
-_STEERING = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdict})
-"""Events of no stream: that one of them came on a topic says nothing of how far its stream is."""
-_KEPT = frozenset(
-    (TtsText, LlmResponse, UserSpeech, AssistantSpeech, AuditUser, AuditAssistant, AuditToolCall, AuditToolResponse)
-) | {UserTextUpdated}
-"""Events of which a text or a value is kept until the call closes. Of an LLM call, the largest of all, only its time is."""
 
 _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     TtsText: Call._on_tts_text,

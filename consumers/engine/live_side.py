@@ -157,14 +157,19 @@ class LiveSide:
         if self._speaking is not None:
             self._speaking.text_displaced(key)
 
-    def refresh(self, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
-        """Publish what changed, and settle turns that every stream has passed."""
+    def refresh(self, time_ms: int, broker_ms: int, out: list[Effect]) -> set[int]:
+        """Publish what changed, and settle turns that every stream has passed.
+
+        Returns:
+            The turns that may have changed.
+        """
         machine = self.history.machine if self._speaking is None else self._speaking.machine
-        if machine.touched:
+        touched = machine.touched
+        if touched:
+            machine.touched = set()
             self._book.caused_at_ms = broker_ms
-            views = self._views(machine.touched)
-            records = self.turns.update(machine.touched, views, machine.last_tool, machine.turn, time_ms)
-            machine.touched.clear()
+            views = self._views(touched)
+            records = self.turns.update(touched, views, machine.last_tool, machine.turn, time_ms)
             if records or self._book.is_silent:
                 self._publish(records, out)
                 self._plan_settling()
@@ -175,6 +180,7 @@ class LiveSide:
                 self._book.caused_at_ms = broker_ms
                 self._publish(self.turns.settle(low_ms - self._limits.allowed_lateness_ms), out)
                 self._plan_settling()
+        return touched
 
     def speak(self, out: list[Effect]) -> list[Subject]:
         """The replay has come as far as what was published: publish the difference, and from now on every change.

@@ -74,7 +74,7 @@ class ObeyingCall(Call):
         # Without goals in the log there were none, whatever there is today.
         known = goals if facts.goal_set is not None else ChosenGoals(rules=goals.rules)
         super().__init__(first, limits, code_version, None, known)
-        self._known_goals = facts.goal_set
+        self._judged.known_goals = facts.goal_set
         self.live.silence.leave_to_the_log()
         self.live.needs_wakeup = False
         self._facts = facts
@@ -89,8 +89,8 @@ class ObeyingCall(Call):
         """
         if self._facts.is_after_close(arrival):
             return "after_close"
-        for side in self._judged:  # what is not waited for any more, and a call that is stuck, are known by time alone
-            side.reached(arrival.broker_time_ms, out)
+        # What is not waited for any more, and a call that is stuck, are known by time alone.
+        self._judged.reached(arrival.broker_time_ms, out)
         outcome = super().receive(arrival, out)
         self.live.needs_wakeup = False
         untold = self._untold
@@ -107,10 +107,10 @@ class ObeyingCall(Call):
         self._untold.clear()
         self.ended_reason = self._closed.ended_reason
         over_at_ms, closed_at_ms = min(self.ends_at(), self._closed.caused_at_ms), self._closed.caused_at_ms
-        for side in self._judged:
+        if self._judged.is_any:
             self.is_over = True
-            side.finish(self.live, self.history.last_time_ms(), over_at_ms, out, asks=True)
-            side.reached(closed_at_ms, out)
+            self._judged.finish(self.live, self.history.last_time_ms(), over_at_ms, out, asks=True)
+            self._judged.reached(closed_at_ms, out)
         self.close(self._closed.reason, self._closed.caused_at_ms, out)
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
