@@ -71,7 +71,7 @@ class GoalSide:
         self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
         self._inputs: dict[int, str] = {0: goal_set.digest}
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
-        self._untimed: set[int] = set()
+        self._untold: set[int] = set()
         self._said: dict[int, TurnScores] = {}
         self._last = 0
         self._seen_turn = 0
@@ -199,10 +199,11 @@ class GoalSide:
             self._inputs[turn] = digest.hexdigest()
             self._curve.set_input(turn, self._inputs[turn])
         results = self._checks.results(is_over=self._is_over)
+        untold_since = self._checks.untold_since()
+        self._untold = {self._places[subgoal] for subgoal in untold_since}
         for subgoal, result in results.items():
-            place = self._places[subgoal]
-            self._curve.know(place, result.turn if result.state is CheckState.REACHED else None)
-            (self._untimed.add if result.state is CheckState.OPEN else self._untimed.discard)(place)
+            reached_at = result.turn if result.state is CheckState.REACHED else None
+            self._curve.know(self._places[subgoal], reached_at, untold_since.get(subgoal))
         self._questions.forget_unless(lambda about, input_hash: self._inputs.get(turn_of(about)) == input_hash)
         self._settle([], time_ms, broker_ms, out)
 
@@ -299,7 +300,7 @@ class GoalSide:
         )
 
     def _unknown(self, place: int) -> UnscoredReason | None:
-        if self._is_over and place in self._untimed and self._last:
+        if place in self._untold:
             return UnscoredReason.TIMES_UNKNOWN
         standing = self._standing(place)
         return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None

@@ -70,7 +70,7 @@ class ProgressCurve:
     that code checks needs no verdicts: code says where it is reached, and takes that back itself.
     """
 
-    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_verdicts")
+    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_untold_since", "_verdicts")
 
     def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
         """No turn yet.
@@ -91,6 +91,7 @@ class ProgressCurve:
         self._verdicts: list[dict[int, bool | UnscoredReason]] = []
         self._reached_at: list[int | None] = [None] * subgoals
         self._by_code: set[int] = set()
+        self._untold_since: dict[int, int] = {}
         self._prefixes: list[_Prefix] = []  # as far as they are computed and still hold
 
     @property
@@ -154,8 +155,13 @@ class ProgressCurve:
         del self._prefixes[turn - 1 :]
         return True
 
-    def know(self, subgoal: int, reached_at: int | None) -> bool:
-        """What code says of a subgoal: the turn that reached it, None for not reached. It holds for all turns.
+    def know(self, subgoal: int, reached_at: int | None, untold_since: int | None = None) -> bool:
+        """What code says of a subgoal. It holds for all turns.
+
+        Args:
+            subgoal: Its place in the goal set.
+            reached_at: The turn that reached it; None for not reached.
+            untold_since: From which turn on nobody can tell, because times are missing; None if that can be told.
 
         Returns:
             Whether that changed anything.
@@ -167,12 +173,14 @@ class ProgressCurve:
         if reached_at is not None and reached_at < 1:
             raise ValueError(f"A subgoal is reached from turn 1 on; the turn was {reached_at}.")
         is_new = subgoal not in self._by_code
-        before = self._reached_at[subgoal]
-        if not is_new and before == reached_at:
+        before = (self._reached_at[subgoal], self._untold_since.pop(subgoal, None))
+        if untold_since is not None:
+            self._untold_since[subgoal] = untold_since
+        if not is_new and before == (reached_at, untold_since):
             return False
         self._by_code.add(subgoal)
         self._reached_at[subgoal] = reached_at
-        turns = [1] if is_new else [turn for turn in (before, reached_at) if turn is not None]
+        turns = [1] if is_new else [turn for turn in (*before, reached_at, untold_since) if turn is not None]
         del self._prefixes[min(turns) - 1 :]
         return True
 
@@ -233,7 +241,11 @@ class ProgressCurve:
                 reached += 1
                 last_reached_turn = max(reached_at, last_reached_turn or 0)
                 continue
-            verdict = False if subgoal in self._by_code else self._verdicts[turn - 1].get(subgoal)
+            verdict = (
+                self._by_code_after(turn, subgoal)
+                if subgoal in self._by_code
+                else self._verdicts[turn - 1].get(subgoal)
+            )
             if verdict is not False:
                 causes.append(verdict if isinstance(verdict, UnscoredReason) else None)
         progress = round(reached / len(self._reached_at), PLACES)
@@ -255,6 +267,11 @@ class ProgressCurve:
             units,
             units + (before.sum_units if before else 0),
         )
+
+    def _by_code_after(self, turn: int, subgoal: int) -> bool | UnscoredReason:
+        """What code says after a turn of a subgoal that it does not know to be reached."""
+        since = self._untold_since.get(subgoal)
+        return UnscoredReason.TIMES_UNKNOWN if since is not None and turn >= since else False
 
     def _area(self, last: _Prefix, width: int) -> Value:
         """Of the curve up to that turn, its last value repeated up to the turn `width`; rounded as agent-inspect rounds."""

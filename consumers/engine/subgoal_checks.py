@@ -205,6 +205,18 @@ class SubgoalChecks:
             }
         return self._results[is_over]
 
+    def untold_since(self) -> Mapping[str, int]:
+        """Subgoals of which nobody could tell whether they are reached if the call ended now, by their id.
+
+        With each the first turn that may have decided it: something happened there, and whether that was in time is not known.
+        """
+        over = self.results(is_over=True)
+        return {
+            subgoal: turn
+            for subgoal, node in self._plan.nodes.items()
+            if over[subgoal].state is CheckState.OPEN and (turn := self._first_untimed(node, _Window(is_over=True))) is not None
+        }
+
     def _forget(self) -> None:
         """What was derived from the turns is derived again when somebody asks."""
         self._late_turns.clear()
@@ -221,6 +233,21 @@ class SubgoalChecks:
                 return self._known(part, window.narrowed(node))
             case _Several(parts, needs_all):
                 return _combined([self._known(part, window) for part in parts], needs_all=needs_all)
+            case _:
+                assert_never(node)
+
+    def _first_untimed(self, node: _Node, window: _Window) -> int | None:
+        """The first turn in which a part holds that has this time, where its times do not say whether it was in time."""
+        match node:
+            case _One(leaf):
+                return next((turn for turn in self._hits[leaf] if self._is_in_time(turn, window) is None), None)
+            case _Negated(part):
+                return self._first_untimed(part, window)
+            case _Limited(part):
+                return self._first_untimed(part, window.narrowed(node))
+            case _Several(parts):
+                found = (self._first_untimed(part, window) for part in parts)
+                return min((turn for turn in found if turn is not None), default=None)
             case _:
                 assert_never(node)
 
