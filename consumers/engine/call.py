@@ -322,7 +322,7 @@ class Call:
             pipeline_type=self.history.pipeline_type,
         )
         self.live.set_labels(labels, self.last_broker_ms, out)
-        self._judged.started(event.goals, event.agent, labels.agent, out)
+        self._judged.started(event.goals, labels.agent, self.live, out)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
         if event.reason is not None:
@@ -331,7 +331,7 @@ class Call:
 
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
         broker_ms = self.live.taken.broker_ms
-        self._judged.take(event, broker_ms, out)
+        self._judged.take(event, self.live, broker_ms, out)
         self.live.needs_wakeup = True
         if self.is_over and not self._judged.awaits_verdicts:
             self.close(self._end.by_silence()[1], broker_ms, out)

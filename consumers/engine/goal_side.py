@@ -100,13 +100,15 @@ class GoalSide:
         if fact is not None:
             out.append(RecordFact(fact))
 
-    def follow(self, live: LiveSide, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
-        """The call has gone on: judge what was left, and what is not as it was."""
+    def follow(
+        self, live: LiveSide, time_ms: int | None, broker_ms: int, out: list[Effect], *, always: bool = False
+    ) -> None:
+        """The call has gone on: judge what was left, and what is not as it was; texts are compared when a turn is left, or `always`."""
         machine = live.machine
         seen = (type(machine), live.history.replays.elements)
         touched = self._conversation.follow(machine)
         has_moved = machine.turn != self._seen_turn or any(1 <= turn < machine.turn for turn in touched)
-        if self._is_over or not has_moved:
+        if self._is_over or not (has_moved or always):
             return
         first = min([self._last + 1 - LOOKED_AT_AGAIN, *touched]) if seen == self._seen else 0
         self._seen_turn, self._seen = machine.turn, seen
@@ -122,8 +124,9 @@ class GoalSide:
             last -= 1
         self._look(live, 0, last, time_ms, broker_ms, out)
 
-    def take(self, verdict: JudgeVerdict, broker_ms: int, out: list[Effect]) -> None:
-        """A judge has answered."""
+    def take(self, verdict: JudgeVerdict, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
+        """A judge has answered. What is asked next is asked about the turns as they are now."""
+        self.follow(live, None, broker_ms, out, always=True)
         answer = self._questions.take(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], None, broker_ms, out)

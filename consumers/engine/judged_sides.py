@@ -42,27 +42,27 @@ class JudgedSides:
         """Whether a question is open."""
         return any(side.awaits_verdicts for side in self._sides)
 
-    def started(self, goals_id: str | None, agent: str | None, known_agent: str, out: list[Effect]) -> None:
+    def started(self, goals_id: str | None, agent: str, live: LiveSide, out: list[Effect]) -> None:
         """A `call_started` came: the first for which there is a goal set decides which one the call has.
 
         Args:
             goals_id: The set it names.
-            agent: The agent it names.
-            known_agent: The agent of the call as far as it is known now.
+            agent: The agent of the call as far as it is known now.
+            live: The call's turns.
             out: Effects.
         """
         if self._goals is None:
-            goal_set = self.known_goals or self._chosen.choose(goals_id, agent or known_agent)
+            goal_set = self.known_goals or self._chosen.choose(goals_id, agent)
             if goal_set is not None:
                 self._goals = self._chosen.side(self._conversation_id, goal_set, self._book)
                 self._sides.append(self._goals)
                 self.is_any = True
                 self._goals.announce(out)
                 for verdict, broker_ms in self._early_verdicts:
-                    self._goals.take(verdict, broker_ms, out)
+                    self._goals.take(verdict, live, broker_ms, out)
                 self._early_verdicts.clear()
         for side in self._sides:
-            side.set_agent(agent or known_agent)
+            side.set_agent(agent)
 
     def follow(self, live: LiveSide, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """The call has gone on."""
@@ -71,12 +71,12 @@ class JudgedSides:
             if side.needs_wakeup:
                 side.needs_wakeup, live.needs_wakeup = False, True
 
-    def take(self, verdict: JudgeVerdict, broker_ms: int, out: list[Effect]) -> None:
+    def take(self, verdict: JudgeVerdict, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered. A replay may read that before what names the goals."""
         if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
             self._early_verdicts.append((verdict, broker_ms))
         for side in self._sides:
-            side.take(verdict, broker_ms, out)
+            side.take(verdict, live, broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time is `now_ms`: verdicts that did not come, and a call that does not move."""

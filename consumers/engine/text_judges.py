@@ -94,7 +94,7 @@ class TextJudges:
         self._conversation.follow(live.machine)
         self._look(live, 0, live.machine.turn, broker_ms, out)
 
-    def take(self, verdict: JudgeVerdict, broker_ms: int, out: list[Effect]) -> None:
+    def take(self, verdict: JudgeVerdict, _live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered."""
         answer = self._questions.take(verdict, broker_ms)
         if answer is not None:

@@ -8,6 +8,7 @@ import time
 from typing import Any, Final
 
 import openai
+import structlog
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field, ValidationError
 
@@ -15,6 +16,8 @@ from consumers.judge.questions import Question
 from consumers.judge.reply import Reply
 from consumers.judge.settings import JudgeSettings
 from schemas.judging import TokenUse, TrialOutcome
+
+log = structlog.get_logger()
 
 _STATUS_REQUEST_TIMEOUT: Final = 408
 _STATUS_CONFLICT: Final = 409
@@ -56,6 +59,7 @@ class Endpoint:
     def __init__(self, settings: JudgeSettings, api_key: str) -> None:
         """Keeps a client; nothing is connected before the first question."""
         self._settings = settings
+        self._told: set[int] = set()
         self._client = AsyncOpenAI(api_key=api_key, base_url=settings.base_url, max_retries=settings.max_retries)
         self._create = self._client.chat.completions.with_raw_response.create  # loads a good part of the library
 
@@ -74,12 +78,24 @@ class Endpoint:
             outcome, request = TrialOutcome.UNAVAILABLE, error.request
         except openai.APIStatusError as error:
             outcome, request = _of_status(error.status_code), error.request
+            if outcome is TrialOutcome.REJECTED:
+                self._tell_rejected(error)
         requests = 1 + int(request.headers[_RETRY_COUNT_HEADER])
         return Reply(outcome, text, tokens, requests, round((time.monotonic() - began) * 1_000))
 
     async def close(self) -> None:
         """As in `Asks`."""
         await self._client.close()
+
+    def _tell_rejected(self, error: openai.APIStatusError) -> None:
+        """Once for each status: it is a setting that must be changed. What the endpoint says may repeat the question."""
+        if error.status_code in self._told:
+            return
+        self._told.add(error.status_code)
+        log.error(
+            "judge_request_rejected", status=error.status_code, code=error.code, model=self._settings.model,
+            now="such questions stay unscored (rejected)", mend="look at the key, the model's name and judge.base_url",
+        )  # fmt: skip
 
     def _parameters(self, question: Question) -> dict[str, Any]:
         settings = self._settings

@@ -221,7 +221,8 @@ class Judge:
             return
         verdict = verdict_of(waiting.request, result, poll, arrived_ms=waiting.arrived_ms, now_ms=wall_clock_ms())
         self._tally.verdict(verdict)
-        promised.set_result(verdict)
+        if not promised.cancelled():  # who asked does not wait any more; what it cost is counted all the same
+            promised.set_result(verdict)
 
     async def _until_something_changes(self) -> None:
         """A question comes or is over, the first in the line has waited too long, or a broken endpoint may be tried."""

@@ -25,7 +25,7 @@ MAX_CHILDREN: Final = 2_000
 """Label combinations of one metric before its capped labels all say `other`. A histogram child is some 20 series and
 6 kB; a server wants fewer than some 10,000 series of one target, and the caps alone would allow more."""
 
-MAX_PREPARED: Final = 64
+MAX_PREPARED: Final = 100
 """Combinations made beforehand at 0, so that the first event is a step that `increase()` can see."""
 
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+import structlog
 
 from consumers.judge.endpoint import Endpoint
 from consumers.judge.questions import question_of
@@ -70,6 +71,18 @@ async def test_what_an_older_endpoint_does_not_know_is_not_sent() -> None:
 async def test_a_fault_is_an_outcome(does: Does, outcome: TrialOutcome, requests: int) -> None:
     reply, asked = await reply_to(lambda _: does, max_retries=1)
     assert (reply.outcome, reply.requests, len(asked)) == (outcome, requests, requests)
+
+
+async def test_a_request_that_is_rejected_is_told_once() -> None:
+    with scripted_openai(lambda _: fails(401)) as server, structlog.testing.capture_logs() as lines:
+        given = judge_settings(base_url=server.url)
+        endpoint = Endpoint(given, "key")
+        for _ in range(3):
+            await endpoint.ask(question_of(question(), given.answer_form), 10)
+        await endpoint.close()
+    assert [(line["event"], line["status"], line["log_level"]) for line in lines] == [
+        ("judge_request_rejected", 401, "error")
+    ]
 
 
 async def test_silence_is_waited_out_and_tried_again() -> None:

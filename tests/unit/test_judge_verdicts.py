@@ -360,6 +360,19 @@ async def test_what_is_withdrawn_is_neither_asked_nor_answered() -> None:
     assert len(endpoint.questions) == 9
 
 
+async def test_who_waits_no_more_does_no_harm() -> None:
+    endpoint = ScriptedEndpoint(lambda _: C)
+    endpoint.gate.clear()
+    async with running_judge(judge_settings(), endpoint) as (judge, instruments):
+        promised = [judge.ask(question(subgoal_id=name)) for name in "ab"]
+        await endpoint.until_asked(6)
+        promised[0].cancel()
+        endpoint.gate.set()
+        assert (await promised[1]).result == Judged(is_completed=True)
+        labels = {"kind": "subgoal", "outcome": "complete"}
+        assert instruments.registry.get_sample_value("callgauge_judge_verdicts_total", labels) == 2
+
+
 async def test_what_an_earlier_judge_spent_counts() -> None:
     endpoint = ScriptedEndpoint(lambda _: C)
     async with running_judge(judge_settings(budget_per_call=1.0), endpoint) as (judge, _):
