@@ -68,10 +68,16 @@ class AuditFallback(AuditEntry):
 
 
 class AuditLlmCall(AuditEntry):
-    """One step of the language model; no rule reads it, but it is something that happened."""
+    """One step of the language model: no rule of EVA's reads it, but it is something that happened.
+
+    `latency_ms` is from the request to the end of the answer, `usage` counts its tokens; both only where the framework says so.
+    """
 
     message_type: Literal["llm_call"]
     value: Any = None
+    model: Any = None
+    latency_ms: Any = None
+    usage: Any = None
 
 
 AuditEvent = Annotated[

@@ -1,13 +1,15 @@
 """Wire bytes to typed events: one adapter per input topic, straight from JSON."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from schemas.audit_events import AuditEvent
 from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
-from schemas.envelope import Envelope
+from schemas.elevenlabs_agent import AgentEvent, TypedAgentEvent
+from schemas.elevenlabs_record import ConversationRecord
+from schemas.envelope import AGENT_RECORD_TYPE, Envelope
 from schemas.judging import JudgeVerdict
 from schemas.pipecat_events import PipecatEvent
 from schemas.simulator_events import AudioEvent, TypedSimulatorEvent
@@ -37,20 +39,31 @@ class RefusalReason(StrEnum):
     TIME_OUT_OF_BOUNDS = "time_out_of_bounds"
 
 
+MAX_SEEN_CHARS: Final = 2_000
+"""What is kept of a wrong value: enough to see what it is, where only a part of it is shown."""
+MAX_SHOWN_CHARS: Final = 80
+
+
 class RefusedRecordError(ValueError):
     """A record cannot be processed, now or ever: quarantine it and go on with the next.
 
     Attributes:
         reason: The closed reason, for the metric.
         what: What was wrong, in a few words.
-        expected_and_seen: The field, what it should hold and what it held (shortened).
+        where: The field.
+        expected: What it should hold.
+        seen: The beginning of what it held, as it was: personal data may be in it, and none may be told. Whoever tells of it
+            redacts it, then shortens it to `MAX_SHOWN_CHARS`.
     """
 
-    def __init__(self, reason: RefusalReason, what: str, expected_and_seen: str) -> None:
-        super().__init__(f"{what}: {expected_and_seen}")
+    def __init__(self, reason: RefusalReason, what: str, where: str, expected: str, seen: str) -> None:
+        shown = seen if len(seen) <= MAX_SHOWN_CHARS else seen[: MAX_SHOWN_CHARS - 3] + "..."
+        super().__init__(f"{what}: {expected}, saw {shown}")
         self.reason = reason
         self.what = what
-        self.expected_and_seen = expected_and_seen
+        self.where = where
+        self.expected = expected
+        self.seen = seen
 
 
 class UnrecognizedEvent(WireModel):
@@ -64,13 +77,6 @@ class UnrecognizedEvent(WireModel):
     timestamp: WireTimeMs | None = None
 
 
-class AgentEvent(WireModel):
-    """An event of a real ElevenLabs agent, told apart from the simulated caller's by its envelope; never in EVA's history."""
-
-    type: Name
-    timestamp: WireTimeMs | None = None
-
-
 ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
 VerdictEvent = Annotated[JudgeVerdict | CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
 """What stands on the topic of verdicts."""
@@ -81,7 +87,9 @@ _AUDIO: TypeAdapter[Any] = TypeAdapter(AudioEvent)
 _AUDIT: TypeAdapter[Any] = TypeAdapter(AuditEvent)
 _CONTROL: TypeAdapter[Any] = TypeAdapter(ControlEvent)
 _VERDICT: TypeAdapter[Any] = TypeAdapter(VerdictEvent)
-_AGENT: TypeAdapter[Any] = TypeAdapter(AgentEvent)
+_AGENT: TypeAdapter[Any] = TypeAdapter(TypedAgentEvent)
+_STRANGE_AGENT: TypeAdapter[Any] = TypeAdapter(AgentEvent)
+_AGENT_RECORD: TypeAdapter[Any] = TypeAdapter(ConversationRecord)
 _UNRECOGNIZED: TypeAdapter[Any] = TypeAdapter(UnrecognizedEvent)
 
 _BY_SOURCE = {
@@ -122,7 +130,7 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
             return _decode_slowly(source, value, error)
     if source is InputSource.ELEVENLABS:
         if envelope is not None and envelope.is_agent_event:
-            return _validate(_AGENT, value)
+            return _decode_agent(value, envelope)
         if b'"event_type"' in value:  # a guess which shape it is; a wrong one only costs a second look
             try:
                 return _decode_audio(value)
@@ -150,6 +158,18 @@ def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) ->
     raise _refusal(error) from error
 
 
+def _decode_agent(value: bytes, envelope: Envelope) -> Any:
+    """What a real ElevenLabs agent said, or the record of the conversation. None of it is in EVA's history."""
+    if envelope.type == AGENT_RECORD_TYPE:
+        return _validate(_AGENT_RECORD, value)
+    try:
+        return _AGENT.validate_json(value)
+    except ValidationError as error:
+        if _is_of_another_type(error):
+            return _validate(_STRANGE_AGENT, value)
+        raise _refusal(error) from error
+
+
 def _is_of_another_type(error: ValidationError) -> bool:
     """Whether the event is of none of the adapter's types, as against being one of them with faults."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
@@ -168,22 +188,23 @@ def _validate(adapter: TypeAdapter[Any], value: bytes) -> Any:
 def _refusal(error: ValidationError) -> RefusedRecordError:
     detail = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES) or "the record"
-    seen = repr(detail["input"])
-    seen = seen if len(seen) <= 80 else seen[:77] + "..."
+    seen = repr(detail["input"])[:MAX_SEEN_CHARS]
     kind = detail["type"]
     if kind == "json_invalid":
         return RefusedRecordError(
-            RefusalReason.UNDECODABLE, "it is not JSON", f"expected one JSON object in UTF-8, saw {detail['msg']}"
+            RefusalReason.UNDECODABLE, "it is not JSON", where, "expected one JSON object in UTF-8", detail["msg"]
         )
     if kind == "string_too_long" and isinstance(detail["input"], str):
         seen = f"{len(detail['input'])} characters"
         return RefusedRecordError(
             RefusalReason.TEXT_TOO_LONG,
             f"{where} is too long",
-            f"expected at most {detail['ctx']['max_length']} characters, saw {seen}",
+            where,
+            f"expected at most {detail['ctx']['max_length']} characters",
+            seen,
         )
     if where.endswith("user") and kind == "literal_error":
         return RefusedRecordError(
-            RefusalReason.UNKNOWN_ROLE, "the audio role is unknown", f"{where}: {detail['msg']}, saw {seen}"
+            RefusalReason.UNKNOWN_ROLE, "the audio role is unknown", where, f"{where}: {detail['msg']}", seen
         )
-    return RefusedRecordError(RefusalReason.INVALID_EVENT, f"{where} is wrong", f"{detail['msg']}, saw {seen}")
+    return RefusedRecordError(RefusalReason.INVALID_EVENT, f"{where} is wrong", where, detail["msg"], seen)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 AGENT_TYPE_PREFIX = "callgauge.elevenlabs."
 """Type prefix of events of a real ElevenLabs agent; EVA's simulated caller shares the topic as `callgauge.user_sim.`."""
+AGENT_RECORD_TYPE = "callgauge.elevenlabs.conversation_record.v1"
+"""Type of the record of a conversation with an ElevenLabs agent, as a webhook or GET gives it when the call is over."""
 
 MAX_SEQUENCE_DIGITS = 19
 """A longer sequence fits no 64-bit counter of a producer and counts as none."""
@@ -22,6 +24,18 @@ class Envelope(NamedTuple):
     def is_agent_event(self) -> bool:
         """Whether a real ElevenLabs agent wrote it, not EVA's simulated caller."""
         return self.type is not None and self.type.startswith(AGENT_TYPE_PREFIX)
+
+
+def agent_event_type(name: str) -> str:
+    """The `ce_type` of what a real ElevenLabs agent says, by its type; `conversation_record` is the record.
+
+    Example:
+        >>> agent_event_type("user_transcript")
+        'callgauge.elevenlabs.user_transcript.v1'
+        >>> agent_event_type("conversation_record") == AGENT_RECORD_TYPE
+        True
+    """
+    return f"{AGENT_TYPE_PREFIX}{name}.v1"
 
 
 def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:

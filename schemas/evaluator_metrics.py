@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.metric_definition import SCORE_KIND, Label, Metric
+from schemas.metric_definition import REDACTION_TYPE, SCORE_KIND, Label, Metric
 
 _GROUP = Label("group", "the consumer group")
 _TOPIC = Label("topic", "the topic read")
@@ -22,8 +22,34 @@ _QUARANTINE_REASON = Label(
         "invalid_event",
     ),
 )  # fmt: skip
-_LIMIT = Label("limit", "the limit", ("duration", "events", "turns", "kept_bytes", "replays", "held", "open_calls"))
+_LIMIT = Label(
+    "limit",
+    "the limit",
+    (
+        "duration",
+        "events",
+        "turns",
+        "kept_bytes",
+        "replays",
+        "held",
+        "open_calls",
+        "transcript",
+        "stage_values",
+        "running_speech",
+        "running_comparison",
+    ),
+)
+_FILE_OUTCOME = Label(
+    "outcome", "whether it was written; one that failed is tried again until it is", ("written", "failed")
+)
 _LAG = (_GROUP, _TOPIC, _PARTITION)
+
+_CHANGE_CAUSE = Label(
+    "cause",
+    "an event that came late, the back-dated log of a speech-to-speech agent, an event in order that showed turns to be "
+    "others, or only the end of the call",
+    ("late_event", "backdated_log", "counted_anew", "end_of_call"),
+)
 
 EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
@@ -52,9 +78,26 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "evaluator", (_EVENT_SOURCE,),
     ),
     Metric(
+        "callgauge_stage_values_unmapped_total", "counter", "values",
+        "Latencies and token counts that were reported under a name, or as a value, that no table of stages has.",
+        "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
         "callgauge_limits_hit_total", "counter", "hits",
-        "Times a call reached a limit and was closed by it; `held` closes nothing: an input lagged too far to wait for it.",
+        "Times a call reached a limit and was closed by it. Some close nothing: at `held` an input lagged too far to wait for "
+        "it, at `transcript` the transcript was too large and is not written, at `stage_values` further latencies of the call "
+        "do not count, and at `running_speech` and `running_comparison` these scores of the call are only said at its end.",
         "evaluator", (_LIMIT,),
+    ),
+    Metric(
+        "callgauge_settled_turns_total", "counter", "turns",
+        "Turns that were settled while their call ran, counted when it closes.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_settled_turns_changed_total", "counter", "turns",
+        "Settled turns whose timing turned out otherwise by the end of the call, by what changed it.",
+        "evaluator", (_CHANGE_CAUSE,),
     ),
     Metric(
         "callgauge_calls_open", "gauge", "calls",
@@ -106,6 +149,21 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_scores_published_total", "counter", "records",
         "Score records written to the scores topic, by kind.",
         "evaluator", (SCORE_KIND,),
+    ),
+    Metric(
+        "callgauge_transcripts_published_total", "counter", "records",
+        "Transcripts of closed calls written to the transcripts topic.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_transcript_files_total", "counter", "files",
+        "Attempts to write the file of a transcript, by outcome.",
+        "evaluator", (_FILE_OUTCOME,),
+    ),
+    Metric(
+        "callgauge_redactions_total", "counter", "values",
+        "Pieces of personal data taken out of texts before they left the evaluator, once for each text they were taken out of.",
+        "evaluator", (REDACTION_TYPE,),
     ),
     Metric(
         "callgauge_goal_files_broken", "gauge", "files",

@@ -44,14 +44,26 @@ _SPEECH_SOURCE = Label("source", "the stream the times came from", ("elevenlabs"
 _ANCHOR = Label(
     "anchor",
     "what the end of the user's speech was read from",
-    ("audio", "vad", "turn_release", "transcript", "estimated"),
+    ("audio", "record", "vad", "turn_release", "transcript", "estimated"),
 )
+_STAGE_SOURCE = Label("source", "who measured it", ("pipecat", "elevenlabs", "audit", "speech"))
+_STAGE = Label(
+    "stage",
+    "the stretch of time on the way to an answer",
+    (
+        "endpointing", "stt_trailing", "llm_first_token", "llm_first_sentence", "llm_last_sentence", "tool_request",
+        "tool_run", "tts_first_byte", "turn_analyzer", "voice_to_voice", "first_speech",
+        "endpointing_wait", "first_request", "transcription", "turn_detection", "llm_inference", "turn_completion",
+        "waiting_for_user", "llm_tool_call", "function_handler", "sentence_aggregation", "speech_synthesis",
+        "output_transport", "awaiting_speakable_text", "pipeline",
+    ),
+)  # fmt: skip
 _PIPELINE = Label("pipeline", "the kind of agent", ("cascade", "audio_llm", "s2s"))
 _BY = Label("by", "who spoke over the other", ("user", "assistant"))
 _UNMEASURED_REASON = Label(
     "reason",
     "what was missing",
-    ("no_user_speech", "no_assistant_speech", "no_speech_events", "user_still_speaking", "withdrawn"),
+    ("no_user_speech", "no_assistant_speech", "no_speech_events", "user_still_speaking", "times_unknown", "withdrawn"),
 )
 _UNSCORED_REASON = Label(
     "reason",
@@ -69,7 +81,17 @@ _PROGRESS = Label("progress", "whether the call's progress is known", ("known", 
 _SUBGOAL_STATE = Label("state", "whether the subgoal is reached by now", ("reached", "open"))
 _TEXT_METRICS = ("conciseness", "speakability", "faithfulness", "conversation_progression")
 _TEXT_METRIC = Label("name", "EVA's metric", _TEXT_METRICS)
-_FINAL_SCORE = Label("name", "the score's name", ("tool_correctness", *_TEXT_METRICS))
+_EVA_RATIOS = (
+    "eva_turn_taking", "eva_tool_call_validity", "eva_tool_schema_validity", "eva_conversation_correctly_finished",
+    "eva_conversation_completed_on_time", "eva_conversation_valid_end", "eva_authentication_success",
+    "eva_task_completion", "eva_x_mean", "eva_x_pass",
+)  # fmt: skip
+_EVA_RATIO = Label("name", "EVA's metric behind `eva_`", _EVA_RATIOS)
+_FINAL_SCORE = Label(
+    "name",
+    "the score's name",
+    ("tool_correctness", *_TEXT_METRICS, "turn_taking", "eva_response_speed", *_EVA_RATIOS),
+)
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
 _CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
 _WHO = (_AGENT, _TENANT, _ENVIRONMENT)
@@ -106,6 +128,24 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "Voice-to-voice latency of a turn, from the end of the user's audio to the start of the assistant's, observed "
         "once, when the assistant starts to speak.",
         "exporter", (_AGENT, _SPEECH_SOURCE, _ANCHOR), LATENCY_EDGES_SECONDS,
+    ),
+    Metric(
+        "callgauge_stage_latency_seconds", "histogram", "seconds",
+        "How long a stage of an answer took, as who measured it reports, observed once for a turn and stage, when its first "
+        "number is known and the assistant has begun to speak.",
+        "exporter", (_AGENT, _STAGE_SOURCE, _STAGE), LATENCY_EDGES_SECONDS,
+    ),
+    Metric(
+        "callgauge_stage_disagreements_total", "counter", "stages",
+        "Stages of turns for which two sources gave numbers further apart than measuring twice explains, counted when the call "
+        "closes.",
+        "exporter", (_AGENT, _STAGE),
+    ),
+    Metric(
+        "callgauge_estimate_error_seconds", "histogram", "seconds",
+        "How far the live estimate of a turn's voice-to-voice latency was from what the record of the conversation with an "
+        "ElevenLabs agent has, whichever of the two was longer, observed once, when the record is read.",
+        "exporter", (_AGENT,), LATENCY_EDGES_SECONDS,
     ),
     Metric(
         "callgauge_turns_overlapped_total", "counter", "turns",
@@ -208,8 +248,18 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "exporter", (_AGENT, _TEXT_METRIC), RATING_EDGES,
     ),
     Metric(
+        "callgauge_turn_taking_ratio", "histogram", "ratio",
+        "How well each turn was timed by EVA's turn_taking, from 0 to 1, observed when the call closes.",
+        "exporter", (_AGENT, _ANCHOR), RATIO_EDGES,
+    ),
+    Metric(
+        "callgauge_eva_score_ratio", "histogram", "ratio",
+        "EVA's metrics of a call that need no judge, and its composites, from 0 to 1, observed when the call closes.",
+        "exporter", (_AGENT, _EVA_RATIO), RATIO_EDGES,
+    ),
+    Metric(
         "callgauge_scores_unscored_total", "counter", "scores",
-        "Tool correctness and ratings of text that nobody can know at the end of the call.",
+        "Tool correctness, ratings of text, timing of turns and EVA's metrics that nobody can know at the end of the call.",
         "exporter", (_AGENT, _FINAL_SCORE),
     ),
     Metric(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.metric_definition import Label, Metric
+from schemas.metric_definition import REDACTION_TYPE, Label, Metric
 
 JUDGE_REQUEST_EDGES_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0)
 """Edges of one request to a judge's model: a short answer takes 0.5 to 3 s, 20 is where one try is given up."""
@@ -90,6 +90,11 @@ JUDGE_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_judge_votes_not_unanimous_total", "counter", "verdicts",
         "Votes in which the model contradicted itself on the same question.",
         "judge", (_MODEL,),
+    ),
+    Metric(
+        "callgauge_judge_redactions_total", "counter", "values",
+        "Pieces of personal data taken out of what models wrote, although they had been shown none.",
+        "judge", (REDACTION_TYPE,),
     ),
     Metric(
         "callgauge_judge_questions_refused_total", "counter", "records",

@@ -101,9 +101,9 @@ class TrialOutcome(StrEnum):
 
 
 class JudgeModel(BaseModel):
-    """Parts of questions and verdicts: closed shapes, never changed after they are made."""
+    """Parts of questions and verdicts: closed shapes, never changed after they are made. Their errors repeat no texts."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 class TranscriptItem(JudgeModel):

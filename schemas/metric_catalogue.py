@@ -12,13 +12,14 @@ from schemas.evaluator_metrics import EVALUATOR_METRICS
 from schemas.exporter_metrics import EXPORTER_METRICS
 from schemas.judge_metrics import JUDGE_METRICS
 from schemas.metric_definition import OVERFLOW_VALUE, PREFIX, Label, LabelName, Metric, MetricType, Role, Unit
+from schemas.speech_metrics import SPEECH_METRICS
 
 __all__ = [
     "LABEL_CAPS", "METRICS", "OVERFLOW_VALUE", "PREFIX", "Label", "LabelName", "Metric", "MetricType", "Role", "Unit",
     "metric_named", "metric_of_series", "metrics_of", "render_markdown",
 ]  # fmt: skip
 
-METRICS: Final[tuple[Metric, ...]] = (*EXPORTER_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS)
+METRICS: Final[tuple[Metric, ...]] = (*EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS)
 
 LABEL_CAPS: Final[Mapping[LabelName, int]] = MappingProxyType(
     {label.name: label.cap for metric in METRICS for label in metric.label_set if label.cap is not None}

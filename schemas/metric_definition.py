@@ -9,12 +9,14 @@ MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator", "judge"]
 Unit = Literal[
     "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
-    "partitions", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stalls", "subgoals",
-    "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts",
+    "partitions", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stages", "stalls", "subgoals",
+    "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
+    "words per minute",
 ]  # fmt: skip
 LabelName = Literal[
-    "agent", "anchor", "budget", "by", "checked_by", "environment", "group", "kind", "label", "limit", "model", "name", "outcome",
-    "partition", "pipeline", "progress", "reason", "source", "state", "tenant", "tool", "topic", "version",
+    "agent", "anchor", "budget", "by", "cause", "checked_by", "environment", "group", "kind", "label", "limit", "model", "name", "outcome",
+    "partition", "pipeline", "progress", "reason", "source", "speaker", "stage", "state", "tenant", "tool", "topic", "type",
+    "version",
 ]  # fmt: skip
 
 PREFIX: Final = "callgauge_"
@@ -89,3 +91,4 @@ class Metric:
 
 
 SCORE_KIND: Final = Label("kind", "the kind of score record", ("score", "fact", "closed"))
+REDACTION_TYPE: Final = Label("type", "what was taken out", ("card", "phone", "email", "iban", "birth_date", "custom"))

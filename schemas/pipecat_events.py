@@ -1,11 +1,16 @@
 """What a pipecat bot writes: the lines of EVA's pipecat log, and pipecat's own observer records."""
 
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
+from schemas.pipecat_metrics import PipecatMetric
 from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
+
+MAX_MESSAGE_MS: Final = 600_000
+"""Longest turn of an assistant whose own start is believed: nobody listens for ten minutes."""
 
 
 class PipecatLine(WireModel):
@@ -96,7 +101,7 @@ class SpeechEventRecord(PipecatLine):
 
 
 class ObserverRecord(PipecatLine):
-    """Other records of pipecat's observers: carried; the latency stages of a later view are read from them."""
+    """Other records of pipecat's observers: what was said, how long stages took, what was used."""
 
     type: Literal[
         "startup_timing",
@@ -115,6 +120,30 @@ class ObserverRecord(PipecatLine):
     data: Any = None
 
 
+def message_began_ms(message: dict[str, Any], time_ms: int) -> int:
+    """When the turn began of which this is pipecat's message: it is written when the turn is over, and dated when it began.
+
+    Args:
+        message: The record's data; its `timestamp` is a text by ISO 8601.
+        time_ms: When it was written, which is the answer where the message does not say, or says what cannot be.
+
+    Example:
+        >>> message_began_ms({"content": "Yes", "timestamp": "2026-09-21T14:13:20.666+00:00"}, 1_790_000_003_000)
+        1790000000666
+        >>> message_began_ms({"content": "Yes", "timestamp": "2026-09-21T14:13:20.666"}, 1_790_000_003_000)  # of no zone
+        1790000003000
+    """
+    stamp = message.get("timestamp")
+    try:
+        moment = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        return time_ms
+    began_ms = round(moment.timestamp() * 1000)
+    return began_ms if 0 <= time_ms - began_ms <= MAX_MESSAGE_MS else time_ms
+
+
 PipecatEvent = Annotated[
     TtsText
     | LlmResponse
@@ -124,6 +153,7 @@ PipecatEvent = Annotated[
     | ToolLine
     | SpeechEventRecord
     | ObserverRecord
+    | PipecatMetric
     | CallStarted
     | CallEnded
     | UserTextUpdated,

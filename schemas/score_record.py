@@ -23,10 +23,12 @@ class TurnStatus(StrEnum):
 class Anchor(StrEnum):
     """How the end of the user's speech is known, where a latency begins; best first.
 
-    Heard on the line; by the bot's voice detector; by its turn ruling; by the time of its transcript; from arrival times.
+    Heard on the line; by the agent's provider, whose record of the conversation has the whole latency; by the bot's voice
+    detector; by its turn ruling; by the time of its transcript; from arrival times.
     """
 
     AUDIO = "audio"
+    RECORD = "record"
     VAD = "vad"
     TURN_RELEASE = "turn_release"
     TRANSCRIPT = "transcript"
@@ -38,7 +40,8 @@ class UnscoredReason(StrEnum):
 
     Those from `no_subgoals` to `expected_turn_not_reached` stand where agent-inspect crashes or leaves something out without
     a word. Those from `judge_disabled` on say why a judge gave no verdict, as in `judging.UnjudgedReason`; `call_cut_off` that the
-    call was closed at a limit before one came. `times_unknown`: whether something happened in time cannot be told.
+    call was closed at a limit before one came. `times_unknown`: whether something happened in time cannot be told, or how long
+    it took.
     """
 
     USER_STILL_SPEAKING = "user_still_speaking"
@@ -52,6 +55,9 @@ class UnscoredReason(StrEnum):
     NO_TOOL_CALL_DUE = "no_tool_call_due"
     EXPECTED_TURN_NOT_REACHED = "expected_turn_not_reached"
     TIMES_UNKNOWN = "times_unknown"
+    ASSISTANT_STILL_SPEAKING = "assistant_still_speaking"
+    END_REASON_UNKNOWN = "end_reason_unknown"
+    FINAL_STATE_UNKNOWN = "final_state_unknown"
     CALL_CUT_OFF = "call_cut_off"
     JUDGE_DISABLED = "judge_disabled"
     NOT_SAMPLED = "not_sampled"
@@ -69,9 +75,9 @@ class UnscoredReason(StrEnum):
 
 
 class ScoreModel(BaseModel):
-    """Records we write: closed shapes, never changed after they are made."""
+    """Records we write: closed shapes, never changed after they are made. Their errors repeat no texts."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 class Scored(ScoreModel):

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from schemas.elevenlabs_scores import EstimateError
+from schemas.eva_scores import EvaMetricScore, TurnTakingScore
 from schemas.goals import GoalSet
 from schemas.score_record import (
     SCHEMA_VERSION,
@@ -19,6 +21,8 @@ from schemas.score_record import (
     Unscored,
     UnscoredReason,
 )
+from schemas.speech_scores import SideDisagreement, SideSpeech, SpeechScore, TranscriptDisagreement, WordErrorRate
+from schemas.stage_scores import StageLatency, TurnStages
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -31,6 +35,8 @@ __all__ = [
     "CloseReason",
     "ClosedFact",
     "DeadAirFact",
+    "EstimateError",
+    "EvaMetricScore",
     "GoalsFact",
     "InterruptionFact",
     "NotApplicable",
@@ -39,7 +45,11 @@ __all__ = [
     "ScoreModel",
     "ScoreRecord",
     "Scored",
+    "SideDisagreement",
+    "SideSpeech",
     "Speaker",
+    "SpeechScore",
+    "StageLatency",
     "StallFact",
     "SubgoalScore",
     "SuccessFinalTurn",
@@ -47,11 +57,15 @@ __all__ = [
     "ToolCorrectnessScore",
     "ToolOutcome",
     "ToolUseFact",
+    "TranscriptDisagreement",
     "TurnFact",
+    "TurnStages",
     "TurnStatus",
+    "TurnTakingScore",
     "Unscored",
     "UnscoredReason",
     "VoiceToVoiceLatency",
+    "WordErrorRate",
 ]
 
 
@@ -259,6 +273,13 @@ AnyScoreRecord = (
     | ToolCorrectnessScore
     | TextJudgeScore
     | StallFact
+    | TurnStages
+    | SpeechScore
+    | WordErrorRate
+    | TranscriptDisagreement
+    | EstimateError
+    | TurnTakingScore
+    | EvaMetricScore
     | ClosedFact
 )
 

@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from schemas.audit_events import AuditEvent
 from schemas.codec import ControlEvent, InputSource
+from schemas.elevenlabs_agent import TypedAgentEvent
+from schemas.elevenlabs_record import ConversationRecord
 from schemas.goals import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.metric_context import MetricContext
@@ -13,6 +15,7 @@ from schemas.pipecat_events import PipecatEvent
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import ScoreRecord
 from schemas.simulator_events import AudioEvent, TypedSimulatorEvent
+from schemas.transcript import TRANSCRIPT
 
 DAY_MS = 24 * 3_600 * 1_000
 
@@ -66,6 +69,7 @@ TOPIC_BY_SOURCE = {
 SOURCE_BY_TOPIC = {topic: source for source, topic in TOPIC_BY_SOURCE.items()}
 INPUT_TOPICS = tuple(topic.name for topic in TOPICS if topic.direction == "input")
 SCORES_TOPIC = "scores"
+TRANSCRIPTS_TOPIC = "transcripts"
 GOALS_TOPIC = "goals"
 QUARANTINE_TOPIC = "quarantine"
 JUDGE_REQUESTS_TOPIC = "judge.requests"
@@ -76,6 +80,8 @@ OWNER_MARK_KEY = b"callgauge-owner"
 _SCHEMAS: dict[str, TypeAdapter[Any]] = {
     "pipecat-event": TypeAdapter(PipecatEvent),
     "simulator-event": TypeAdapter(TypedSimulatorEvent | AudioEvent),
+    "agent-event": TypeAdapter(TypedAgentEvent),
+    "agent-record": TypeAdapter(ConversationRecord),
     "audit-event": TypeAdapter(AuditEvent),
     "control-event": TypeAdapter(ControlEvent),
     "judge-request": TypeAdapter(JudgeRequest),
@@ -83,6 +89,7 @@ _SCHEMAS: dict[str, TypeAdapter[Any]] = {
     "goals": TypeAdapter(GoalSet),
     "score": TypeAdapter(ScoreRecord),
     "quarantine": TypeAdapter(QuarantineRecord),
+    "transcript": TRANSCRIPT,
     "metric-context": TypeAdapter(MetricContext),
 }
 SCHEMA_NAMES = tuple(sorted(_SCHEMAS))
@@ -95,5 +102,5 @@ def json_schema(name: str) -> dict[str, Any]:
         KeyError: no record type has that name; `SCHEMA_NAMES` lists them.
     """
     return _SCHEMAS[name].json_schema(
-        mode="serialization" if name in {"score", "quarantine", "metric-context"} else "validation"
+        mode="serialization" if name in {"score", "quarantine", "transcript", "metric-context"} else "validation"
     )

@@ -27,4 +27,5 @@ Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS)]
 class WireModel(BaseModel):
     """A record as a producer wrote it: unknown fields stay in `model_extra` and are counted by the engine."""
 
-    model_config = ConfigDict(extra="allow")
+    # What somebody said has no place in the text of an error, which may be logged.
+    model_config = ConfigDict(extra="allow", hide_input_in_errors=True)

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from consumers.engine.chosen_goals import ChosenGoals
+from consumers.engine.redaction import Redactor
 from consumers.runtime.access import READ, WRITE, Needs, require_access
 from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError, partition_counts, require_equal_counts
 from schemas.goals import ChoosesGoals
@@ -141,6 +142,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 comparison=result.comparison,
                 left_out=frozenset(past.closed_twice),
                 goals=ChosenGoals(goals, rules),
+                redactor=Redactor(settings.redaction),
             )
             await _evaluate(rerun, inputs, number, writer, plan, partial(show, number, count))
             result.refused += rerun.refused

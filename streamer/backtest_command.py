@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from consumers.engine.redaction import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import finish_unless
 from streamer.backtest import BacktestPlan, BacktestResult, backtest, topic_to_write
@@ -42,7 +43,8 @@ def run_backtest(
         typer.Exit: A signal cut it short, or it could not be made.
     """
     plan = _plan(settings, since, until, into, obeys_facts=obeys_facts)
-    configure_logging(settings.log_format, "warning")  # what sources of goals tell is no result
+    redact = Redactor(settings.redaction).redact
+    configure_logging(settings.log_format, "warning", redact=redact)  # what sources of goals tell is no result
     try:
         result = asyncio.run(_run(settings, plan))
     except BacktestError as error:

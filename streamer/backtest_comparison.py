@@ -11,7 +11,7 @@ _HOW_IT_WAS_SAID: Final = frozenset(
     {
         *("schema_version", "conversation_id", "turn", "index", "revision", "status", "is_first", "is_change"),
         *("input_hash", "offsets", "through", "event_time_ms", "caused_at_ms", "code_version", "record_id"),
-        *("kind", "name", "is_withdrawn", "threshold_ms"),
+        *("kind", "name", "is_withdrawn", "threshold_ms", "first_known"),
     }
 )
 

@@ -10,6 +10,7 @@ from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
 from schemas.scores import AnyScoreRecord, ClosedFact
 from streamer.backtest_comparison import Comparison, is_last_word, last_words
@@ -34,6 +35,7 @@ class Rerun:
         left_out: Calls that have nothing to be compared with.
         goals: Where calls get their goals that do not obey the log, and how goals are judged. No judge is asked: verdicts
             are those of the log.
+        redactor: Goes over texts. With other rules than then questions are others, and their verdicts are not in the log.
         refused: Records of the calls that today's code or settings refuse.
     """
 
@@ -45,6 +47,7 @@ class Rerun:
     comparison: Comparison
     left_out: frozenset[str] = frozenset()
     goals: ChosenGoals = field(default_factory=ChosenGoals)
+    redactor: Redactor = field(default_factory=Redactor)
     refused: int = 0
     _evaluator: PartitionEvaluator = field(init=False)
     _through: dict[InputSource, int] | None = None
@@ -54,7 +57,7 @@ class Rerun:
     _said: dict[str, list[AnyScoreRecord]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._evaluator = PartitionEvaluator(self.limits, self.code_version, self.goals)
+        self._evaluator = PartitionEvaluator(self.limits, self.code_version, self.goals, redactor=self.redactor)
         if self.obeys_facts:
             self._chosen = set(self.past)
             closings = []
@@ -90,7 +93,7 @@ class Rerun:
         effects = self._until(time_ms)
         conversation_id = (record.key or b"").decode("utf-8", "replace")
         if conversation_id in self._chosen or self._is_chosen(conversation_id, time_ms):
-            arrival = admit(source, record, self.limits)
+            arrival = admit(source, record, self.limits, self.redactor)
             if isinstance(arrival, Arrival):
                 effects += self._evaluator.receive(arrival)
             else:

@@ -27,7 +27,10 @@ HttpPortOption = Annotated[
 ]
 PathsArgument = Annotated[
     list[Path],
-    typer.Argument(metavar="PATH", help="EVA record directories, and wire-level .jsonl or .jsonl.gz files."),
+    typer.Argument(
+        metavar="PATH",
+        help="EVA record directories, wire-level .jsonl or .jsonl.gz files, and .json records of ElevenLabs agents.",
+    ),
 ]
 
 

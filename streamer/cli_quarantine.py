@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 import typer
 from rich.console import Console
 
+from consumers.engine.redaction import Redactor
 from consumers.runtime.access import require_access
 from consumers.runtime.kafka import KafkaSettings
 from schemas.codec import RefusalReason
@@ -20,12 +21,11 @@ from streamer.quarantine_log import Coordinates, Entries, Wanted, quarantined
 from streamer.quarantine_plan import ReplayPlan, planned
 from streamer.quarantine_replay import CallStates, CannotReplayError, Outcome, RefusedRecords, put_back
 from streamer.quarantine_screen import (
-    MAX_VALUE_BYTES,
     entry_details,
     listing,
     record_details,
     safe,
-    shown_bytes,
+    shown_value,
     summary,
 )
 from streamer.quiet_libraries import quiet_libraries
@@ -51,8 +51,8 @@ LIST_HELP: Final = with_example(
     "callgauge quarantine list --json --limit 1000 > refused.jsonl",
 )
 SHOW_HELP: Final = with_example(
-    "Show one refused record: why it was refused, the beginning of the record itself, and whether it would be taken "
-    "today.",
+    "Show one refused record: why it was refused, the beginning of the record itself without personal data, and whether it "
+    "would be taken today.",
     "callgauge quarantine show 'pipecat.events[3]@1041'",
 )
 REPLAY_HELP: Final = with_example(
@@ -216,7 +216,8 @@ async def _show(settings: Settings, place: Coordinates) -> bool:
     console.print(entry_details(entry))
     console.print()
     async with record_reader(settings.kafka) as reader:
-        records = RefusedRecords(settings.kafka, settings.limits, reader, CallStates())
+        redactor = Redactor(settings.redaction)
+        records = RefusedRecords(settings.kafka, settings.limits, reader, CallStates(), redactor)
         try:
             record = await records.read(entry)
             judged = records.judged(record, _now_ms())
@@ -224,7 +225,7 @@ async def _show(settings: Settings, place: Coordinates) -> bool:
             say(f"The record itself cannot be shown: {error}.")
             return False
     console.print(record_details(record, judged))
-    typer.echo(shown_bytes(record.value or b"", MAX_VALUE_BYTES))
+    typer.echo(shown_value(record.value or b"", redactor))
     return True
 
 
@@ -252,7 +253,7 @@ async def _put_back(settings: Settings, plan: ReplayPlan) -> int:
     kafka, chosen = settings.kafka, plan.chosen
     done = tried = 0
     async with record_reader(kafka) as reader, kafka.producer("quarantine") as producer:
-        records = RefusedRecords(kafka, settings.limits, reader, plan.calls)
+        records = RefusedRecords(kafka, settings.limits, reader, plan.calls, Redactor(settings.redaction))
         with stop_on_signals() as stop:
             async for outcome in put_back(records, producer, chosen, _now_ms(), stop):
                 tried += 1

@@ -9,6 +9,7 @@ import structlog
 import typer
 from rich.console import Console
 
+from consumers.engine.redaction import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import first_of
 from streamer.cli_options import (
@@ -74,7 +75,7 @@ def run(
 ) -> None:
     chosen = _roles(roles)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
-    configure_logging(settings.log_format, settings.log_level)
+    configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
     asyncio.run(_run(settings, chosen))
 
 
@@ -128,6 +129,6 @@ def demo(
 
 
 async def _demo(settings: Settings, console: Console, seconds: float | None, calls: int, seed: int) -> None:
-    configure_logging(settings.log_format, "warning")
+    configure_logging(settings.log_format, "warning", redact=Redactor(settings.redaction).redact)
     with stop_on_signals() as stop:
         await first_of(stop.wait(), Demo(settings, console, concurrent_calls=calls, seed=seed).run(seconds))

@@ -92,7 +92,10 @@ def replay(
     context: typer.Context,
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH...", help="EVA record directories, and wire-level .jsonl or .jsonl.gz files."),
+        typer.Argument(
+            metavar="PATH...",
+            help="EVA record directories, wire-level .jsonl or .jsonl.gz files, and .json records of ElevenLabs agents.",
+        ),
     ] = None,
     *,
     speed: Annotated[

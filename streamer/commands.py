@@ -16,10 +16,12 @@ from streamer.cli_doctor import DOCTOR_HELP, doctor
 from streamer.cli_goals import goals_app
 from streamer.cli_options import PathsArgument, with_example
 from streamer.cli_quarantine import quarantine_app
+from streamer.cli_report import REPORT_HELP, ReportFileError, report
 from streamer.cli_score import SCORE_HELP, score
 from streamer.cli_service import DEMO_HELP, RUN_HELP, demo, run
 from streamer.cli_topics import SCHEMA_HELP, schema, topics_app
 from streamer.cli_traffic import REPLAY_HELP, SIMULATE_HELP, replay, simulate
+from streamer.cli_transcript import TRANSCRIPT_HELP, transcript
 from streamer.embedded_broker import EmbeddedBrokerError
 from streamer.goal_files import GoalFolderError
 from streamer.judge_in_process import JudgeFailedError, NoJudgeError
@@ -30,6 +32,7 @@ from streamer.recorded_goals import GoalFilesError
 from streamer.recordings import RecordingError
 from streamer.settings import SettingsError
 from streamer.topic_admin import TopicsError
+from streamer.transcript_files import TranscriptFolderError
 from streamer.version import installed_version
 
 CONTEXT_HELP: Final = with_example(
@@ -52,9 +55,11 @@ FORESEEN: Final = (
     NotCoPartitionedError,
     PublishError,
     RecordingError,
+    ReportFileError,
     TakenOverError,
     TopicsError,
     TopicsUnfitError,
+    TranscriptFolderError,
     WriteError,
 )
 """Faults of the world that a person can mend: told in plain words, without a traceback."""
@@ -109,6 +114,8 @@ app.command(help=REPLAY_HELP)(replay)
 app.command(help=SIMULATE_HELP)(simulate)
 app.command(help=CONTEXT_HELP)(context)
 app.command(help=SCORE_HELP)(score)
+app.command(help=REPORT_HELP)(report)
+app.command(help=TRANSCRIPT_HELP)(transcript)
 app.add_typer(topics_app, name="topics")
 app.add_typer(quarantine_app, name="quarantine")
 app.add_typer(goals_app, name="goals")

@@ -1,4 +1,4 @@
-"""The evaluator role as `callgauge run` has it: the evaluator, and beside it the sources of its calls' goals."""
+"""The evaluator role as `callgauge run` has it: the evaluator, the sources of its calls' goals, the files of transcripts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -12,7 +12,10 @@ from consumers.runtime.registry import Instruments
 from streamer.goal_folder import GoalFolder
 from streamer.goal_sources import GoalSources
 from streamer.goals_topic import GoalsTopic
+from streamer.rights import files_group
 from streamer.settings import Settings
+from streamer.transcript_filer import TranscriptFiler
+from streamer.transcript_files import TranscriptFiles
 from streamer.version import installed_version
 
 
@@ -40,9 +43,15 @@ class EvaluatorRole:
             limits=settings.limits,
             goals=rules,
             code_version=installed_version(),
+            redaction=settings.redaction,
+            writes_transcripts=settings.transcripts.enabled,
         )
         self._evaluator = Evaluator(kafka, evaluation, instruments, self._sources)
         self.ready = self._evaluator.ready
+        self._filer = None
+        if settings.transcripts.folder is not None:
+            files = TranscriptFiles(settings.transcripts.folder, packs=settings.transcripts.gzip)
+            self._filer = TranscriptFiler(kafka, files_group(settings.evaluator_group), files, instruments)
         self._instruments = instruments
         self._refused_counted = 0
         instruments.read_gauge("callgauge_goal_files_broken", self._broken_files)
@@ -53,9 +62,12 @@ class EvaluatorRole:
 
         Raises:
             GoalFolderError: The folder of goals cannot be read; no call was.
+            TranscriptFolderError: The folder of transcripts cannot be written to.
             Exception: What the evaluator failed on.
         """
         working = [asyncio.create_task(self._sources.run(stop)), asyncio.create_task(self._evaluate(stop))]
+        if self._filer is not None:
+            working.append(asyncio.create_task(self._filer.follow(stop)))
         try:
             # Both end when `stop` is set. The evaluator has something to finish then, so it is not cancelled.
             done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_EXCEPTION)

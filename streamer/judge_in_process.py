@@ -8,6 +8,7 @@ from typing import Final, Never
 
 from prometheus_client import CollectorRegistry
 
+from consumers.engine.redaction import Redactor
 from consumers.judge.judge import Judge, wall_clock_ms
 from consumers.judge.reply import Asks
 from consumers.judge.settings import JudgeSettings
@@ -31,12 +32,15 @@ class JudgeFailedError(Exception):
 class JudgeInProcess:
     """Puts questions to the configured model within its limits and budgets, and counts what that took."""
 
-    def __init__(self, settings: JudgeSettings, endpoint: Asks | None = None) -> None:
+    def __init__(
+        self, settings: JudgeSettings, endpoint: Asks | None = None, *, redactor: Redactor | None = None
+    ) -> None:
         """Wires it; nobody is asked before `run`. To be called inside a running event loop.
 
         Args:
             settings: Whom to ask, how fast, and for how much.
             endpoint: Stands in for the settings' own, in tests.
+            redactor: Goes over what the model explains; None is one with the default rules.
 
         Raises:
             NoJudgeError: The settings name no key, or switch the judge off.
@@ -49,7 +53,7 @@ class JudgeInProcess:
                 "subgoals for a judge are then unscored (judge_disabled)."
             )
         self._settings = settings
-        self._judge = Judge(settings, Instruments(CollectorRegistry(), ["judge"]), endpoint)
+        self._judge = Judge(settings, Instruments(CollectorRegistry(), ["judge"]), endpoint, redactor)
         self._outcomes: Counter[UnjudgedReason | None] = Counter()
         self._requests = 0
         self._tokens = TokenUse()

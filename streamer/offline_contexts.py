@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from consumers.engine.call import Call
 from consumers.engine.intake import Arrival
-from consumers.engine.offline import context_of
+from consumers.engine.offline import folded
 from schemas.quarantine import QuarantineRecord
 from streamer.playback import in_random_order, in_time_order
 from streamer.recorded_arrivals import arrivals_of
@@ -36,7 +37,7 @@ def contexts_of(
     A recording is complete, so none of the engine's limits applies to it.
 
     Args:
-        paths: Record directories and wire-level files, read in this order.
+        paths: Record directories, wire-level files and records of ElevenLabs agents, read in this order.
         arrival_seed: Decides in which order events of different sources arrive; None is by their times.
         on_event: Called after each event.
 
@@ -44,20 +45,23 @@ def contexts_of(
         RecordingError: A path or a line cannot be read.
     """
     for path in paths:
-        for call in read_recordings(path):
-            yield _context(call, arrival_seed, on_event)
+        for recorded in read_recordings(path):
+            call, refused = folded_recording(recorded, arrival_seed, on_event)
+            yield CallContext(recorded.conversation_id, call.context().to_dict(), refused)
 
 
-def _context(call: RecordedCall, arrival_seed: int | None, on_event: Callable[[], None] | None) -> CallContext:
-    events = in_time_order(call) if arrival_seed is None else in_random_order(call, arrival_seed)
+def folded_recording(
+    recorded: RecordedCall, arrival_seed: int | None, on_event: Callable[[], None] | None
+) -> tuple[Call, tuple[QuarantineRecord, ...]]:
+    """One recorded call as the engine has it after its last event, and what the evaluator would have quarantined."""
+    events = in_time_order(recorded) if arrival_seed is None else in_random_order(recorded, arrival_seed)
     refused: list[QuarantineRecord] = []
 
     def arrivals() -> Iterator[Arrival]:
-        for arrival in arrivals_of(call.conversation_id, events, refused):
+        for arrival in arrivals_of(recorded.conversation_id, events, refused):
             if arrival is not None:
                 yield arrival
             if on_event is not None:
                 on_event()
 
-    context = context_of(arrivals(), call.pipeline_type, call.conversation_ended_reason)
-    return CallContext(call.conversation_id, context, tuple(refused))
+    return folded(arrivals(), recorded.pipeline_type, recorded.conversation_ended_reason), tuple(refused)

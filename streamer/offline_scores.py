@@ -12,11 +12,14 @@ from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.offline import NO_LIMITS
 from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.redaction import Redactor
 from schemas.call_events import CallEnded
 from schemas.codec import InputSource
+from schemas.elevenlabs_record import ConversationRecord
 from schemas.goals import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.quarantine import QuarantineRecord
+from schemas.redaction import RedactionRules
 from schemas.scores import AnyScoreRecord
 from schemas.simulator_events import ConnectionState
 from streamer.backtest_comparison import is_last_word
@@ -45,12 +48,16 @@ class ScoringPlan:
         rules: How goals are judged.
         code_version: Written into every record.
         arrival_seed: Decides in which order events of different sources are read; None is by their times.
+        writes_transcripts: Whether the call gets a transcript.
+        redaction: What is taken out of its texts.
     """
 
     limits: Limits
     rules: GoalRules
     code_version: str
     arrival_seed: int | None = None
+    writes_transcripts: bool = False
+    redaction: RedactionRules = field(default_factory=RedactionRules)
 
 
 class _Given:
@@ -73,6 +80,8 @@ class RecordedScoring:
         goal_set: What it is judged against, if anything.
         records: What the evaluator would have written to `scores` so far, in that order.
         refused: Events that it would have quarantined; they are not in the scores.
+        transcript: The JSON array that it would have written to `transcripts`; None before the call's end, and where none is
+            wanted or it would be too large.
     """
 
     call: RecordedCall
@@ -80,6 +89,7 @@ class RecordedScoring:
     goal_set: GoalSet | None
     records: list[AnyScoreRecord] = field(default_factory=list)
     refused: list[QuarantineRecord] = field(default_factory=list)
+    transcript: bytes | None = None
     _answered: Counter[InputSource] = field(default_factory=Counter)
 
     def run(self, on_event: Callable[[], None]) -> Asking:
@@ -93,9 +103,13 @@ class RecordedScoring:
         """
         plan, call = self.plan, self.call
         events = in_time_order(call) if plan.arrival_seed is None else in_random_order(call, plan.arrival_seed)
-        arrivals = list(arrivals_of(call.conversation_id, events, self.refused))
+        redactor = Redactor(plan.redaction)
+        arrivals = list(arrivals_of(call.conversation_id, events, self.refused, redactor))
         goals = ChosenGoals(_Given(self.goal_set), plan.rules)
-        evaluator = PartitionEvaluator(_limits_for(arrivals, plan.limits), plan.code_version, goals)
+        limits = _limits_for(arrivals, plan.limits)
+        evaluator = PartitionEvaluator(
+            limits, plan.code_version, goals, writes_transcripts=plan.writes_transcripts, redactor=redactor
+        )
         for arrival, known_ms in zip(arrivals, _known_until(arrivals), strict=True):
             while (wakeup_ms := evaluator.next_wakeup()) is not None and wakeup_ms <= known_ms:
                 yield from self._written(evaluator, evaluator.advance(wakeup_ms))
@@ -131,8 +145,9 @@ class RecordedScoring:
             match effect:
                 case PublishScore(record) | RecordFact(record):
                     self.records.append(record)
-                case CloseCall(records=records):
+                case CloseCall(records=records, transcript=transcript):
                     self.records += records
+                    self.transcript = transcript
                 case RequestVerdict(request):
                     requests.append(request)
                 case _:
@@ -171,6 +186,8 @@ def _is_end(event: object) -> bool:
     match event:
         case CallEnded():
             return True
+        case ConversationRecord():
+            return event.is_final
         case ConnectionState(data=data):
             return data.state == "session_ended"
     return False

@@ -19,6 +19,9 @@ Source = Literal["audit", "pipecat", "elevenlabs"]
 SOURCES: Final[tuple[Source, ...]] = ("audit", "pipecat", "elevenlabs")
 """In the order in which EVA ranks events of the same millisecond."""
 
+AGENT_RECORD: Final = "conversation_record"
+"""Name of the event that carries the record of a conversation with an ElevenLabs agent; its body has none of its own."""
+
 CONTROL_EVENTS: Final = frozenset({"call_started", "call_ended", "user_text_updated"})
 """Events that steer the evaluator and are no part of a call's history. We send them on the audit topic."""
 
@@ -52,6 +55,7 @@ class WireEvent:
         event_name: The event's type in the words of its source, for example `tts_text` or `audio_start`.
         sequence: Place within its source, from 1. A repeated record keeps the number of the first.
         arrival_ms: Epoch milliseconds when it is produced; never decreases within a source.
+        is_agent_event: Whether a real ElevenLabs agent says it; only the envelope tells it from the simulated caller's.
     """
 
     source: Source
@@ -60,6 +64,7 @@ class WireEvent:
     event_name: str
     sequence: int
     arrival_ms: int
+    is_agent_event: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +155,15 @@ def shifted(call: RecordedCall, by_seconds: int) -> RecordedCall:
             moved["audio_timestamp"] = _shifted_seconds(event["audio_timestamp"], by_seconds)
         return moved
 
+    def agent(event: Mapping[str, Any]) -> Mapping[str, Any]:
+        return _shifted_conversation(_with_shifted_stamp(event, by_seconds), by_seconds)
+
     return replace(
         call,
         audit=None if call.audit is None else tuple(map(audit_or_control, call.audit)),
         pipecat=None if call.pipecat is None else tuple(map(pipecat, call.pipecat)),
         elevenlabs=None if call.elevenlabs is None else tuple(map(elevenlabs, call.elevenlabs)),
+        agent=None if call.agent is None else tuple(map(agent, call.agent)),
         control=tuple(map(audit_or_control, call.control)),
     )
 
@@ -175,13 +184,16 @@ def seconds_to_now(call: RecordedCall, now_ms: int, speed: float | None) -> int:
 
 
 def renamed(call: RecordedCall, conversation_id: str) -> RecordedCall:
-    """The same call under another conversation id, also where pipecat lines carry it."""
-    pipecat = call.pipecat
-    if pipecat is not None:
-        pipecat = tuple(
-            {**event, "conversation_id": conversation_id} if "conversation_id" in event else event for event in pipecat
+    """The same call under another conversation id, also where pipecat lines and an agent's record carry it."""
+
+    def carried(events: Events | None) -> Events | None:
+        if events is None:
+            return None
+        return tuple(
+            {**event, "conversation_id": conversation_id} if "conversation_id" in event else event for event in events
         )
-    return replace(call, conversation_id=conversation_id, pipecat=pipecat)
+
+    return replace(call, conversation_id=conversation_id, pipecat=carried(call.pipecat), agent=carried(call.agent))
 
 
 def with_control_events(
@@ -218,6 +230,13 @@ def event_name(source: Source, event: Mapping[str, Any]) -> str:
     return next((event[key] for key in keys if isinstance(event.get(key), str)), "unknown")
 
 
+def agent_event_name(event: Mapping[str, Any]) -> str:
+    """The type of what a real ElevenLabs agent says; the body of a record or of its webhook is a record."""
+    name = event.get("type")
+    is_record = "transcript" in event or "data" in event
+    return AGENT_RECORD if is_record or not isinstance(name, str) else name
+
+
 def compact_json(event: Mapping[str, Any]) -> bytes:
     """The event as it travels. ASCII with escapes, so that a lone surrogate in a recording cannot break a replay."""
     return json.dumps(event, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -235,8 +254,12 @@ def _ranked_streams(call: RecordedCall, delivery: Delivery) -> dict[Source, list
         streams["audit"] = list(heapq.merge(audit, _queued_control(call.control), key=lambda item: item[:2]))
     if call.pipecat is not None:
         streams["pipecat"] = list(_queued("pipecat", call.pipecat, delivery))
-    if call.elevenlabs is not None:
-        streams["elevenlabs"] = list(_queued("elevenlabs", call.elevenlabs, delivery))
+    if call.elevenlabs is not None or call.agent is not None:
+        caller = _queued("elevenlabs", call.elevenlabs or (), delivery)
+        agent = (
+            item._replace(is_agent_event=True) for item in _queued("elevenlabs", call.agent or (), PROMPT_DELIVERY)
+        )
+        streams["elevenlabs"] = list(heapq.merge(caller, agent, key=lambda item: item[:2]))
     return {source: list(_produced(source, items)) for source, items in streams.items()}
 
 
@@ -249,6 +272,7 @@ class _Queued(NamedTuple):
     delay_ms: int
     copies: int
     event: Mapping[str, Any]
+    is_agent_event: bool = False
 
 
 def _queued(source: Source, events: Events, delivery: Delivery) -> Iterator[_Queued]:
@@ -275,14 +299,15 @@ def _produced(source: Source, items: Iterable[_Queued]) -> Iterator[_RankedEvent
     for sequence, item in enumerate(items, start=1):
         arrival_ms = item.time_ms + item.delay_ms
         latest_ms = arrival_ms if latest_ms is None else max(latest_ms, arrival_ms)
-        name = event_name(source, item.event)
-        event = WireEvent(source, compact_json(item.event), item.time_ms, name, sequence, latest_ms)
+        is_agent = item.is_agent_event
+        name = agent_event_name(item.event) if is_agent else event_name(source, item.event)
+        event = WireEvent(source, compact_json(item.event), item.time_ms, name, sequence, latest_ms, is_agent)
         for _ in range(item.copies):
             yield item.rank, event
 
 
 def _times_ms(call: RecordedCall) -> list[int]:
-    events = [*(call.audit or ()), *(call.pipecat or ()), *(call.elevenlabs or ())]
+    events = [*(call.audit or ()), *(call.pipecat or ()), *(call.elevenlabs or ()), *(call.agent or ())]
     return sorted(time_ms for time_ms in map(event_time_ms, events) if time_ms is not None)
 
 
@@ -309,6 +334,25 @@ def _shifted_iso(text: str, by_seconds: int) -> str:
     except (ValueError, OverflowError):
         return text
     return moment.isoformat(timespec="microseconds" if moment.microsecond % 1000 else "milliseconds")
+
+
+def _shifted_conversation(event: dict[str, Any], by_seconds: int) -> dict[str, Any]:
+    """The times inside the record of a conversation with an agent."""
+    metadata = event.get("metadata")
+    if isinstance(metadata, dict):
+        begins = ("start_time_unix_secs", "accepted_time_unix_secs")
+        event["metadata"] = {
+            name: _shifted_seconds(value, by_seconds) if name in begins else value for name, value in metadata.items()
+        }
+    entries = event.get("transcript")
+    if isinstance(entries, list):
+        event["transcript"] = [_shifted_entry(entry, by_seconds) for entry in entries]
+    return event
+
+
+def _shifted_entry(entry: Any, by_seconds: int) -> Any:
+    made_ms = entry.get("created_at_unix_ms") if isinstance(entry, dict) else None
+    return entry if made_ms is None else {**entry, "created_at_unix_ms": made_ms + by_seconds * 1000}
 
 
 def _shifted_record(value: Any, by_seconds: int) -> Any:

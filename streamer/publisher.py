@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.runtime.kafka import KafkaSettings
 from schemas.codec import InputSource
+from schemas.envelope import agent_event_type
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.playback import CONTROL_EVENTS, SOURCES, PlayedCall, Source, WireEvent
 
@@ -26,7 +27,7 @@ CLOSE_DEADLINE_SECONDS: Final = 1.5
 MAX_OPEN_CALLS: Final = 5_000
 """Calls played at the same time; further ones wait until one is over."""
 
-# Who speaks on elevenlabs.events: EVA's simulated caller. A real ElevenLabs agent would be `elevenlabs`.
+# Who speaks on elevenlabs.events: EVA's simulated caller, unless the event says that a real ElevenLabs agent does.
 _CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "audit"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -171,10 +172,13 @@ def cloudevent_headers(conversation_id: str, event: WireEvent, ce_source: bytes)
     """The event's CloudEvents attributes as Kafka headers (binary mode)."""
     is_control = event.source == "audit" and event.event_name in CONTROL_EVENTS
     kind = "call" if is_control else _CE_SOURCE_NAMES[event.source]
+    event_type = f"callgauge.{kind}.{event.event_name}.v1"
+    if event.is_agent_event:
+        event_type = agent_event_type(event.event_name)
     headers = {
         "ce_specversion": "1.0",
         "ce_id": f"{conversation_id}/{event.source}/{event.sequence}",
-        "ce_type": f"callgauge.{kind}.{event.event_name}.v1",
+        "ce_type": event_type,
         "ce_subject": conversation_id,
         "ce_sequence": str(event.sequence),
         "content-type": "application/json",

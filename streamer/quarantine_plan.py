@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from consumers.engine.redaction import Redactor
 from consumers.evaluator.preflight import needs_of
 from schemas.codec import RefusalReason
 from schemas.quarantine import QuarantineRecord
@@ -50,7 +51,7 @@ async def planned(
     chosen: list[QuarantineRecord] = []
     calls = await _call_states(settings, ordered) if ordered else CallStates()
     async with record_reader(settings.kafka) as reader:
-        records = RefusedRecords(settings.kafka, settings.limits, reader, calls)
+        records = RefusedRecords(settings.kafka, settings.limits, reader, calls, Redactor(settings.redaction))
         for entry in ordered:
             try:
                 await records.ready(entry, time.time_ns() // 1_000_000)

@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
+from consumers.engine.redaction import Redactor
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.refusals import explained
 from schemas.codec import InputSource
@@ -96,12 +97,14 @@ class RefusedRecords:
         limits: The evaluator's: they decide what is refused again.
         reader: Reads them again.
         calls: Where their calls are.
+        redactor: Goes over what is told of them.
     """
 
     kafka: KafkaSettings
     limits: Limits
     reader: RecordReader
     calls: CallStates
+    redactor: Redactor = field(default_factory=Redactor)
 
     async def read(self, entry: QuarantineRecord) -> Any:
         """The record that was refused.
@@ -119,7 +122,7 @@ class RefusedRecords:
 
     def judged(self, record: Any, now_ms: int) -> Arrival | QuarantineRecord:
         """What the evaluator would make of it as a record that the broker takes at `now_ms`."""
-        return admit(self._source_of(record.topic), replace(record, timestamp=now_ms), self.limits)
+        return admit(self._source_of(record.topic), replace(record, timestamp=now_ms), self.limits, self.redactor)
 
     async def ready(self, entry: QuarantineRecord, now_ms: int) -> tuple[Any, Headers]:
         """The record to put back, and the headers to do it with.

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consumers.engine.intake import Arrival
+from consumers.engine.redaction import MARGIN_CHARS, Redactor
 from schemas.quarantine import QuarantineRecord
 from streamer.quarantine_log import Coordinates, Entries
 from streamer.time_bounds import shown_moment
@@ -37,6 +38,14 @@ def shown_bytes(raw: bytes, most: int) -> str:
     lines = raw[:most].decode("utf-8", "backslashreplace").split("\n")
     text = "\n".join(safe(line) for line in lines)
     return text if len(raw) <= most else f"{text}\n... {len(raw) - most} more bytes"
+
+
+def shown_value(raw: bytes, redactor: Redactor) -> str:
+    """The beginning of a record without personal data, as far as it is UTF-8, and how much is left out."""
+    text = raw[: MAX_VALUE_BYTES + 2 * MARGIN_CHARS + 1].decode("utf-8", "backslashreplace")
+    lines = redactor.beginning(text, MAX_VALUE_BYTES).split("\n")
+    more = f"\n... of {len(raw)} bytes" if len(raw) > MAX_VALUE_BYTES else ""
+    return "\n".join(safe(line) for line in lines) + more
 
 
 def listing(entries: Sequence[QuarantineRecord], width: int) -> RenderableType:

@@ -8,7 +8,9 @@ from typing import Final
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.offline import NO_LIMITS
+from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
+from schemas.envelope import agent_event_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.playback import WireEvent
@@ -31,7 +33,10 @@ class _FiledRecord:
 
 
 def arrivals_of(
-    conversation_id: str, events: Iterable[WireEvent], refused: list[QuarantineRecord]
+    conversation_id: str,
+    events: Iterable[WireEvent],
+    refused: list[QuarantineRecord],
+    redactor: Redactor | None = None,
 ) -> Iterator[Arrival | None]:
     """What the evaluator makes of the events of a call, one by one.
 
@@ -39,6 +44,7 @@ def arrivals_of(
         conversation_id: The call's id, which is the key of its records.
         events: In the order in which they are read; those of one source in their own.
         refused: Gets what the evaluator would quarantine.
+        redactor: Goes over what that repeats of the events; None is one with the default rules.
 
     Yields:
         The arrival of each event; None for one that was refused.
@@ -47,8 +53,12 @@ def arrivals_of(
     key = conversation_id.encode()
     for event in events:
         source = InputSource(event.source)
-        record = _FiledRecord(TOPIC_BY_SOURCE[source], next(offsets[source]), event.arrival_ms, key, event.value)
-        match admit(source, record, _INTAKE_LIMITS):
+        # The engine tells what a real agent says by its envelope alone; the rest of it would only repeat what is known.
+        headers = (("ce_type", agent_event_type(event.event_name).encode()),) if event.is_agent_event else ()
+        record = _FiledRecord(
+            TOPIC_BY_SOURCE[source], next(offsets[source]), event.arrival_ms, key, event.value, headers=headers
+        )
+        match admit(source, record, _INTAKE_LIMITS, redactor):
             case QuarantineRecord() as refusal:
                 refused.append(refusal)
                 yield None

@@ -1,26 +1,44 @@
-"""Reads recorded calls: EVA record directories and wire-level files, one call at a time.
+"""Reads recorded calls, one at a time: EVA record directories, wire-level files, and ElevenLabs' records of conversations.
 
 A recording is read as it is. Nothing is repaired and no line is skipped: a recording with a broken line would play as a
-different call, so it raises `RecordingError` with the file and the line.
+different call, so it raises `RecordingError` with the file and the line. What EVA stores beside the events goes where a bot
+that runs would send it.
 """
 
-import gzip
-import json
-import math
-import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
-Events = tuple[Mapping[str, Any], ...]
+from pydantic import ValidationError
+
+from streamer.agent_recordings import agent_call, record_in
+from streamer.recorded_json import (
+    MAX_DOCUMENT_BYTES,
+    MAX_LINE_BYTES,
+    RecordingError,
+    kind_of,
+    lines_of,
+    object_in,
+    read_document,
+    read_json,
+    shape_error,
+)
+from streamer.recorded_metrics import Events, UnplacedMetricsError, with_llm_latencies, with_metrics
+
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "MAX_LINE_BYTES",
+    "Events",
+    "RecordedCall",
+    "RecordingError",
+    "read_document",
+    "read_recordings",
+    "run_configs",
+]
 
 PIPELINE_TYPES = ("cascade", "audio_llm", "s2s")
 
-MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Longest line that is read; a wire-level line is a whole call, and an hour of speech is about 2 MB."""
-MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
-"""Largest JSON document that is read; an audit log carries every prompt of its call."""
 MAX_DIRECTORY_DEPTH = 3
 """How far below the given directory records are looked for: run, `records`, record, trial."""
 
@@ -29,41 +47,17 @@ _RESULT_FILE = "result.json"
 _RUN_CONFIG_FILE = "config.json"
 # Where two names exist the first is newer and wins, as in EVA.
 _PIPECAT_FILES = ("framework_logs.jsonl", "pipecat_logs.jsonl")
+_METRICS_FILE = "pipecat_metrics.jsonl"
 _SIMULATOR_FILES = ("user_simulator_events.jsonl", "elevenlabs_events.jsonl")
 _RECORD_FILES = (_AUDIT_FILE, *_PIPECAT_FILES, *_SIMULATOR_FILES)
 _WIRE_SUFFIXES = (".jsonl", ".jsonl.gz")
-_WIRE_STREAMS = ("audit", "pipecat", "user_sim")
-
-_NOT_READ = "This call is not read and reading stops here; calls before it were read."
-
-
-class RecordingError(Exception):
-    """A recording cannot be read. The command line shows it and stops; nothing of the call was played.
-
-    Attributes:
-        what: What failed.
-        where: File, and line where there is one.
-        expected: What should have been there.
-        seen: What was there.
-        consequence: What happens now.
-        remedy: What a person can do.
-    """
-
-    def __init__(
-        self, *, what: str, where: str, expected: str, seen: str, remedy: str, consequence: str = _NOT_READ
-    ) -> None:
-        super().__init__(f"{where}: {what}:\n  expected {expected}; seen {seen}.\n  {consequence}\n  {remedy}")
-        self.what = what
-        self.where = where
-        self.expected = expected
-        self.seen = seen
-        self.consequence = consequence
-        self.remedy = remedy
+_WIRE_STREAMS = ("audit", "pipecat", "user_sim", "agent")
+_AGENT_RECORD_SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One call as its three sources and its control events, each in the order in which they were written.
+    """One call as its sources and its control events, each in the order in which they were written.
 
     Attributes:
         conversation_id: The Kafka key of everything the call puts on topics.
@@ -73,6 +67,8 @@ class RecordedCall:
         pipecat: Lines of the pipecat or framework log, or None when absent.
         elevenlabs: Events of the simulated caller, or None when absent (a real phone line has none).
         control: `call_started`, `call_ended` and `user_text_updated`, in time order. Empty for most recordings.
+        directory: Where the rest of an EVA record is; None for a wire-level call.
+        agent: Events of a real ElevenLabs agent and the record of the conversation, or None when it is no such agent.
     """
 
     conversation_id: str
@@ -82,6 +78,8 @@ class RecordedCall:
     pipecat: Events | None
     elevenlabs: Events | None
     control: Events = ()
+    directory: Path | None = field(default=None, compare=False)
+    agent: Events | None = None
 
 
 def read_recordings(path: Path) -> Iterator[RecordedCall]:
@@ -89,7 +87,8 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
 
     Args:
         path: An EVA record directory, a directory that contains record directories (up to three levels down), or a
-            wire-level file (`.jsonl` or `.jsonl.gz`, one call per line).
+            wire-level file (`.jsonl` or `.jsonl.gz`, one call per line), or the record of a conversation with an ElevenLabs
+            agent (`.json`: the answer to GET, a webhook's body, or the list of its entries).
 
     Yields:
         Each call, at least one.
@@ -113,15 +112,17 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
         raise RecordingError(
             what="there is no recorded call",
             where=str(path),
-            expected="an EVA record directory or a .jsonl or .jsonl.gz file",
+            expected="an EVA record directory or a .jsonl, .jsonl.gz or .json file",
             seen="no such file or directory",
             remedy="Check the spelling of the path.",
         )
+    elif path.name.endswith(_AGENT_RECORD_SUFFIX):
+        yield _read_agent_record(path)
     elif not path.name.endswith(_WIRE_SUFFIXES):
         raise RecordingError(
             what="this kind of file holds no recorded calls",
             where=str(path),
-            expected="a name that ends in .jsonl or .jsonl.gz",
+            expected="a name that ends in .jsonl, .jsonl.gz or .json",
             seen=path.name,
             remedy="Name the directory of the record instead, or rename the file if it is wire-level.",
         )
@@ -147,30 +148,40 @@ def _read_record_directory(directory: Path) -> RecordedCall:
             seen="no such file",
             remedy='The recorded call probably crashed; as a wire-level line with "audit": null it can be played.',
         )
-    audit_log = _json_document(audit_path)
+    audit_log = read_document(audit_path)
     if "transcript" not in audit_log:
-        raise _shape_error(str(audit_path), 'an object with the list "transcript"', "no such key")
+        raise shape_error(str(audit_path), 'an object with the list "transcript"', "no such key")
     result_path = directory / _RESULT_FILE
-    result = _json_document(result_path) if result_path.is_file() else {}
+    result = read_document(result_path) if result_path.is_file() else {}
     record_id = result.get("record_id")
     if record_id is not None and not (isinstance(record_id, str) and record_id):
-        raise _shape_error(str(result_path), '"record_id" as a text', _kind(record_id))
+        raise shape_error(str(result_path), '"record_id" as a text', kind_of(record_id))
     return RecordedCall(
         conversation_id=record_id or directory.resolve().name,
         pipeline_type=_pipeline_type_of_run(directory),
         conversation_ended_reason=_optional_text(result, "conversation_ended_reason", str(result_path)),
-        audit=_events(audit_log["transcript"], f"{audit_path}: transcript"),
-        pipecat=_first_event_file(directory, _PIPECAT_FILES),
+        audit=with_llm_latencies(
+            _events(audit_log["transcript"], f"{audit_path}: transcript"), audit_log.get("llm_prompts")
+        ),
+        pipecat=_pipecat_stream(directory),
         elevenlabs=_first_event_file(directory, _SIMULATOR_FILES),
+        directory=directory,
     )
 
 
-def _pipeline_type_of_run(record_directory: Path) -> str:
-    """EVA keeps the models of a run in the run's `config.json`, above the record; a run without it is a cascade."""
+def run_configs(record_directory: Path) -> Iterator[dict[str, Any]]:
+    """EVA keeps the settings of a run in its `config.json`, above the record: those there are, the nearest first."""
     directory = record_directory.resolve()
     for above in (directory, *directory.parents[:MAX_DIRECTORY_DEPTH]):
         path = above / _RUN_CONFIG_FILE
-        model = _json_document(path).get("model") if path.is_file() else None
+        if path.is_file():
+            yield read_document(path)
+
+
+def _pipeline_type_of_run(record_directory: Path) -> str:
+    """How the run's models make up an agent; a run without any is a cascade."""
+    for config in run_configs(record_directory):
+        model = config.get("model")
         if isinstance(model, dict):
             # Two vendors are configured as speech to speech and are something else inside.
             speech_to_speech = {"elevenlabs": "cascade", "ultravox": "audio_llm"}
@@ -182,34 +193,51 @@ def _pipeline_type_of_run(record_directory: Path) -> str:
     return "cascade"
 
 
+def _pipecat_stream(directory: Path) -> Events | None:
+    log = _first_event_file(directory, _PIPECAT_FILES)
+    metrics = _first_event_file(directory, (_METRICS_FILE,))
+    if metrics is None:
+        return log
+    try:
+        return with_metrics(log, metrics)
+    except UnplacedMetricsError as error:
+        raise RecordingError(
+            what="nothing says when these metrics were taken",
+            where=str(directory / _METRICS_FILE),
+            expected=str(error),
+            seen="none with a time, and times that count from that start",
+            remedy="Remove the file of metrics: the call can be played without it.",
+        ) from error
+
+
 def _first_event_file(directory: Path, names: tuple[str, ...]) -> Events | None:
     for name in names:
         path = directory / name
         if path.is_file():
-            return tuple(_object(text, f"{path}:{number}") for number, text in _lines(path))
+            return tuple(object_in(text, f"{path}:{number}") for number, text in lines_of(path))
     return None
 
 
 def _read_wire_file(path: Path) -> Iterator[RecordedCall]:
     number = 0
-    for number, text in _lines(path):
+    for number, text in lines_of(path):
         where = f"{path}:{number}"
-        yield _wire_call(_object(text, where), where)
+        yield _wire_call(object_in(text, where), where)
     if not number:
-        raise _shape_error(str(path), "one call per line", "an empty file")
+        raise shape_error(str(path), "one call per line", "an empty file")
 
 
 def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
     conversation_id = line.get("id")
     if not isinstance(conversation_id, str) or not conversation_id:
-        raise _shape_error(where, '"id" as a text that is not empty', _kind(conversation_id))
+        raise shape_error(where, '"id" as a text that is not empty', kind_of(conversation_id))
     if not conversation_id.isprintable():  # it becomes a Kafka key and stands in messages; half a surrogate pair cannot
-        raise _shape_error(where, '"id" of printable characters', ascii(conversation_id)[:80])
+        raise shape_error(where, '"id" of printable characters', ascii(conversation_id)[:80])
     pipeline_type = line.get("pipeline_type", "cascade")
     if pipeline_type not in PIPELINE_TYPES:
-        raise _shape_error(where, f'"pipeline_type" as one of {", ".join(PIPELINE_TYPES)}', repr(pipeline_type)[:80])
+        raise shape_error(where, f'"pipeline_type" as one of {", ".join(PIPELINE_TYPES)}', repr(pipeline_type)[:80])
     if not any(name in line for name in _WIRE_STREAMS):
-        raise _shape_error(where, f"at least one of the lists {', '.join(_WIRE_STREAMS)}", "none of them")
+        raise shape_error(where, f"at least one of the lists {', '.join(_WIRE_STREAMS)}", "none of them")
     streams = {
         name: None if line.get(name) is None else _events(line[name], f"{where}: {name}") for name in _WIRE_STREAMS
     }
@@ -221,85 +249,49 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
         pipecat=streams["pipecat"],
         elevenlabs=streams["user_sim"],
         control=_events(line.get("control", []), f"{where}: control"),
+        agent=streams["agent"],
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers from 1, unpacked when the name says so; a blank line raises."""
-    number = 0
-    try:
-        with path.open("rb") as stored:
-            # A gzip file is no IO[bytes] to the type checker; both read bytes by line, which is all that is used.
-            file = cast("IO[bytes]", gzip.GzipFile(fileobj=stored)) if path.name.endswith(".gz") else stored
-            while text := file.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if len(text) > MAX_LINE_BYTES:
-                    raise _shape_error(
-                        f"{path}:{number}", f"a line of at most {MAX_LINE_BYTES:,} bytes", "a longer one"
-                    )
-                if not text.strip():
-                    raise _shape_error(f"{path}:{number}", "a JSON object", "a blank line")
-                yield number, text
-    except (OSError, EOFError, zlib.error) as error:
+def _read_agent_record(path: Path) -> RecordedCall:
+    document = read_json(path)
+    record = record_in(document)
+    if record is None:
         raise RecordingError(
-            what="the file cannot be read",
-            where=f"{path}:{number + 1}",
-            expected="a readable file" + (" in gzip format" if path.name.endswith(".gz") else ""),
-            seen=str(error) or type(error).__name__,
-            remedy="Check permissions, and that the file was copied whole.",
-        ) from error
-
-
-def _json_document(path: Path) -> dict[str, Any]:
-    try:
-        size_bytes = path.stat().st_size
-        if size_bytes > MAX_DOCUMENT_BYTES:
-            raise _shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", f"{size_bytes:,} bytes")
-        text = path.read_bytes()
-    except OSError as error:
-        raise RecordingError(
-            what="the file cannot be read",
+            what="this is no record of a conversation with an ElevenLabs agent",
             where=str(path),
-            expected="a readable file",
-            seen=str(error),
-            remedy="Check permissions, and that the record was copied whole.",
-        ) from error
-    return _object(text, str(path))
-
-
-def _object(text: bytes, where: str) -> dict[str, Any]:
+            expected='the list "transcript" of entries with a "role", as GET and the post-call webhook give it, or that list',
+            seen=kind_of(document) if not isinstance(document, dict) else f"an object with {', '.join(document)}"[:200],
+            remedy="An EVA record is named by its directory; wire-level calls stand one per line in a .jsonl file.",
+        )
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:  # bad UTF-8 and bad JSON are ValueErrors; deep nesting is the other
-        raise RecordingError(
-            what="this is not JSON",
-            where=where,
-            expected="a JSON object",
-            seen=str(error),
-            remedy="Repair or remove the line yourself: leaving it out silently would play a different call.",
-        ) from error
-    if not isinstance(value, dict):
-        raise _shape_error(where, "a JSON object", _kind(value))
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):  # 1e999 would read as infinity, which JSON cannot write again
-        raise ValueError(f"{digits[:20]} is too large for a number")
-    return number
+        call = agent_call(record)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        part = ".".join(map(str, detail["loc"]))
+        raise shape_error(f"{path}: {part}", detail["msg"], repr(detail["input"])[:80]) from error
+    conversation_id = call.conversation_id or path.stem
+    if not conversation_id.isprintable():
+        raise shape_error(str(path), '"conversation_id" of printable characters', ascii(conversation_id)[:80])
+    started = {"type": "call_started", "timestamp": call.events[0]["timestamp"], "agent": call.agent}
+    return RecordedCall(
+        conversation_id=conversation_id,
+        pipeline_type="cascade",
+        conversation_ended_reason=call.ended_reason,
+        audit=None,
+        pipecat=None,
+        elevenlabs=None,
+        control=() if call.agent is None else (started,),
+        agent=call.events,
+    )
 
 
 def _events(value: object, where: str) -> Events:
     if not isinstance(value, list):
-        raise _shape_error(where, "a list of events", _kind(value))
+        raise shape_error(where, "a list of events", kind_of(value))
     for index, event in enumerate(value):
         if not isinstance(event, dict):
-            raise _shape_error(f"{where}[{index}]", "an event as a JSON object", _kind(event))
+            raise shape_error(f"{where}[{index}]", "an event as a JSON object", kind_of(event))
     return tuple(value)
 
 
@@ -307,28 +299,4 @@ def _optional_text(holder: Mapping[str, Any], key: str, where: str) -> str | Non
     value = holder.get(key)
     if value is None or isinstance(value, str):
         return value
-    raise _shape_error(where, f'"{key}" as a text or null', _kind(value))
-
-
-def _kind(value: object) -> str:
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "a text",
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-    }
-    if value is None:
-        return "nothing"
-    return "an empty text" if value == "" else names[type(value)]
-
-
-def _shape_error(where: str, expected: str, seen: str) -> RecordingError:
-    return RecordingError(
-        what="the recording has another shape",
-        where=where,
-        expected=expected,
-        seen=seen,
-        remedy="Compare with the wire-level form and the record directories described in the README.",
-    )
+    raise shape_error(where, f'"{key}" as a text or null', kind_of(value))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamer.playback import PlayedCall, in_time_order, renamed, seconds_to_now, shifted, with_control_events
+from streamer.recorded_state import with_state
 from streamer.recordings import RecordedCall, read_recordings
 
 MAX_ID_BYTES_KEPT = 200
@@ -17,7 +18,7 @@ class ReplayPlan:
     """How recorded calls are played.
 
     Attributes:
-        paths: Record directories and wire-level files, played in this order.
+        paths: Record directories, wire-level files and records of ElevenLabs agents, played in this order.
         speed: How much faster than they happened; None is as fast as possible.
         run_name: Makes the conversation ids of this run fresh; None keeps those of the recordings.
         keeps_times: Whether the recordings' own times are kept instead of being moved to now.
@@ -51,7 +52,8 @@ def amount_of(plan: ReplayPlan) -> RecordedAmount:
     for call in _recorded(plan.paths):
         calls += 1
         ready = with_control_events(call)
-        events += sum(len(stream or ()) for stream in (ready.audit, ready.pipecat, ready.elevenlabs, ready.control))
+        streams = (ready.audit, ready.pipecat, ready.elevenlabs, ready.agent, ready.control)
+        events += sum(len(stream or ()) for stream in streams)
     return RecordedAmount(calls, events)
 
 
@@ -71,7 +73,7 @@ def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[Playe
         if not plan.keeps_times:
             call = shifted(call, seconds_to_now(call, now_ms(), plan.speed))
         goals = None if plan.goals is None else plan.goals.replace(ID_MARK, recorded.conversation_id)
-        call = with_control_events(call, agent=plan.agent, environment="replay", goals=goals)
+        call = with_state(with_control_events(call, agent=plan.agent, environment="replay", goals=goals))
         yield PlayedCall(call.conversation_id, tuple(in_time_order(call)))
 
 

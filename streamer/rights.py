@@ -14,6 +14,7 @@ from schemas.topics import (
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
     TOPIC_BY_SOURCE,
+    TRANSCRIPTS_TOPIC,
 )
 from streamer.playback import SOURCES
 from streamer.settings import Settings
@@ -39,25 +40,36 @@ PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC), fr
 """What putting quarantined records back needs whatever topics they are from; `scores` tells which calls are closed."""
 
 
+def files_group(evaluator_group: str) -> str:
+    """The consumer group of those who make files of transcripts; it belongs to the evaluators of this group."""
+    return f"{evaluator_group}-files"
+
+
 def needs_of(roles: Collection[str], settings: Settings) -> Needs:
     """What roles need that run in one process, as one user."""
     operations: defaultdict[str, set[str]] = defaultdict(set)
     for role in roles:
         for topic, needed in _ROLE_OPERATIONS[role].items():
             operations[topic] |= set(needed)
+    names = {
+        "evaluator": settings.evaluator_group,
+        "exporter": settings.exporter_group,
+        "judge": settings.judge_group,
+    }
+    groups = [names[role] for role in roles]
     if "evaluator" in roles:
         if settings.goals.reads_topic:
             operations[GOALS_TOPIC].add(READ)
         if settings.goal_rules(roles).asks_judge:
             operations[JUDGE_REQUESTS_TOPIC].add(WRITE)
-    groups = {
-        "evaluator": settings.evaluator_group,
-        "exporter": settings.exporter_group,
-        "judge": settings.judge_group,
-    }
+        if settings.transcripts.enabled:
+            operations[TRANSCRIPTS_TOPIC].add(WRITE)
+        if settings.transcripts.folder is not None:
+            operations[TRANSCRIPTS_TOPIC].add(READ)
+            groups.append(files_group(settings.evaluator_group))
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
-        groups=tuple(groups[role] for role in roles),
+        groups=tuple(groups),
         # One of them stands for all: they are given as a prefix.
         transactional_ids=(f"{settings.evaluator_group}-0",) if "evaluator" in roles else (),
         co_partitioned=(*INPUT_TOPICS, SCORES_TOPIC) if "evaluator" in roles else (),

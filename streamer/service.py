@@ -8,6 +8,7 @@ from typing import Final, Literal, Protocol, get_args
 import structlog
 from prometheus_client import CollectorRegistry
 
+from consumers.engine.redaction import Redactor
 from consumers.exporter.service import Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.judge.service import JudgeWorker
@@ -77,7 +78,8 @@ class Service:
             export = ExporterSettings(group_id=settings.exporter_group)
             self._roles["exporter"] = Exporter(kafka, export, instruments)
         if "judge" in roles:
-            self._roles["judge"] = JudgeWorker(kafka, settings.judge, instruments, group_id=settings.judge_group)
+            group, redactor = settings.judge_group, Redactor(settings.redaction)
+            self._roles["judge"] = JudgeWorker(kafka, settings.judge, instruments, group_id=group, redactor=redactor)
         self._running: dict[RoleName, asyncio.Task[None]] = {}
         self._server = MetricsServer(settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready)
 

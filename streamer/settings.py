@@ -40,6 +40,8 @@ from consumers.runtime.logs import LogFormat, LogLevel
 from consumers.runtime.secret_files import secret_in
 from consumers.runtime.security import MISTAKES_ERROR, SecuritySettings
 from streamer.goal_settings import GoalSettings
+from streamer.redaction_settings import RedactionSettings
+from streamer.transcript_settings import TranscriptSettings
 
 ENV_PREFIX: Final = "CALLGAUGE_"
 CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
@@ -140,6 +142,12 @@ class Settings(BaseSettings):
     goals: GoalSettings = Field(GoalSettings(), description="what calls are for, and how that is judged")
     judge: JudgeSettings = Field(
         JudgeSettings(), description="the model that judges calls: where, how fast, for how much"
+    )
+    redaction: RedactionSettings = Field(
+        RedactionSettings(), description="what is taken out of every text that is written or shown"
+    )
+    transcripts: TranscriptSettings = Field(
+        TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
     )
     security: SecuritySettings = Field(
         SecuritySettings(),
@@ -286,6 +294,8 @@ _EXAMPLE_OF_BLOCK: Final = {
     "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
     "goals": "CALLGAUGE_GOALS__FOLDER=goals",
     "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
+    "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
+    "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
     "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
 }
 
@@ -306,7 +316,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _mistakes(details: Iterable[Mapping[str, Any]], places: _Places) -> Iterator[str]:
     for detail in details:
-        names = tuple(str(part) for part in detail["loc"])
+        names = tuple(str(part) for part in detail["loc"] if part != "[key]")
         if detail["type"] == MISTAKES_ERROR:  # several values that do not fit together, found by their owner
             given = detail["input"] if isinstance(detail["input"], Mapping) else {}
             for each in detail["ctx"]["mistakes"]:
@@ -375,5 +385,7 @@ _BLOCKS: Final[Mapping[str, type[BaseModel]]] = {
     "limits": LimitSettings,
     "goals": GoalSettings,
     "judge": JudgeSettings,
+    "redaction": RedactionSettings,
+    "transcripts": TranscriptSettings,
     "security": SecuritySettings,
 }

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from streamer.simulated_metrics import TimedEvent, framework_metrics, model_figures, pipecat_metrics
 from streamer.simulated_plan import CallPlan, Speech, Step, Turn
 
 
@@ -133,7 +134,7 @@ def pipecat_events(plan: CallPlan, rng: random.Random, *, announce_phrases: bool
                 frame = {"frame": step.speech.text}
                 log.line(step.decided_ms, "llm_response", frame, "BenchmarkAgentProcessor#0", "CartesiaTTSService#1")
                 log.words(step.speech, announced=announce_phrases and not step.speech.cut_off)
-    return sorted(log.emissions, key=_by_production)
+    return _with_metrics(log.emissions, pipecat_metrics(plan))
 
 
 class _PipecatLog:
@@ -181,7 +182,7 @@ def framework_events(plan: CallPlan) -> list[Emission]:
         emissions.append(_framework_line(written_ms, "llm_response", speech.text))
         if speech.cut_off:
             emissions.append(_framework_line(speech.end_ms + 30, "s2s_transcript", f"{speech.spoken} [interrupted]"))
-    return sorted(emissions, key=_by_production)
+    return _with_metrics(emissions, framework_metrics(plan))
 
 
 def _framework_line(at_ms: int, kind: str, frame: str) -> Emission:
@@ -217,7 +218,7 @@ def audit_entries(plan: CallPlan, rng: random.Random) -> tuple[list[Emission], l
 def _step_entries(plan: CallPlan, step: Step) -> Iterator[Emission]:
     said = step.speech.text if step.speech else ""
     if plan.kind != "s2s":
-        yield _entry(step.decided_ms, "llm_call", {"agent": plan.agent, "response": said})
+        yield _entry(step.decided_ms, "llm_call", {"agent": plan.agent, "response": said}, **model_figures(step))
         if said:  # empty replies are not recorded
             yield _entry(step.decided_ms, "assistant", said)
     elif step.speech:
@@ -269,6 +270,10 @@ def _fragments(speech: Speech, rng: random.Random) -> Iterator[tuple[str, int]]:
 
 def _speeches(turn: Turn) -> Iterable[Speech]:
     return [step.speech for step in turn.steps if step.speech]
+
+
+def _with_metrics(lines: Iterable[Emission], metrics: Iterable[TimedEvent]) -> list[Emission]:
+    return sorted([*lines, *(Emission(at_ms, event) for at_ms, event in metrics)], key=_by_production)
 
 
 def _by_production(emission: Emission) -> int:

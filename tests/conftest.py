@@ -1,10 +1,12 @@
-"""What holds for every test: Hypothesis profiles, and skips that CI does not accept."""
+"""What holds for every test: Hypothesis profiles, logging as it was, and skips that CI does not accept."""
 
+import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
+import structlog
 
 from tests.required_tools import MISSING
 
@@ -16,6 +18,17 @@ hypothesis.settings.register_profile(
     "ci", max_examples=100, deadline=None, suppress_health_check=_SLOW, derandomize=True, database=None, print_blob=True
 )
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command that a test runs in this process may set up where log lines go; the next test sets up its own."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

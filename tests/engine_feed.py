@@ -42,7 +42,7 @@ def closings_of(effects: Iterable[Effect]) -> list[CloseCall]:
 
 def said(record: AnyScoreRecord) -> Json:
     """What a record says, without when and after what it was said: equal for equal knowledge."""
-    how = {"revision", "record_id", "is_first", "is_change", "offsets", "through", "caused_at_ms"}
+    how = {"revision", "record_id", "is_first", "first_known", "is_change", "offsets", "through", "caused_at_ms"}
     return record.model_dump(mode="json", exclude=how)
 
 

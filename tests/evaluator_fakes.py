@@ -295,7 +295,7 @@ class Shell:
         monkeypatch.setattr(self.role, "_subscription", self.subscription)
         monkeypatch.setattr(self.role, "_takeover", self.takeover)
 
-    def _evaluator(self, *_: Any) -> StubEvaluator:
+    def _evaluator(self, *_: Any, **__: Any) -> StubEvaluator:
         self.evaluators.append(StubEvaluator([PublishScore(fact("c-1"))]))
         return self.evaluators[-1]
 

@@ -2,15 +2,17 @@
 
 from bisect import insort
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from consumers.engine.agent_events import AGENT_EVENTS, AgentEvents
 from consumers.engine.call_end import CallEnd
 from consumers.engine.call_memory import CallMemory
 from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.elements import Kind, ToolUse
-from consumers.engine.event_kinds import AUDIO_KINDS, KEPT, STEERING
+from consumers.engine.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN
 from consumers.engine.history import EvaHistory
 from consumers.engine.intake import Arrival
 from consumers.engine.judged_sides import JudgedSides
@@ -18,9 +20,11 @@ from consumers.engine.limits import Limits
 from consumers.engine.live_side import INPUT_RANK, LiveSide
 from consumers.engine.measures import Measures
 from consumers.engine.record_book import RecordBook
+from consumers.engine.redaction import Redactor
 from consumers.engine.repeats import Repeats
 from consumers.engine.silence import Taken
 from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
+from consumers.engine.transcript import closing_transcript
 from schemas.audit_events import (
     AuditAssistant,
     AuditFallback,
@@ -34,6 +38,7 @@ from schemas.codec import InputSource, UnrecognizedEvent
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.pipecat_events import LlmResponse, ObserverRecord, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
+from schemas.pipecat_metrics import PipecatMetric
 from schemas.scores import CallLabels, ClosedFact, CloseReason, TurnStatus
 from schemas.simulator_events import (
     USER_ROLES,
@@ -55,6 +60,9 @@ class Call:
         code_version: str,
         memory: CallMemory | None = None,
         goals: ChosenGoals | None = None,
+        *,
+        writes_transcript: bool = False,
+        redactor: Redactor | None = None,
     ) -> None:
         self.conversation_id = first.conversation_id
         self.history = EvaHistory()
@@ -69,12 +77,14 @@ class Call:
         self.wakeup_ms: int | None = None
         self._end = CallEnd(first.broker_time_ms, limits)
         self._limits = limits
-        self._book = RecordBook(first.conversation_id, code_version, memory)
+        self._book = RecordBook(first.conversation_id, code_version, memory, redactor)
         self._offsets = self._book.offsets
         self.live = LiveSide(self.history, self._book, limits, memory)
         self._repeats = Repeats(limits.max_remembered_ids)
+        self._agent = AgentEvents()
         self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, memory)
-        self._measures = Measures(self._book)
+        self._measures = Measures(self._book, limits, memory)
+        self._writes_transcript = writes_transcript
         self.is_over = False
 
     @property
@@ -104,7 +114,7 @@ class Call:
         book = self._book
         is_replayed = book.is_silent
         event_type = type(event)
-        outcome = "unknown" if event_type is UnrecognizedEvent else "folded"
+        outcome = "unknown" if event_type in UNKNOWN else "folded"
         timestamp = event.timestamp
         if timestamp is not None:
             time_ms = int(timestamp)
@@ -122,7 +132,7 @@ class Call:
             if self.is_closed:
                 return outcome
             touched = live.refresh(time_ms, broker_ms, out)
-            if touched:
+            if touched or self._measures.stages.has_news:
                 self._measures.follow(live, touched, time_ms, out)
             if self._judged.is_any:
                 self._judged.follow(live, time_ms, broker_ms, out)
@@ -198,16 +208,25 @@ class Call:
         last_ms = self.history.last_time_ms()
         records = self.live.final_records(last_ms)
         records += self._measures.final_records(self.live, self.context(), last_ms)
+        out += self._measures.closing_counts()
         if not self.is_over:
             self._judged.finish(self.live, last_ms, now_ms, out, asks=False)
         records += self._judged.final_records(last_ms, now_ms)
         self._book.caused_at_ms = now_ms
+        ended_reason = None if self.ended_reason is None else self._book.redactor.redact(self.ended_reason)
         closed = self._book.record(
-            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, self.ended_reason), event_time_ms=last_ms,
-            reason=reason, ended_reason=self.ended_reason, turns=self.live.turns.highest_turn, events=self.events,
+            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), event_time_ms=last_ms,
+            reason=reason, ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
             through=self._book.offsets_by_topic(),
         )  # fmt: skip
-        out.append(CloseCall(self.conversation_id, tuple(records) if closed is None else (*records, closed)))
+        transcript = None
+        if self._writes_transcript:
+            book, metrics_of = self._book, partial(self._measures.stages.turn_metrics, self.live)
+            transcript = closing_transcript(
+                self.conversation_id, self.live, book.labels.agent, out, book.redactor, metrics_of
+            )
+        written = tuple(records) if closed is None else (*records, closed)
+        out.append(CloseCall(self.conversation_id, written, transcript))
 
     def _speak(self, out: list[Effect]) -> None:
         if not self._book.is_silent:
@@ -265,7 +284,12 @@ class Call:
         text = event.data.get("content") if isinstance(event.data, dict) else None
         if isinstance(text, str) and event.type in ("user_message", "assistant_message"):
             self._kept_bytes += len(text)
-            self.live.message(time_ms, text, is_user=event.type == "user_message")
+            self.live.message(time_ms, text, event.data, is_user=event.type == "user_message")
+        else:
+            self._measures.observe(InputSource.PIPECAT, event, time_ms)
+
+    def _on_metric(self, event: PipecatMetric, time_ms: int, _out: list[Effect]) -> None:
+        self._measures.observe(InputSource.PIPECAT, event, time_ms)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)
@@ -276,6 +300,7 @@ class Call:
     def _on_connection(self, event: ConnectionState, time_ms: int, _out: list[Effect]) -> None:
         has_ended = event.data.state == "session_ended"
         self.history.simulator(Kind.SESSION_ENDED if has_ended else None, time_ms, None)
+        self.history.line_state(event.data.details)
         if has_ended:
             self._plan_close(CloseReason.SESSION_ENDED)
 
@@ -290,9 +315,11 @@ class Call:
 
     def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(Kind.FALLBACK, time_ms, None)
+        self.live.fell_back(time_ms)
 
-    def _on_llm_call(self, _event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
+    def _on_llm_call(self, event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
         self.history.audit(None, time_ms, None)
+        self._measures.observe(InputSource.AUDIT, event, time_ms)
 
     def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.parameters)
@@ -304,14 +331,20 @@ class Call:
         self.history.audit(Kind.TOOL_RESPONSE, time_ms, use)
         self.live.tool_answered(use, time_ms)
 
+    def _on_agent_event(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
+        if self._agent.take(event, time_ms, self.live, self._end):
+            self._plan_close(CloseReason.ENDED)
+
     def _on_unrecognized(self, source: InputSource, time_ms: int) -> None:
         if source is InputSource.AUDIT:
             self.history.audit(None, time_ms, None)
         elif source is InputSource.ELEVENLABS:
             self.history.simulator(None, time_ms, None)
 
-    def _on_call_started(self, event: CallStarted, _time_ms: int, out: list[Effect]) -> None:
+    def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
         known = self._book.labels
+        self.history.call_started(time_ms)
+        self._measures.eva.supplied.started(event)
         if event.pipeline_type is not None:
             self.history.set_pipeline_type(event.pipeline_type)
             self.live.pipeline_type_set()
@@ -325,8 +358,8 @@ class Call:
         self._judged.started(event.goals, labels.agent, self.live, out)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
-        if event.reason is not None:
-            self.ended_reason = event.reason
+        self.ended_reason = self.ended_reason if event.reason is None else event.reason
+        self._measures.eva.supplied.ended(event)
         self._plan_close(CloseReason.ENDED)
 
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
@@ -347,6 +380,7 @@ _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     UserSpeaking: Call._on_user_speaking,
     SpeechEventRecord: Call._on_speech_event,
     ObserverRecord: Call._on_observer,
+    PipecatMetric: Call._on_metric,
     AudioEvent: Call._on_audio,
     UserSpeech: Call._on_user_speech,
     AssistantSpeech: Call._on_assistant_speech,
@@ -362,4 +396,5 @@ _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     CallEnded: Call._on_call_ended,
     UserTextUpdated: Call._on_user_text_updated,
     JudgeVerdict: Call._on_verdict,
+    **dict.fromkeys(AGENT_EVENTS, Call._on_agent_event),
 }

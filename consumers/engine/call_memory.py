@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from consumers.engine.stage_values import STAGE_PLACES
 from schemas.codec import InputSource
 from schemas.goals import GoalSet
 from schemas.scores import (
@@ -11,8 +12,8 @@ from schemas.scores import (
     TurnStatus,
     Unscored,
     UnscoredReason,
-    VoiceToVoiceLatency,
 )
+from schemas.stage_scores import TurnStages
 from schemas.topics import SOURCE_BY_TOPIC
 
 Subject = tuple[str, int | None, int]
@@ -38,15 +39,17 @@ class CallMemory:
         silences_ms: Since when each silence lasted that was declared dead air. They were known by waiting, so they stand,
             whatever a replay would find.
         goal_set: The call's goals, whatever their source has by now.
+        known_stages: By turn, the stages whose latency was ever said, a bit for the place of each: those are counted.
     """
 
-    __slots__ = ("goal_set", "offsets", "published", "silences_ms")
+    __slots__ = ("goal_set", "known_stages", "offsets", "published", "silences_ms")
 
     def __init__(self) -> None:
         self.published: dict[Subject, Recalled] = {}
         self.offsets: dict[InputSource, int] = {}
         self.silences_ms: set[int] = set()
         self.goal_set: GoalSet | None = None
+        self.known_stages: dict[int, int] = {}
 
     def take(self, record: AnyScoreRecord) -> None:
         """One more record of the call."""
@@ -66,6 +69,9 @@ class CallMemory:
             self.silences_ms.add(record.silent_since_ms)
         elif isinstance(record, GoalsFact):
             self.goal_set = record.goal_set
+        elif isinstance(record, TurnStages) and record.turn is not None:
+            for each in record.stages:
+                self.known_stages[record.turn] = self.known_stages.get(record.turn, 0) | 1 << STAGE_PLACES[each.stage]
 
 
 def sources(offsets: dict[str, int]) -> dict[InputSource, int]:
@@ -74,6 +80,7 @@ def sources(offsets: dict[str, int]) -> dict[InputSource, int]:
 
 
 def _is_withdrawn(record: AnyScoreRecord) -> bool:
-    if isinstance(record, VoiceToVoiceLatency):
-        return isinstance(record.result, Unscored) and record.result.reason is UnscoredReason.WITHDRAWN
+    result = getattr(record, "result", None)
+    if isinstance(result, Unscored):
+        return result.reason is UnscoredReason.WITHDRAWN
     return bool(getattr(record, "is_withdrawn", False))

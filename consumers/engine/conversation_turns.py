@@ -6,6 +6,7 @@ from typing import Any
 
 from consumers.engine.history import EvaHistory
 from consumers.engine.live_side import LiveSide
+from consumers.engine.redaction import Redactor
 from consumers.engine.speaking import SpeakingMachine, SpeakingTurn, Words
 from consumers.engine.tool_uses import PairedUse, ToolUses
 from consumers.engine.turn_facts import CalledTool, TurnFacts
@@ -13,6 +14,7 @@ from consumers.engine.turn_machine import TurnMachine
 from consumers.engine.turn_state import TurnState, joined
 from schemas.judging import TranscriptItem
 from schemas.scores import ToolOutcome
+from schemas.wire import MAX_TEXT_CHARS
 
 MS_PER_SECOND = 1_000
 MAX_ITEM_CHARS = 20_000
@@ -59,8 +61,7 @@ class ConversationTurns:
 
     def _heard_by_the_bot(self, machine: SpeakingMachine, history: EvaHistory, turn: int) -> TurnFacts:
         heard = machine.turns.get(turn, SpeakingTurn())
-        # The first eight fields are times, in seconds.
-        times_ms = [int(time_s * MS_PER_SECOND) for times_s in heard[:8] for time_s in times_s]
+        times_ms = [int(time_s * MS_PER_SECOND) for time_s in heard.times_s]
         said = machine.words.get(turn, ())
         user, assistant = _best(said, history, is_user=True), _best(said, history, is_user=False)
         return self._facts(turn, user, assistant, times_ms)
@@ -75,17 +76,21 @@ class ConversationTurns:
         return TurnFacts(user, assistant, calls, min(times_ms, default=None), max(times_ms, default=None))
 
 
-def transcript_of(turn: int, facts: TurnFacts) -> tuple[TranscriptItem, ...]:
-    """The turn as a judge reads it."""
+def transcript_of(turn: int, facts: TurnFacts, redactor: Redactor) -> tuple[TranscriptItem, ...]:
+    """The turn as a judge reads it, without personal data."""
     items = []
     if facts.user_words:
-        items.append(TranscriptItem(turn=turn, kind="user", text=facts.user_words))
+        items.append(TranscriptItem(turn=turn, kind="user", text=redactor.beginning(facts.user_words, MAX_TEXT_CHARS)))
     for call in facts.calls:
-        items.append(TranscriptItem(turn=turn, kind="tool_call", text=_json(call.arguments), tool=call.tool))
+        items.append(TranscriptItem(turn=turn, kind="tool_call", text=_json(call.arguments, redactor), tool=call.tool))
         if call.is_success is not None:
-            items.append(TranscriptItem(turn=turn, kind="tool_response", text=_json(call.answer), tool=call.tool))
+            items.append(
+                TranscriptItem(turn=turn, kind="tool_response", text=_json(call.answer, redactor), tool=call.tool)
+            )
     if facts.assistant_words:
-        items.append(TranscriptItem(turn=turn, kind="assistant", text=facts.assistant_words))
+        items.append(
+            TranscriptItem(turn=turn, kind="assistant", text=redactor.beginning(facts.assistant_words, MAX_TEXT_CHARS))
+        )
     return tuple(items)
 
 
@@ -111,8 +116,17 @@ def _best(said: Iterable[Words], history: EvaHistory, *, is_user: bool) -> str:
     return " ".join(by_rank[min(by_rank)]) if by_rank else ""
 
 
-def _json(value: object) -> str:
-    return dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)[:MAX_ITEM_CHARS]
+def _json(value: object, redactor: Redactor) -> str:
+    text = _dumped(value)
+    # What is cut is no JSON any more, so it is a text like others.
+    if len(text) > MAX_ITEM_CHARS:
+        return redactor.beginning(text, MAX_ITEM_CHARS)
+    redacted = redactor.redact_value(value)
+    return text if redacted == value else _dumped(redacted)[:MAX_ITEM_CHARS]
+
+
+def _dumped(value: object) -> str:
+    return dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def _times(machine: TurnMachine, first_turn: int) -> dict[int, list[int]]:

@@ -22,10 +22,14 @@ class RecordFact:
 
 @dataclass(frozen=True, slots=True)
 class CloseCall:
-    """Write the final scores and, last, the `closed` fact in one transaction; the call is gone from the engine."""
+    """Write the final scores and, last, the `closed` fact in one transaction; the call is gone from the engine.
+
+    `transcript` is the value of a record of `transcripts`, to be written in the same transaction; None when none is.
+    """
 
     conversation_id: str
     records: tuple[AnyScoreRecord, ...]
+    transcript: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ TIME_SHIFT = INDEX_BITS + RANK_BITS
 AUDIT_RANK = 0
 PIPECAT_RANK = 1
 SIMULATOR_RANK = 2
+AGENT_RANK = 3
 
 
 class Kind(IntEnum):
@@ -30,7 +31,7 @@ class Kind(IntEnum):
 
 
 def order_key(time_ms: int, rank: int, index: int) -> int:
-    """One integer that sorts by time, then source (audit, pipecat, simulator), then place within the source.
+    """One integer that sorts by time, then source (audit, pipecat, simulator, agent), then place within the source.
 
     Example:
         >>> order_key(5, AUDIT_RANK, 9) < order_key(5, SIMULATOR_RANK, 0) < order_key(6, AUDIT_RANK, 0)
@@ -47,10 +48,14 @@ def key_time_ms(key: int) -> int:
 
 
 class ToolUse:
-    """Payload of a tool call or response: the tool, and its parameters or its answer (None when there is none)."""
+    """Payload of a tool call or response: the tool, and its parameters or its answer (None when there is none).
 
-    __slots__ = ("name", "value")
+    `call_id` is what its source pairs calls and responses by; None where it pairs them by nothing.
+    """
 
-    def __init__(self, name: str, value: object) -> None:
+    __slots__ = ("call_id", "name", "value")
+
+    def __init__(self, name: str, value: object, call_id: str | None = None) -> None:
         self.name = name
         self.value = value
+        self.call_id = call_id

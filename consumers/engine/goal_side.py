@@ -64,7 +64,7 @@ class GoalSide:
         self._checks = SubgoalChecks(plan)
         self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
         self._tools = ToolCorrectness(goal_set.expected_tool_calls)
-        self._asking = SubgoalQuestions(conversation_id, goal_set, rules)
+        self._asking = SubgoalQuestions(conversation_id, goal_set, rules, book.redactor)
         self._questions: OpenQuestions[About] = OpenQuestions()
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
         self._facts: dict[int, TurnFacts] = {}
@@ -218,7 +218,7 @@ class GoalSide:
                 return self._checks.set_turn(turn, facts)
             return False
         self._facts[turn] = facts
-        self._transcripts[turn] = transcript_of(turn, facts)
+        self._transcripts[turn] = transcript_of(turn, facts, self._book.redactor)
         if turn >= 1:
             self._checks.set_turn(turn, facts)
             self._tools.look(turn, facts.calls, self._asking.found)

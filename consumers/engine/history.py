@@ -1,8 +1,10 @@
 """EVA's side of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from consumers.engine.elements import AUDIT_RANK, SIMULATOR_RANK, TIME_SHIFT, Kind, order_key
+from consumers.engine.elements import AUDIT_RANK, SIMULATOR_RANK, TIME_SHIFT, Kind, key_time_ms, order_key
+from consumers.engine.eva_metrics.call_ends import CallerLine
 from consumers.engine.finaliser import metric_context
 from consumers.engine.labels import EMPTY_UTTERANCES
 from consumers.engine.text_groups import TextGroup, TextStream
@@ -40,6 +42,8 @@ class EvaHistory:
         self.listener: TextListener | None = None
         self._audit_count = 0
         self._simulator_count = 0
+        self._line_state: tuple[int, str | None] = (0, None)
+        self._started_ms: int | None = None
         self._last_audit_ms: int | None = None
         self._last_simulator_ms: int | None = None
         self._last_user_key: int | None = None
@@ -94,13 +98,24 @@ class EvaHistory:
 
     def simulator(self, kind: Kind | None, time_ms: int, payload: object) -> None:
         """An event of the simulated caller; `kind` None for one that no rule reads but that did happen."""
+        self._simulator_count += 1
         if kind is Kind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
             return
-        self._simulator_count += 1
         if self._last_simulator_ms is None or time_ms > self._last_simulator_ms:
             self._last_simulator_ms = time_ms
         if kind is not None:
             self.timeline.insert(order_key(time_ms, SIMULATOR_RANK, self._simulator_count), kind, payload)
+
+    def line_state(self, details: object) -> None:
+        """The newest event of the simulated caller was about the line, with these details."""
+        reason = details.get("reason") if isinstance(details, Mapping) else None
+        self._line_state = (self._simulator_count, reason if isinstance(reason, str) else None)
+
+    @property
+    def caller_line(self) -> CallerLine:
+        """How the simulated caller's stream ends."""
+        place, reason = self._line_state
+        return CallerLine(self._simulator_count > 0, reason if place == self._simulator_count else None)
 
     def set_pipeline_type(self, pipeline_type: PipelineType) -> None:
         """Fold the call again from its first event by the rules of another pipeline."""
@@ -167,6 +182,16 @@ class EvaHistory:
             self.timeline.insert(key, kind, payload)
         self.machine.touched.clear()
         self.replays.elements = replayed
+
+    def call_started(self, time_ms: int) -> None:
+        """Somebody says that the call began; of several the earliest counts."""
+        self._started_ms = time_ms if self._started_ms is None else min(time_ms, self._started_ms)
+
+    def first_time_ms(self) -> int | None:
+        """When the call began: by its start event or its first element that a rule reads, whichever is earlier."""
+        first_ms = next((key_time_ms(key) for key, _, _ in self.timeline), None)
+        known_ms = [time_ms for time_ms in (self._started_ms, first_ms) if time_ms is not None]
+        return min(known_ms, default=None)
 
     def last_time_ms(self) -> int | None:
         """Time of the last event of the merged history; None while it is empty."""

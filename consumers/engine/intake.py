@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from consumers.engine.limits import Limits
-from schemas.codec import InputSource, RefusalReason, RefusedRecordError, decode
+from consumers.engine.redaction import Redactor
+from schemas.codec import MAX_SHOWN_CHARS, InputSource, RefusalReason, RefusedRecordError, decode
 from schemas.envelope import Envelope, read_envelope
 from schemas.quarantine import QuarantineRecord
 from schemas.wire import MAX_NAME_CHARS
 
+MAX_TOLD_CHARS = 300
+"""Of what was wrong and what was expected: both name fields, whose names may be anybody's words."""
 WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
 
 
@@ -58,13 +61,16 @@ class BrokerRecord(Protocol):
         """The envelope."""
 
 
-def admit(source: InputSource, record: BrokerRecord, limits: Limits) -> Arrival | QuarantineRecord:
+def admit(
+    source: InputSource, record: BrokerRecord, limits: Limits, redactor: Redactor | None = None
+) -> Arrival | QuarantineRecord:
     """Decode and check one record.
 
     Args:
         source: Which input the record's topic is.
         record: The record as it came from the broker.
         limits: Bounds on size and on the distance between an event's own time and the broker's.
+        redactor: Goes over what a quarantine record repeats of the record; None is one with the default rules.
 
     Returns:
         The arrival, or the quarantine record to write in its place. Never raises for bad input.
@@ -91,8 +97,13 @@ def admit(source: InputSource, record: BrokerRecord, limits: Limits) -> Arrival 
     try:
         event = decode(source, value, envelope)
     except RefusedRecordError as error:
-        return _refused(record, error.reason, error.what, error.expected_and_seen,
-                        "Compare with `callgauge schema`, mend the producer, then put the record back.")  # fmt: skip
+        shortened = (redactor or Redactor()).beginning
+        seen = shortened(error.seen, MAX_SHOWN_CHARS, error.where)
+        return _refused(
+            record, error.reason, shortened(error.what, MAX_TOLD_CHARS),
+            f"{shortened(error.expected, MAX_TOLD_CHARS)}, saw {seen}{'...' if len(error.seen) > MAX_SHOWN_CHARS else ''}",
+            "Compare with `callgauge schema`, mend the producer, then put the record back.",
+        )  # fmt: skip
     skew_ms = limits.max_event_time_skew_ms
     broker_time_ms: int = record.timestamp
     time_ms = event.timestamp

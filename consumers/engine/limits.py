@@ -45,6 +45,11 @@ class Limits(BaseModel):
     max_closed_calls_remembered: int = Field(
         50_000, gt=0, description="Closed conversation ids kept to recognise what arrives after the end."
     )
+    max_stage_values_per_call: int = Field(
+        8_192,
+        gt=0,
+        description="Latencies and token counts of one call that are kept. Two hours have about 6,000; later ones do not count.",
+    )
     max_remembered_ids: int = Field(
         4_096,
         gt=0,
@@ -54,6 +59,11 @@ class Limits(BaseModel):
         10_000,
         ge=0,
         description="From the end event to closing, in ms: transcripts arrive seconds after the last sound.",
+    )
+    agent_record_grace_ms: int = Field(
+        120_000,
+        ge=0,
+        description="From the end of an ElevenLabs agent's call to closing while its record is not there, in ms: webhooks take a minute.",
     )
     idle_ms: int = Field(
         300_000,

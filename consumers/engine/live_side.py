@@ -1,9 +1,14 @@
 """The live side of a call: turns as heard now, latencies, interruptions, tools and silences, as records to publish.
 
 A call is heard through the simulated caller's audio events where it has them, which are EVA's own turns; else through what
-the bot says of who speaks. The first audio event switches from the one to the other, as a revision.
+the bot says of who speaks. The first audio event switches from the one to the other, as a revision. What is estimated of an
+ElevenLabs agent's turns gives way to what the record of the conversation has, once it is there.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+from consumers.engine.agent_record import AgentRecord
 from consumers.engine.call_memory import CallMemory, Subject
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.elements import ToolUse, key_time_ms
@@ -15,10 +20,13 @@ from consumers.engine.silence import DeadAir, SilenceWatch, Taken
 from consumers.engine.speaking import Moment, SpeakingMachine, SpeakingTurn, Words
 from consumers.engine.speaking_turns import SpeakingTurns
 from consumers.engine.turn_machine import TurnMachine
-from consumers.engine.turn_view import TurnView, view_of_audio, view_of_speaking
+from consumers.engine.turn_state import TurnState
+from consumers.engine.turn_view import TurnView, rests_on_open_sound, view_of_audio, view_of_speaking
 from schemas.call_events import PipelineType
 from schemas.codec import InputSource
-from schemas.scores import AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
+from schemas.elevenlabs_record import ConversationRecord
+from schemas.pipecat_events import message_began_ms
+from schemas.scores import Anchor, AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
 
 _STARTS = frozenset({Moment.VAD_STARTED, Moment.TURN_STARTED, Moment.BOT_STARTED})
 _NOBODY = SpeakingTurn()
@@ -35,6 +43,7 @@ class LiveSide:
         taken: When the broker took the record in hand.
         turns: The turns and what was published of them.
         silence: Looks for dead air.
+        record: The record of a conversation with an ElevenLabs agent; None before it has come.
     """
 
     def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits, memory: CallMemory | None = None) -> None:
@@ -42,6 +51,7 @@ class LiveSide:
         self.taken = Taken(0, 0)
         self.turns = LiveTurns(book)
         self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
+        self.record: AgentRecord | None = None
         self.history = history
         self._book = book
         self._limits = limits
@@ -51,6 +61,7 @@ class LiveSide:
         self._has_announced = False
         self._found: list[DeadAir] = []
         self._logged_ms = 0
+        self._is_record_new = False
         self._memory = memory
         history.listener = self
 
@@ -60,9 +71,19 @@ class LiveSide:
         return self._speaking is None or self._speaking.has_moments
 
     @property
+    def speaking(self) -> SpeakingTurns | None:
+        """The bot's own view of who speaks; None where a simulated caller hears the call."""
+        return self._speaking
+
+    @property
     def machine(self) -> TurnMachine | SpeakingMachine:
         """Whose turns the call is heard in: EVA's where a simulated caller hears it, else the bot's own."""
         return self.history.machine if self._speaking is None else self._speaking.machine
+
+    @property
+    def newest_ms(self) -> int:
+        """Latest event time of any stream; 0 before the first."""
+        return max(self._watermarks.values(), default=0)
 
     def note_time(self, source: InputSource, time_ms: int) -> bool:
         """Move the stream's watermark; true when every stream was past this time by the allowed lateness."""
@@ -86,12 +107,12 @@ class LiveSide:
         speaking.spoken(moment, at_s)
         machine = speaking.machine
         if moment in _STARTS:
-            self._someone_speaks(int(at_s * 1000))
+            self.someone_speaks(int(at_s * 1000))
         elif machine.bot_turn is None and (
             (moment is Moment.VAD_STOPPED and machine.pending_vad is None)
             or (moment is Moment.TURN_RELEASED and not machine.turns.get(machine.turn, _NOBODY).vad_starts)
         ):
-            self._user_fell_silent(int(at_s * 1000), machine.turn)
+            self.user_fell_silent(int(at_s * 1000), machine.turn)
 
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
         """The simulated caller heard sound begin or end; EVA's history has it already."""
@@ -101,9 +122,9 @@ class LiveSide:
             self.history.listener = None
             machine.touched |= self.turns.turns | set(machine.turns)
         if is_start:
-            self._someone_speaks(int(at_s * 1000))
+            self.someone_speaks(int(at_s * 1000))
         elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
-            self._user_fell_silent(int(at_s * 1000), machine.user_start_turn)
+            self.user_fell_silent(int(at_s * 1000), machine.user_start_turn)
 
     def user_text(self, time_ms: int, key: int) -> None:
         """The agent understood a whole turn of the caller; only in a cascade is that stamped when the turn ended."""
@@ -113,18 +134,25 @@ class LiveSide:
         speaking.audited(Moment.USER_TEXT, time_ms, time_ms / 1000)
         speaking.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
         if speaking.machine.hears_transcripts and not speaking.machine.has_user_events:
-            self._user_fell_silent(time_ms, speaking.machine.turn)
+            self.user_fell_silent(time_ms, speaking.machine.turn)
 
     def assistant_text(self, time_ms: int, key: int) -> None:
         """The agent answered."""
         if self._speaking is not None:
             self._speaking.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
 
-    def message(self, time_ms: int, text: str, *, is_user: bool) -> None:
-        """Pipecat's own record of what somebody said, for calls whose audit log does not have it."""
+    def fell_back(self, time_ms: int) -> None:
+        """The agent's turn-end timer stepped in."""
         if self._speaking is not None:
-            rank = 1 if is_user else 2
-            self._speaking.said_to_pipecat(time_ms, Words(is_user=is_user, rank=rank, ref=text))
+            self._speaking.fell_back(time_ms)
+
+    def message(self, time_ms: int, text: str, data: dict[str, Any], *, is_user: bool) -> None:
+        """Pipecat's own record of what somebody said, for calls whose audit log does not have it."""
+        if self._speaking is None:
+            return
+        if not is_user:  # one that was cut off is written when the caller has begun already, and belongs to the turn before
+            time_ms = message_began_ms(data, time_ms)
+        self._speaking.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
 
     def pipeline_type_set(self) -> None:
         """The history goes by the rules of this type now; so do the transcripts heard."""
@@ -150,12 +178,18 @@ class LiveSide:
         if speaking is not None:
             speaking.text_placed(key)
             if not speaking.machine.has_bot_events:
-                self._someone_speaks(key_time_ms(key))
+                self.someone_speaks(key_time_ms(key))
 
     def text_displaced(self, key: int) -> None:
         """It does not."""
         if self._speaking is not None:
             self._speaking.text_displaced(key)
+
+    def take_record(self, record: ConversationRecord) -> None:
+        """What an ElevenLabs agent's provider has recorded of the call; of several the one that says most counts."""
+        if self.record is None or self.record.is_worth_less_than(record):
+            self.record = AgentRecord(record)
+            self._is_record_new = True
 
     def refresh(self, time_ms: int, broker_ms: int, out: list[Effect]) -> set[int]:
         """Publish what changed, and settle turns that every stream has passed.
@@ -165,6 +199,8 @@ class LiveSide:
         """
         machine = self.history.machine if self._speaking is None else self._speaking.machine
         touched = machine.touched
+        if self.record is not None and (touched or self._is_record_new):
+            touched |= self._placed_anew(self.record)
         if touched:
             machine.touched = set()
             self._book.caused_at_ms = broker_ms
@@ -172,13 +208,14 @@ class LiveSide:
             records = self.turns.update(touched, views, machine.last_tool, machine.turn, time_ms)
             if records or self._book.is_silent:
                 self._publish(records, out)
-                self._plan_settling()
+            self._plan_settling()
         settle_at_ms = self._settle_at_ms
         if settle_at_ms is not None and time_ms >= settle_at_ms:
             low_ms = min(self._watermarks.values())
             if low_ms >= settle_at_ms:
                 self._book.caused_at_ms = broker_ms
-                self._publish(self.turns.settle(low_ms - self._limits.allowed_lateness_ms), out)
+                passed_ms = low_ms - self._limits.allowed_lateness_ms
+                self._publish(self.turns.settle(passed_ms, self._rests_on_open_sound), out)
                 self._plan_settling()
         return touched
 
@@ -239,17 +276,31 @@ class LiveSide:
             last_tool = self._speaking.machine.last_tool
         return self.turns.final_records(views, last_tool, last_ms, has_speech_events=self.has_speech_events)
 
+    def _rests_on_open_sound(self, turn: int) -> bool:
+        turns: Mapping[int, TurnState | SpeakingTurn] = self.machine.turns
+        state = turns.get(turn)
+        return state is not None and rests_on_open_sound(state, turns.get(turn - 1))
+
     def _views(self, numbers: set[int]) -> dict[int, TurnView]:
         if self._speaking is None:
             heard = self.history.machine.turns
             return {turn: view_of_audio(heard[turn]) for turn in numbers if turn in heard}
         machine = self._speaking.machine
         turns = machine.turns
-        return {
+        views = {
             turn: view_of_speaking(turns[turn], has_bot_events=machine.has_bot_events)
             for turn in numbers
             if turn in turns
         }
+        return views if self.record is None else {turn: _with(self.record, turn, view) for turn, view in views.items()}
+
+    def _placed_anew(self, record: AgentRecord) -> set[int]:
+        """The turns of which the record says something else than before."""
+        if self._speaking is None:
+            return set()
+        machine = self._speaking.machine
+        is_new, self._is_record_new = self._is_record_new, False
+        return record.place(machine) | (set(machine.turns) if is_new else set())
 
     def _publish(self, records: list[AnyScoreRecord], out: list[Effect]) -> None:
         if records:
@@ -260,11 +311,13 @@ class LiveSide:
         since_ms = self.turns.unsettled_since_ms
         self._settle_at_ms = None if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
-    def _user_fell_silent(self, end_ms: int, turn: int) -> None:
+    def user_fell_silent(self, end_ms: int, turn: int) -> None:
+        """The caller has finished: from now on the silence counts."""
         self.silence.user_ended(end_ms, self._logged_ms, self.taken, turn)
         self.needs_wakeup = True
 
-    def _someone_speaks(self, start_ms: int) -> None:
+    def someone_speaks(self, start_ms: int) -> None:
+        """The silence is over."""
         self.silence.speech_started(start_ms, self.taken)
 
     def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
@@ -292,3 +345,11 @@ class LiveSide:
         if record is not None:
             self.announce(out)
             out.append(RecordFact(record))
+
+
+def _with(record: AgentRecord, turn: int, view: TurnView) -> TurnView:
+    """The turn with the latency that the record has of it, where it was estimated so far."""
+    recorded_ms = record.latency_ms(turn)
+    if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
+        return view
+    return view._replace(recorded_ms=recorded_ms, anchor=Anchor.RECORD)

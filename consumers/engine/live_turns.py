@@ -1,6 +1,7 @@
 """The live view of a call: compares turns with what was published and says what is new, per turn, with revisions."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 
 from consumers.engine.call_memory import Subject
 from consumers.engine.record_book import RecordBook
@@ -36,13 +37,22 @@ _UNHEARD = TurnView(
 
 
 class LiveTurns:
-    """Views of the turns as last seen, and their status: open, provisional (left), settled (every stream is past it)."""
+    """Views of the turns as last seen, and their status: open, provisional (left), settled (every stream is past it, and no
+    sound of it is without an end).
+
+    Attributes:
+        ever_settled: Turns that were settled once, whatever became of them.
+        just_settled: Those of them that were settled since turns last changed, with what they are now.
+    """
 
     def __init__(self, book: RecordBook) -> None:
         self._book = book
         self._views: dict[int, TurnView] = {}
         self._left_at_ms: dict[int, int] = {}
         self._settled: set[int] = set()
+        self.ever_settled: set[int] = set()
+        self.just_settled: set[int] = set()
+        self._unended: dict[int, int] = {}
         self._said: dict[int, TurnStatus] = {}
         self._current = 0
         self._highest = 0
@@ -52,6 +62,15 @@ class LiveTurns:
     def turns(self) -> set[int]:
         """Turns that exist as last seen."""
         return set(self._views)
+
+    def view(self, turn: int) -> TurnView | None:
+        """The turn as last seen; None when it does not exist."""
+        return self._views.get(turn)
+
+    @property
+    def tools(self) -> ToolUses:
+        """The uses of tools as last seen."""
+        return self._tools
 
     @property
     def highest_turn(self) -> int:
@@ -65,7 +84,7 @@ class LiveTurns:
 
     def update(
         self,
-        touched: Iterable[int],
+        touched: AbstractSet[int],
         views: dict[int, TurnView],
         last_tool: ToolEntry | None,
         current: int,
@@ -80,6 +99,10 @@ class LiveTurns:
             current: The turn the call is in.
             time_ms: Event time of what changed them.
         """
+        self.just_settled.clear()
+        if self._unended:
+            for turn in self._unended.keys() & touched:
+                self._left_at_ms[turn] = self._unended.pop(turn)
         has_moved = current != self._current
         self._current = current
         records: list[AnyScoreRecord | None] = []
@@ -90,6 +113,7 @@ class LiveTurns:
                 if old is not None:
                     del self._views[turn]
                     self._left_at_ms.pop(turn, None)
+                    self._unended.pop(turn, None)
                     self._settled.discard(turn)
                     self._said.pop(turn, None)
                     records += self._withdrawn(turn, time_ms)
@@ -101,7 +125,7 @@ class LiveTurns:
             self._views[turn] = view
             self._highest = max(self._highest, turn)
             self._move(turn, time_ms)
-            status = self._status(turn)
+            status = self.status(turn)
             if self._said.get(turn) is not status:
                 records.append(self._turn_fact(turn, status, time_ms))
             if view != old:
@@ -111,12 +135,17 @@ class LiveTurns:
             records += [self._tool_record(key, changed[key], time_ms) for key in sorted(changed)]
         return [record for record in records if record is not None]
 
-    def settle(self, passed_ms: int) -> list[AnyScoreRecord]:
-        """Turns that every stream has passed: those left at or before `passed_ms`."""
+    def settle(self, passed_ms: int, rests_on_open_sound: Callable[[int], bool]) -> list[AnyScoreRecord]:
+        """Turns that every stream has passed: those left at or before `passed_ms`; one with an open sound waits for its end."""
         records = []
         for turn in sorted(turn for turn, left in self._left_at_ms.items() if left <= passed_ms):
             left_at_ms = self._left_at_ms.pop(turn)
+            if rests_on_open_sound(turn):
+                self._unended[turn] = left_at_ms
+                continue
             self._settled.add(turn)
+            self.ever_settled.add(turn)
+            self.just_settled.add(turn)
             records.append(self._turn_fact(turn, TurnStatus.SETTLED, left_at_ms))
         return [record for record in records if record is not None]
 
@@ -147,7 +176,8 @@ class LiveTurns:
         records = [self._taken_back(subject, time_ms) for subject in subjects]
         return [record for record in records if record is not None]
 
-    def _status(self, turn: int) -> TurnStatus:
+    def status(self, turn: int) -> TurnStatus:
+        """How far the turn can still change."""
         if turn in self._settled:
             return TurnStatus.SETTLED
         return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
@@ -197,11 +227,12 @@ class LiveTurns:
         time_ms: int | None,
     ) -> VoiceToVoiceLatency | None:
         is_scored = isinstance(result, Scored)
+        inputs = (view.user_end_s, view.assistant_start_s, view.anchor, None if is_scored else result)
         return self._book.record(
             VoiceToVoiceLatency,
             (LATENCY, turn, 0),
             status,
-            (view.user_end_s, view.assistant_start_s, view.anchor, None if is_scored else result),
+            inputs if view.recorded_ms is None else (*inputs, view.recorded_ms),
             event_time_ms=time_ms,
             has_value=is_scored,
             result=result,
@@ -213,7 +244,7 @@ class LiveTurns:
         return self._book.record(
             InterruptionFact,
             (name, turn, 0),
-            self._status(turn),
+            self.status(turn),
             (is_withdrawn,),
             event_time_ms=time_ms,
             has_value=not is_withdrawn,
@@ -264,7 +295,7 @@ class LiveTurns:
                 ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), event_time_ms=time_ms, has_value=False,
                 tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
             )  # fmt: skip
-        status = TurnStatus.FINAL if is_over else self._status(turn)
+        status = TurnStatus.FINAL if is_over else self.status(turn)
         outcome = use.outcome or ToolOutcome.UNANSWERED
         return self._book.record(
             ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms),

@@ -3,10 +3,17 @@
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from consumers.engine.call_memory import Subject
-from consumers.engine.effects import Effect
+from consumers.engine.call_memory import CallMemory, Subject
+from consumers.engine.effects import Count, Effect
+from consumers.engine.estimate_errors import EstimateErrors
+from consumers.engine.eva_scores import EvaScores
+from consumers.engine.limits import Limits
 from consumers.engine.live_side import LiveSide
 from consumers.engine.record_book import RecordBook
+from consumers.engine.running_values import are_said_at
+from consumers.engine.speech_measures import SpeechMeasures
+from consumers.engine.stage_latencies import StageLatencies
+from consumers.engine.transcript_errors import TranscriptErrors
 from schemas.codec import InputSource
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord
@@ -26,24 +33,53 @@ class Measure(Protocol):
 
 
 class Measures:
-    """The measures of one call."""
+    """The measures of one call.
 
-    def __init__(self, _book: RecordBook) -> None:
-        self._all: tuple[Measure, ...] = ()
+    Attributes:
+        stages: How long the stages of each answer took.
+        eva: EVA's metrics.
+    """
 
-    def observe(self, _source: InputSource, _event: Any, _time_ms: int) -> None:
+    def __init__(self, book: RecordBook, limits: Limits, memory: CallMemory | None = None) -> None:
+        self.stages = StageLatencies(book, limits, memory)
+        self.eva = EvaScores(book)
+        self._at_once: tuple[Measure, ...] = (self.stages, EstimateErrors(book), self.eva)
+        self._by_turn: tuple[Measure, ...] = (SpeechMeasures(book), TranscriptErrors(book))
+        self._touched: set[int] = set()
+        self._turn = 0
+
+    def observe(self, source: InputSource, event: Any, time_ms: int) -> None:
         """An event that changes no turn and says how long something took, or what it used."""
+        self.stages.observe(source, event, time_ms)
 
     def follow(self, live: LiveSide, touched: set[int], time_ms: int, out: list[Effect]) -> None:
-        """These turns may have changed."""
-        for measure in self._all:
+        """These turns may have changed. What is about the call as a whole is looked at when it comes to another turn."""
+        if live.record is not None:
+            for turn in touched:
+                self.stages.take_convai(turn, live.record.metrics(turn))
+        for measure in self._at_once:
+            measure.follow(live, touched, time_ms, out)
+        self._touched |= touched
+        turn = live.machine.turn
+        if turn == self._turn:
+            return
+        self._turn = turn
+        if not are_said_at(turn):
+            return
+        touched, self._touched = self._touched, set()
+        for measure in self._by_turn:
             measure.follow(live, touched, time_ms, out)
 
     def final_records(self, live: LiveSide, context: MetricContext, last_ms: int | None) -> list[AnyScoreRecord]:
         """Every value once more, as final."""
-        return [record for measure in self._all for record in measure.final_records(live, context, last_ms)]
+        measures = (*self._at_once, *self._by_turn)
+        return [record for measure in measures for record in measure.final_records(live, context, last_ms)]
+
+    def closing_counts(self) -> list[Count]:
+        """For the metrics, when every value was said as final."""
+        return self.eva.closing_counts()
 
     def take_back(self, subjects: Iterable[Subject], out: list[Effect]) -> None:
         """Withdraw what an earlier evaluator said and this one does not know."""
-        for measure in self._all:
+        for measure in (*self._at_once, *self._by_turn):
             measure.take_back(subjects, out)

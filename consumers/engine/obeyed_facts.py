@@ -13,6 +13,7 @@ from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import Effect
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
+from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
 from schemas.goals import GoalSet
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
@@ -70,10 +71,11 @@ class ObeyingCall(Call):
         facts: ObeyedFacts,
         closed: ClosedFact,
         goals: ChosenGoals,
+        redactor: Redactor | None = None,
     ) -> None:
         # Without goals in the log there were none, whatever there is today.
         known = goals if facts.goal_set is not None else ChosenGoals(rules=goals.rules)
-        super().__init__(first, limits, code_version, None, known)
+        super().__init__(first, limits, code_version, None, known, redactor=redactor)
         self._judged.known_goals = facts.goal_set
         self.live.silence.leave_to_the_log()
         self.live.needs_wakeup = False

@@ -15,24 +15,22 @@ NO_LIMITS = Limits(
     max_kept_bytes_per_call=2**62,
     max_replayed_elements_per_call=2**62,
     max_turns_per_call=2**31,
+    max_stage_values_per_call=2**31,
     max_event_time_skew_ms=0,
 )
 """A recording is complete: nothing in it may be cut off."""
 
 
-def context_of(
+def folded(
     arrivals: Iterable[Arrival], pipeline_type: PipelineType | str, ended_reason: str | None, limits: Limits = NO_LIMITS
-) -> dict[str, Any]:
-    """EVA's context of one call, folded event by event in the order given.
+) -> Call:
+    """One call, folded event by event in the order given and not closed.
 
     Args:
         arrivals: The call's events; each source in its own order.
         pipeline_type: How the agent is built, as a `call_started` event would say.
         ended_reason: Why the call ended, unless a `call_ended` among the events says so.
         limits: Bounds; by default none that a recording can reach.
-
-    Returns:
-        The context in the conformance encoding.
     """
     started = CallStarted(type="call_started", timestamp=0, pipeline_type=PipelineType(pipeline_type))
     first = Arrival(InputSource.JUDGE, 0, 0, "", started, b"", None)
@@ -44,4 +42,11 @@ def context_of(
         effects.clear()
     if call.ended_reason is None:
         call.ended_reason = ended_reason
-    return call.context().to_dict()
+    return call
+
+
+def context_of(
+    arrivals: Iterable[Arrival], pipeline_type: PipelineType | str, ended_reason: str | None, limits: Limits = NO_LIMITS
+) -> dict[str, Any]:
+    """EVA's context of one call in the conformance encoding; the arguments are those of `folded`."""
+    return folded(arrivals, pipeline_type, ended_reason, limits).context().to_dict()

@@ -15,13 +15,14 @@ from consumers.engine.effects import Count, Effect
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.obeyed_facts import ObeyedFacts, ObeyingCall
+from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
 from schemas.goals import ChoosesGoals
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 5
+SNAPSHOT_VERSION = 6
 MAX_HELD_PER_CALL = 1_000
 """Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
 _HERE: Mapping[InputSource, int] = {}  # a call that closed here: what comes again of it is recognised by its offset
@@ -44,10 +45,29 @@ class PartitionEvaluator:
     the end that they had, and `end` closes them where the inputs do not reach as far as they did.
     """
 
-    def __init__(self, limits: Limits, code_version: str, goals: ChosenGoals | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        code_version: str,
+        goals: ChosenGoals | None = None,
+        *,
+        writes_transcripts: bool = False,
+        redactor: Redactor | None = None,
+    ) -> None:
+        """Starts without calls.
+
+        Args:
+            limits: Bounds of the calls.
+            code_version: Written into every record.
+            goals: Where calls get their goals, and how they are judged.
+            writes_transcripts: Whether a call that closes gets a transcript.
+            redactor: Goes over every text that leaves; None is one with the default rules.
+        """
         self._limits = limits
         self._goals = goals or ChosenGoals()
         self._code_version = code_version
+        self._writes_transcripts = writes_transcripts
+        self._redactor = redactor or Redactor()
         self._calls: dict[str, Call] = {}
         self._closed: OrderedDict[str, Mapping[InputSource, int]] = OrderedDict()
         self._memories: dict[str, CallMemory] = {}
@@ -205,6 +225,9 @@ class PartitionEvaluator:
             for (source, outcome), number in self._outcomes.items()
         ]
         self._outcomes.clear()
+        found = self._redactor.counts
+        counts += [Count("callgauge_redactions_total", (kind,), number) for kind, number in sorted(found.items())]
+        found.clear()
         return counts
 
     def _fold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
@@ -270,8 +293,12 @@ class PartitionEvaluator:
     def _opened(self, arrival: Arrival, facts: ObeyedFacts | None) -> Call:
         memory = self._memories.pop(arrival.conversation_id, None)
         if facts is not None and facts.closed is not None:
-            return ObeyingCall(arrival, self._limits, self._code_version, facts, facts.closed, self._goals)
-        return Call(arrival, self._limits, self._code_version, memory, self._goals)
+            goals, redactor = self._goals, self._redactor
+            return ObeyingCall(arrival, self._limits, self._code_version, facts, facts.closed, goals, redactor)
+        return Call(
+            arrival, self._limits, self._code_version, memory, self._goals,
+            writes_transcript=self._writes_transcripts, redactor=self._redactor,
+        )  # fmt: skip
 
     def _close_quietest(self, now_ms: int, out: list[Effect]) -> None:
         """Calls that obey the log are left: how many are open at a time was limited then."""

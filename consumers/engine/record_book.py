@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from consumers.engine.call_memory import CallMemory, Subject
+from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
 from schemas.scores import AnyScoreRecord, CallLabels, TurnStatus, Unscored, UnscoredReason
 from schemas.topics import TOPIC_BY_SOURCE
@@ -42,11 +43,20 @@ _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 class RecordBook:
     """Makes the records of one call. `offsets` and `caused_at_ms` are those of the record being folded.
 
+    What somebody said goes through `redactor` before it becomes a part of a record, also as one of its inputs: their hash
+    would tell a telephone number to whoever tries them all.
+
     A book with a memory is silent until the replay has come as far as what the memory holds: a replay may interleave the
     inputs differently and pass through values that nobody has seen.
     """
 
-    def __init__(self, conversation_id: str, code_version: str, memory: CallMemory | None = None) -> None:
+    def __init__(
+        self,
+        conversation_id: str,
+        code_version: str,
+        memory: CallMemory | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
         self._conversation_id = conversation_id
         self._code_version = code_version
         self._memory = memory
@@ -55,6 +65,7 @@ class RecordBook:
         self.offsets: dict[InputSource, int] = {}
         self.caused_at_ms = 0
         self.published: dict[Subject, Published] = {}
+        self.redactor = redactor or Redactor()
 
     @property
     def is_silent(self) -> bool:

@@ -1,4 +1,5 @@
-"""Recognising repeated records: by producer and event id, or by the simulator's sequence with the same bytes.
+"""Recognising repeated records: by producer and event id, by the simulator's sequence with the same bytes, or by the id that
+an ElevenLabs agent gave an event, with its words.
 
 Never by content alone: callers do say the same thing twice. Ids and bytes are remembered as 8-byte hashes in flat arrays.
 """
@@ -11,6 +12,8 @@ from schemas.codec import InputSource
 
 MAX_PRODUCERS = 16
 """Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
+
+_AGENT = "\0agent"  # what the agent itself says of its events, whoever brought them: no producer has this name
 
 
 class SeenEvents:
@@ -59,14 +62,25 @@ class Repeats:
         """Whether the record was there before: by its envelope's id, of the simulator by sequence and bytes."""
         envelope = arrival.envelope
         sequence: int | None
+        is_elevenlabs = arrival.source is InputSource.ELEVENLABS
+        if is_elevenlabs and envelope is not None and envelope.is_agent_event and self._is_repeated_by_agent(arrival):
+            return True
         if envelope is not None and envelope.id is not None:
             producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
         else:
             sequence = getattr(arrival.event, "sequence", None)
             # Where no model declares it, a field of that name holds whatever the producer put there.
-            if arrival.source is not InputSource.ELEVENLABS or not isinstance(sequence, int):
+            if not is_elevenlabs or not isinstance(sequence, int):
                 return False
             producer, identity = "", b"%d:%s" % (sequence, arrival.value)
+        return self._has_seen(producer, identity, sequence)
+
+    def _is_repeated_by_agent(self, arrival: Arrival) -> bool:
+        """A reconnected monitor is sent the last events again: the bridge gives them other ids and times."""
+        identity = getattr(arrival.event, "identity", None)
+        return identity is not None and self._has_seen(_AGENT, identity, None)
+
+    def _has_seen(self, producer: str, identity: bytes, sequence: int | None) -> bool:
         seen = self._seen.get(producer)
         if seen is None:
             if len(self._seen) >= MAX_PRODUCERS:

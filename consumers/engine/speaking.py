@@ -3,11 +3,13 @@
 A caller is heard at two layers. The voice activity detector (`vad`) hears sound, coughs included; the turn strategy
 (`turn_release`) rules that it was a turn. Rulings advance turns where the call has them, and the detector's times are used
 where it has them. A call with neither has the agent's transcript of the caller. The assistant is heard through its own
-speech events, or, in a call without them, through the text handed to speech synthesis.
+speech events, or, in a call without them, through the text handed to speech synthesis. An agent of ElevenLabs says none of
+this: of it there are the moments at which its transcripts and its answers arrived.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -29,14 +31,29 @@ class Moment(IntEnum):
     TOOL_CALL = 8
     TOOL_RESPONSE = 9
     WORDS = 10
+    AGENT_HEARD = 11
+    AGENT_SAID = 12
+    AGENT_CUT_OFF = 13
+    FALLBACK = 14
 
 
 class Words(NamedTuple):
-    """Something that was said: by whom, how well that source knows (0 is best), and the text or its key in EVA's history."""
+    """Something that was said: by whom, how well that source knows (0 is best), and the text or its key in EVA's history.
+
+    `event_id` is the one that an ElevenLabs agent gave it.
+    """
 
     is_user: bool
     rank: int
     ref: int | str
+    event_id: int | None = None
+
+
+class AgentWords(NamedTuple):
+    """One utterance of a conversation with an ElevenLabs agent; `is_exact` says whether its time tells more than its order."""
+
+    words: tuple[Words, ...]
+    is_exact: bool
 
 
 class SpeakingTurn(NamedTuple):
@@ -52,6 +69,15 @@ class SpeakingTurn(NamedTuple):
     bot_texts: tuple[float, ...] = ()
     user_interrupted: bool = False
     assistant_interrupted: bool = False
+    agent_heard: tuple[float, ...] = ()
+    agent_said: tuple[float, ...] = ()
+    are_times_exact: bool = True
+    is_fallback: bool = False
+
+    @property
+    def times_s(self) -> Iterator[float]:
+        """Every moment of the turn."""
+        return chain(*self[:8], self.agent_heard, self.agent_said)
 
 
 _FIELDS = (
@@ -65,6 +91,7 @@ _FIELDS = (
     "has_rulings",
     "has_user_events",
     "has_bot_events",
+    "hears_agent",
     "last_tool",
 )
 _read_fields = attrgetter(*_FIELDS)
@@ -93,6 +120,7 @@ class SpeakingMachine:
         self.has_rulings = False
         self.has_user_events = False
         self.has_bot_events = False
+        self.hears_agent = False
         self.last_tool: ToolEntry | None = None
         self.hears_transcripts = True
 
@@ -178,7 +206,7 @@ class SpeakingMachine:
         self._change(self.turn, release_ends=(*self._of(self.turn).release_ends, at_s))
 
     def _user_text(self, at_s: float, _time_ms: int) -> None:
-        if self.has_user_events or not self.hears_transcripts:
+        if self.has_user_events or self.hears_agent or not self.hears_transcripts:
             return
         self._user_begins(over_bot=False)
         self._change(self.turn, transcripts=(*self._of(self.turn).transcripts, at_s))
@@ -211,6 +239,40 @@ class SpeakingMachine:
         self.has_bot_spoken = True
         self._change(self.turn, bot_texts=(*self._of(self.turn).bot_texts, time_ms / 1000))
 
+    def _agent_heard(self, said: AgentWords, time_ms: int) -> None:
+        if not self.has_user_events:
+            self.hears_agent = True
+            self._user_begins(over_bot=False)
+            state = self._of(self.turn)
+            self._change(
+                self.turn,
+                agent_heard=(*state.agent_heard, time_ms / 1000),
+                are_times_exact=state.are_times_exact and said.is_exact,
+            )
+        for words in said.words:
+            self._words(words, time_ms)
+
+    def _agent_said(self, said: AgentWords, time_ms: int) -> None:
+        for words in said.words:
+            self._words(words, time_ms)
+        if self.has_bot_events:
+            return
+        self.has_bot_spoken = True
+        state = self._of(self.turn)
+        is_first = not state.agent_said  # what is said later in the turn is no end of a latency
+        self._change(
+            self.turn,
+            agent_said=(*state.agent_said, time_ms / 1000),
+            are_times_exact=state.are_times_exact and (said.is_exact or not is_first),
+        )
+
+    def _agent_cut_off(self, _payload: None, _time_ms: int) -> None:
+        if not self.has_user_events:
+            self._user_begins(over_bot=True)
+
+    def _fallback(self, _payload: None, _time_ms: int) -> None:
+        self._change(self.turn, is_fallback=True)
+
     def _tool_call(self, use: ToolUse, time_ms: int) -> None:
         self._tool(use, time_ms, is_response=False)
 
@@ -234,5 +296,9 @@ _RULE_BY_KIND: dict[Moment, Callable[[SpeakingMachine, Any, int], None]] = {
     Moment.TOOL_CALL: SpeakingMachine._tool_call,
     Moment.TOOL_RESPONSE: SpeakingMachine._tool_response,
     Moment.WORDS: SpeakingMachine._words,
+    Moment.AGENT_HEARD: SpeakingMachine._agent_heard,
+    Moment.AGENT_SAID: SpeakingMachine._agent_said,
+    Moment.AGENT_CUT_OFF: SpeakingMachine._agent_cut_off,
+    Moment.FALLBACK: SpeakingMachine._fallback,
 }
 _RULES = tuple(_RULE_BY_KIND[kind] for kind in Moment)

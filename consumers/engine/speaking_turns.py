@@ -1,8 +1,10 @@
-"""The bot's own view of who speaks, as a timeline: moments of the pipecat stream, tools and transcripts of the audit log."""
+"""The bot's own view of who speaks, as a timeline: moments of the pipecat stream, tools and transcripts of the audit log, and
+what an ElevenLabs agent says of itself.
+"""
 
 from typing import Any
 
-from consumers.engine.elements import AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
+from consumers.engine.elements import AGENT_RANK, AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
 from consumers.engine.speaking import Moment, SpeakingMachine, Words
 from consumers.engine.timeline import Replays, Timeline
 
@@ -18,6 +20,12 @@ MOMENT_BY_KIND = {
 
 MOMENT_BY_LINE = {"user_started_speaking": Moment.TURN_STARTED, "user_stopped_speaking": Moment.TURN_RELEASED}
 """EVA's lines for the turn decision."""
+
+_AGENT_PLACES = {
+    Moment.AGENT_HEARD: 0, Moment.TOOL_CALL: 1, Moment.TOOL_RESPONSE: 2, Moment.AGENT_SAID: 3, Moment.AGENT_CUT_OFF: 4,
+}  # fmt: skip
+"""How a turn goes: what a bridge receives in one millisecond is in this order."""
+_MAX_ORDERED_ID = 0xFFFF
 
 
 class SpeakingTurns:
@@ -56,6 +64,24 @@ class SpeakingTurns:
         """The audit log has a tool, or what the agent understood the caller to say."""
         self._audit_count += 1
         self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), moment, payload)
+
+    def from_agent(self, moment: Moment, time_ms: int, event_id: int | None, payload: object) -> int:
+        """An ElevenLabs agent says that something happened; `payload` is not None.
+
+        Returns:
+            The key by which it can be changed. Of equal times the id decides, then how a turn goes, then who came first.
+        """
+        index = min(event_id or 0, _MAX_ORDERED_ID) << 16 | _AGENT_PLACES[moment] << 13
+        key = order_key(time_ms, AGENT_RANK, index)
+        while self.timeline.payload(key) is not None:
+            key += 1
+        self.timeline.insert(key, moment, payload)
+        return key
+
+    def fell_back(self, time_ms: int) -> None:
+        """The agent's turn-end timer stepped in."""
+        self._words_count += 1  # it says nothing of who was heard
+        self.audited(Moment.FALLBACK, time_ms, None)
 
     def hear_transcripts(self, *, are_heard: bool) -> None:
         """Whether the agent's texts of the caller say when a turn ended; a change folds everything again."""

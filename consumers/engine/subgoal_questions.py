@@ -6,6 +6,7 @@ from typing import Final
 
 from consumers.engine.goal_rules import GoalRules
 from consumers.engine.open_questions import Answer
+from consumers.engine.redaction import Redactor
 from consumers.engine.tool_correctness import Finding, ToolQuestion
 from schemas.goals import GoalSet
 from schemas.judging import (
@@ -18,6 +19,7 @@ from schemas.judging import (
     TranscriptItem,
 )
 from schemas.scores import UnscoredReason
+from schemas.wire import MAX_TEXT_CHARS
 
 AT_RISK: Final = 5
 """Priority of a call that is stuck, of 0 to 9: someone may still want to step in."""
@@ -36,30 +38,44 @@ class SubgoalQuestions:
         priority: How urgent questions are; more for a call at risk.
     """
 
-    def __init__(self, conversation_id: str, goal_set: GoalSet, rules: GoalRules) -> None:
+    def __init__(self, conversation_id: str, goal_set: GoalSet, rules: GoalRules, redactor: Redactor) -> None:
         self.agent = "unknown"
         self.priority = 0
         self._conversation_id = conversation_id
         self._goal_set = goal_set
         self._ref = GoalSetRef(id=goal_set.id, digest=goal_set.digest)
         self._rules = rules
+        self._redactor = redactor
+        self._redacted: dict[str, str] = {}
         self._found: dict[str, bool | UnscoredReason] = {}
 
     def request(self, about: About, transcript: tuple[TranscriptItem, ...], broker_ms: int) -> JudgeRequest:
         """The question as it is put."""
         if isinstance(about, ToolQuestion):
-            turn, subgoal_id, subgoal = about.turn, f"tool-{about.expected}-{about.parameter or 'answer'}", _put(about)
+            turn, subgoal_id, subgoal = (
+                about.turn,
+                f"tool-{about.expected}-{about.parameter or 'answer'}",
+                _put(about, self._redactor),
+            )
         else:
             turn, place = about
-            subgoal_id, subgoal = self._goal_set.subgoals[place].id, self._goal_set.subgoals[place].details
-        rules = self._rules
+            asked = self._goal_set.subgoals[place]
+            subgoal_id, subgoal = asked.id, self._told(asked.details)
+        rules, instruction = self._rules, self._goal_set.user_instruction
         return JudgeRequest(
             conversation_id=self._conversation_id, kind=JudgeKind.SUBGOAL, turn=turn, goal_set=self._ref,
-            subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=self._goal_set.user_instruction,
+            subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._told(instruction),
             transcript=transcript[:MAX_TRANSCRIPT_ITEMS], trials=rules.trials, stops_early=rules.stops_early,
             retry_waves=rules.retry_waves, prompt_version=PROMPT_VERSIONS[JudgeKind.SUBGOAL], asked_at_ms=broker_ms,
             deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent, priority=self.priority,
         )  # fmt: skip
+
+    def _told(self, text: str) -> str:
+        """A text of the goal set as judges get it: without personal data, as the call that they compare it with."""
+        redacted = self._redacted.get(text)
+        if redacted is None:
+            redacted = self._redacted[text] = self._redactor.beginning(text, MAX_TEXT_CHARS)
+        return redacted
 
     def found(self, question: ToolQuestion) -> Finding:
         """What a judge said about a value of a tool call."""
@@ -86,12 +102,14 @@ def _key(question: ToolQuestion) -> str:
     return "\x00".join((str(question.turn), question.parameter or "", question.check, _json(question.value)))
 
 
-def _put(question: ToolQuestion) -> str:
+def _put(question: ToolQuestion, redactor: Redactor) -> str:
     """A tool question in plain words, as a subgoal of its turn."""
+    found = redactor.redact_value({question.parameter or "": question.value})
+    value = next(iter(found.values()))
     what = "the answer" if question.parameter is None else f"the argument {question.parameter!r}"
     return (
         f"In turn {question.turn} the assistant used the tool {question.call.tool!r}, and {what} of that use is as it must "
-        f"be. It must be so: {question.check} It is: {_json(question.value)}"
+        f"be. It must be so: {redactor.redact(question.check)} It is: {_json(value)}"
     )
 
 

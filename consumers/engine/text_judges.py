@@ -155,7 +155,7 @@ class TextJudges:
         first = max(0, min(first, last + 1))
         for turn, facts in self._conversation.facts(live, range(first, last + 1)).items():
             self._facts[turn] = facts
-            self._transcripts[turn] = transcript_of(turn, facts)
+            self._transcripts[turn] = transcript_of(turn, facts, self._book.redactor)
         self._inputs[-1] = live.history.pipeline_type.value
         for turn in range(first, last + 1):
             digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)

@@ -1,4 +1,6 @@
-"""Tool calls with their responses: first call of a tool, first response of it, in the order of the timeline."""
+"""Tool calls with their responses: by their id where they have one, else first call of a tool, first response of it, in the
+order of the timeline.
+"""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -12,6 +14,8 @@ _ERROR_STATUSES = frozenset({"error", "failed", "failure"})
 
 UseKey = tuple[int, int]
 """Turn, and how many uses of that turn were before it."""
+_Pairing = tuple[str, str | None]
+"""The tool, and the id of the call where it has one: what a response answers."""
 
 
 class ToolEntry:
@@ -52,7 +56,7 @@ class ToolUses:
     def __init__(self) -> None:
         self._entries: list[ToolEntry] = []
         self._uses: list[PairedUse] = []
-        self._waiting: dict[str, deque[PairedUse]] = {}
+        self._waiting: dict[_Pairing, deque[PairedUse]] = {}
         self._used: dict[int, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,7 +91,8 @@ class ToolUses:
 
     def _take(self, entry: ToolEntry, changed: dict[UseKey, PairedUse | None]) -> None:
         tool = entry.use.name
-        waiting = self._waiting.get(tool)
+        pairing = tool, entry.use.call_id
+        waiting = self._waiting.get(pairing)
         if entry.is_response and waiting:
             use = waiting.popleft()
         else:
@@ -96,7 +101,7 @@ class ToolUses:
             use = PairedUse(entry.turn, index, tool, None if entry.is_response else entry.time_ms)
             if not entry.is_response:
                 use.arguments = entry.use.value
-                self._waiting.setdefault(tool, deque()).append(use)
+                self._waiting.setdefault(pairing, deque()).append(use)
         if entry.is_response:
             use.answer = entry.use.value
             use.outcome = outcome_of(entry.use.value)
@@ -108,13 +113,14 @@ class ToolUses:
     def _take_back(self, changed: dict[UseKey, PairedUse | None]) -> None:
         """Undo the last entry: the exact reverse of taking it."""
         entry, use = self._entries.pop(), self._uses.pop()
+        pairing = use.tool, entry.use.call_id
         if not _begins(entry, use):
             use.outcome = use.duration_ms = use.answer = None
-            self._waiting[use.tool].appendleft(use)
+            self._waiting[pairing].appendleft(use)
             changed[use.turn, use.index] = use
             return
         if not entry.is_response:
-            self._waiting[use.tool].pop()
+            self._waiting[pairing].pop()
         self._used[use.turn] -= 1
         changed[use.turn, use.index] = None
 

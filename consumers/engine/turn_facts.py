@@ -98,9 +98,9 @@ class _Wanted(NamedTuple):
             case _ if value is _ABSENT:
                 return False
             case Equals(equals=wanted):
-                return _is_same(value, wanted)
+                return is_same(value, wanted)
             case OneOf(one_of=several):
-                return any(_is_same(value, wanted) for wanted in several)
+                return any(is_same(value, wanted) for wanted in several)
             case Between(at_least=least, at_most=most):
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 return is_number and (least is None or value >= least) and (most is None or value <= most)
@@ -155,14 +155,14 @@ def _at(whole: object, path: str) -> Any:
     return value
 
 
-def _is_same(value: object, wanted: object) -> bool:
+def is_same(value: object, wanted: object) -> bool:
     """Equality as JSON has it: numbers by value, and a truth value is no number."""
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     if isinstance(value, Mapping) and isinstance(wanted, Mapping):
-        return value.keys() == wanted.keys() and all(_is_same(value[name], wanted[name]) for name in wanted)
+        return value.keys() == wanted.keys() and all(is_same(value[name], wanted[name]) for name in wanted)
     if isinstance(value, list) and isinstance(wanted, list):
-        return len(value) == len(wanted) and all(_is_same(*pair) for pair in zip(value, wanted, strict=True))
+        return len(value) == len(wanted) and all(is_same(*pair) for pair in zip(value, wanted, strict=True))
     return value == wanted
 
 

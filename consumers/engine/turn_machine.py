@@ -190,7 +190,7 @@ class TurnMachine:
         self.is_nudge_next = False
 
     def _fallback(self, _payload: object, _time_ms: int) -> None:  # 5.3
-        self._writable(self.turn).is_fallback = True
+        self._heard(self.turn).is_fallback = True
         self.is_nudge_next = True
 
     def _tool_call(self, use: ToolUse, time_ms: int) -> None:  # 5.4

@@ -13,7 +13,11 @@ MS_DIGITS = 3
 
 
 class TurnView(NamedTuple):
-    """A turn as heard. `user_end_s` is None while the user speaks or was not heard; `anchor` says how its end is known."""
+    """A turn as heard. `user_end_s` is None while the user speaks or was not heard; `anchor` says how its end is known.
+
+    `are_times_exact` is false where times say only what came first. `recorded_ms` is the latency that the agent's provider
+    measured itself; the ends are then those of the estimate.
+    """
 
     has_user: bool
     has_assistant: bool
@@ -24,11 +28,41 @@ class TurnView(NamedTuple):
     source: Source | None
     user_interrupted: bool
     assistant_interrupted: bool
+    are_times_exact: bool = True
+    recorded_ms: float | None = None
 
     @property
     def timing(self) -> tuple[object, ...]:
         """What a latency depends on."""
-        return self[:7]
+        return (*self[:7], self.are_times_exact, self.recorded_ms)
+
+    @property
+    def heard_ms(self) -> float | None:
+        """From the end of the user's speech to the assistant's, as heard; None where that is not known."""
+        if self.user_end_s is None or self.assistant_start_s is None or not self.are_times_exact:
+            return None
+        return round(round(self.assistant_start_s - self.user_end_s, EVA_DIGITS) * 1000, MS_DIGITS)
+
+
+def rests_on_open_sound(turn: TurnState | SpeakingTurn, before: TurnState | SpeakingTurn | None) -> bool:
+    """Whether something is not known of a turn because a sound has no end yet: its own, or the answer spoken over before it."""
+    if _is_user_open(turn) or _is_assistant_open(turn):
+        return True
+    return turn.user_interrupted and before is not None and _is_assistant_open(before)
+
+
+def _is_user_open(turn: TurnState | SpeakingTurn) -> bool:
+    if isinstance(turn, TurnState):
+        return len(turn.user_ends) < len(turn.user_starts)
+    if turn.vad_starts:
+        return len(turn.vad_ends) < len(turn.vad_starts)
+    return len(turn.release_ends) < len(turn.release_starts)
+
+
+def _is_assistant_open(turn: TurnState | SpeakingTurn) -> bool:
+    if isinstance(turn, TurnState):
+        return len(turn.assistant_ends) < len(turn.assistant_starts)
+    return len(turn.bot_ends) < len(turn.bot_starts)
 
 
 def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> TurnView:
@@ -54,8 +88,11 @@ def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> Turn
 
 
 def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
-    """The turn as the bot heard it: by the detector where it did, else by the turn ruling, else by the transcript."""
-    bot_starts = state.bot_starts if has_bot_events else state.bot_texts
+    """The turn as the bot heard it: by the detector where it did, else by the turn ruling, else by the transcript.
+
+    An ElevenLabs agent says when its transcripts and answers arrived. That it was cut off says that the user was heard.
+    """
+    bot_starts = (state.bot_starts if has_bot_events else state.bot_texts) or state.agent_said
     source: Source = "pipecat"
     is_speaking = False
     end_s: float | None = None
@@ -72,6 +109,11 @@ def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
         anchor = Anchor.TRANSCRIPT
         source = "audit"
         end_s = state.transcripts[-1]
+    elif state.agent_heard or state.user_interrupted:
+        anchor = Anchor.ESTIMATED
+        source = "elevenlabs"
+        is_speaking = not state.agent_heard
+        end_s = None if is_speaking else state.agent_heard[-1]
     return TurnView(
         has_user=anchor is not None,
         has_assistant=bool(bot_starts),
@@ -82,6 +124,7 @@ def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
         source=source if anchor is not None else None,
         user_interrupted=state.user_interrupted,
         assistant_interrupted=state.assistant_interrupted,
+        are_times_exact=state.are_times_exact,
     )
 
 
@@ -90,13 +133,16 @@ def voice_to_voice_ms(view: TurnView) -> Scored | Unscored | None:
 
     Returns:
         Milliseconds, negative when the assistant began before the user had finished; unscored while the user is still
-        heard; None while one side has not been heard, since nothing can be said yet.
+        heard, and where times say only what came first; None while one side has not been heard, since nothing can be said yet.
     """
+    if view.recorded_ms is not None:
+        return Scored(value=view.recorded_ms)
     if not view.has_user or view.assistant_start_s is None:
         return None
     if view.user_end_s is None:
         return Unscored(reason=UnscoredReason.USER_STILL_SPEAKING)
-    return Scored(value=round(round(view.assistant_start_s - view.user_end_s, EVA_DIGITS) * 1000, MS_DIGITS))
+    heard_ms = view.heard_ms
+    return Unscored(reason=UnscoredReason.TIMES_UNKNOWN) if heard_ms is None else Scored(value=heard_ms)
 
 
 def unmeasured_reason(view: TurnView, *, has_speech_events: bool) -> UnscoredReason:

@@ -6,12 +6,14 @@ from typing import assert_never
 from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact, RequestVerdict
 from consumers.evaluator.outbox import Outbox
 from consumers.runtime.registry import Instruments
+from schemas.transcript import Transcript
 
 
 def carry_out(effects: Iterable[Effect], outbox: Outbox, instruments: Instruments) -> None:
     """Counts what is to be counted and puts what is to be written into the outbox, in order.
 
-    The records of a closing call are one group: a call is closed with all its final scores or not at all.
+    The records of a closing call are one group: a call is closed with all its final scores and its transcript, or not at
+    all. The `closed` fact stands last.
 
     Args:
         effects: As the engine returned them.
@@ -22,8 +24,9 @@ def carry_out(effects: Iterable[Effect], outbox: Outbox, instruments: Instrument
         match effect:
             case PublishScore(record) | RecordFact(record):
                 outbox.put((record,))
-            case CloseCall(_, records):
-                outbox.put(records)
+            case CloseCall(conversation_id, records, transcript):
+                before = () if transcript is None else (Transcript(conversation_id, transcript),)
+                outbox.put((*before, *records))
             case RequestVerdict(request):
                 outbox.put((request,))
             case Count(metric, labels, by):

@@ -8,8 +8,9 @@ from typing import Final
 from schemas.judging import JudgeRequest
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import AnyScoreRecord
+from schemas.transcript import Transcript
 
-Written = AnyScoreRecord | QuarantineRecord | JudgeRequest
+Written = AnyScoreRecord | QuarantineRecord | JudgeRequest | Transcript
 Group = tuple[Written, ...]
 
 MAX_TRANSACTION_RECORDS: Final = 1_000

@@ -8,6 +8,7 @@ import structlog
 from consumers.engine.effects import Count, Effect
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
+from consumers.engine.redaction import Redactor
 from consumers.evaluator.carry_out import carry_out
 from consumers.evaluator.input_merge import InputMerge
 from consumers.evaluator.outbox import Outbox
@@ -72,6 +73,7 @@ class Partition:
         limits: Limits,
         source_by_topic: Mapping[str, InputSource],
         instruments: Instruments,
+        redactor: Redactor | None = None,
     ) -> None:
         """Starts with nothing folded, inactive.
 
@@ -81,6 +83,7 @@ class Partition:
             limits: Bounds on records.
             source_by_topic: Which input each topic is, by its name on this cluster.
             instruments: Where counts go.
+            redactor: Goes over what is told of refused records; None is one with the default rules.
         """
         self.number = number
         self.outbox = Outbox()
@@ -92,6 +95,7 @@ class Partition:
         self._limits = limits
         self._source_by_topic = source_by_topic
         self._instruments = instruments
+        self._redactor = redactor or Redactor()
         self._seen_before: Mapping[str, int] = {}
         self._replayed_counted = 0
 
@@ -151,7 +155,7 @@ class Partition:
         for record in records:
             if known_ms is not None:
                 self.advance(min(record.timestamp, known_ms))
-            arrival = admit(sources[record.topic], record, limits)
+            arrival = admit(sources[record.topic], record, limits, self._redactor)
             if isinstance(arrival, Arrival):
                 effects = receive(arrival)
                 if effects:

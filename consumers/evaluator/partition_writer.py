@@ -14,7 +14,8 @@ from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
 from schemas.quarantine import QuarantineRecord
-from schemas.topics import JUDGE_REQUESTS_TOPIC, OWNER_MARK_KEY, QUARANTINE_TOPIC, SCORES_TOPIC
+from schemas.topics import JUDGE_REQUESTS_TOPIC, OWNER_MARK_KEY, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.transcript import Transcript
 
 log = structlog.get_logger()
 
@@ -64,6 +65,7 @@ class PartitionWriter:
         self._scores_topic = kafka.topic(SCORES_TOPIC)
         self._quarantine_topic = kafka.topic(QUARANTINE_TOPIC)
         self._requests_topic = kafka.topic(JUDGE_REQUESTS_TOPIC)
+        self._transcripts_topic = kafka.topic(TRANSCRIPTS_TOPIC)
         # A verdict must come to the partition of its call, however the call's producer chose that.
         self._reply_to = [(REPLY_PARTITION_HEADER, str(number).encode())]
         self._producer: AIOKafkaProducer | None = None
@@ -134,11 +136,14 @@ class PartitionWriter:
         if self._is_transactional:
             await producer.begin_transaction()
         kinds: dict[str, int] = {}
+        transcripts = 0
         sent: list[asyncio.Future[Any]] = []
         for group in groups:
             for record in group:
                 sent.append(await self._send(producer, record))
-                if not isinstance(record, QuarantineRecord | JudgeRequest):
+                if isinstance(record, Transcript):
+                    transcripts += 1
+                elif not isinstance(record, QuarantineRecord | JudgeRequest):
                     kinds[record.kind] = kinds.get(record.kind, 0) + 1
         ends = [metadata.offset + 1 for metadata in await asyncio.gather(*sent) if metadata.topic == self._scores_topic]
         if self._is_transactional:
@@ -147,14 +152,17 @@ class PartitionWriter:
             self.scores_end = max(ends)
         for kind, number in kinds.items():
             self._instruments.inc("callgauge_scores_published_total", (kind,), number)
+        self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
 
     async def _send(self, producer: AIOKafkaProducer, record: Written) -> "asyncio.Future[Any]":
-        value = record.model_dump_json().encode()
+        value = record.value if isinstance(record, Transcript) else record.model_dump_json().encode()
         headers = None
         if isinstance(record, QuarantineRecord):
             topic, key, partition = self._quarantine_topic, record.key, None
         elif isinstance(record, JudgeRequest):
             topic, key, partition, headers = self._requests_topic, record.conversation_id, None, self._reply_to
+        elif isinstance(record, Transcript):
+            topic, key, partition = self._transcripts_topic, record.conversation_id, None
         else:
             topic, key, partition = self._scores_topic, record.conversation_id, self._number
         sent: asyncio.Future[Any] = await producer.send(

@@ -9,7 +9,7 @@ from consumers.engine.limits import Limits
 from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError, partition_counts, require_equal_counts
 from consumers.runtime.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, TopicNeeds, topic_faults
-from schemas.topics import INPUT_TOPICS, QUARANTINE_TOPIC, SCORES_TOPIC
+from schemas.topics import INPUT_TOPICS, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
 
 LEDGERED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC)
 """Topics with one partition number for everything about a call."""
@@ -17,7 +17,7 @@ LEDGERED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC)
 log = structlog.get_logger()
 
 
-async def require_fit_topics(kafka: KafkaSettings, limits: Limits) -> int:
+async def require_fit_topics(kafka: KafkaSettings, limits: Limits, *, writes_transcripts: bool = False) -> int:
     """Asks the broker whether the topics are as exactly-once scores need them, before anything is read.
 
     On the embedded broker only the partition counts can be asked for. Where the user may not see settings, a warning is
@@ -26,6 +26,7 @@ async def require_fit_topics(kafka: KafkaSettings, limits: Limits) -> int:
     Args:
         kafka: Where the broker is.
         limits: How long a call may last and be silent: its records must be kept for longer.
+        writes_transcripts: Whether there must be a topic for them.
 
     Returns:
         The partition count of the inputs and `scores`.
@@ -35,7 +36,8 @@ async def require_fit_topics(kafka: KafkaSettings, limits: Limits) -> int:
         TopicsUnfitError: A topic is missing, partition counts differ, an input or `scores` is compacted, or its records
             are not kept for as long as a call may take; the text names all such topics.
     """
-    counts = await partition_counts(kafka, (*LEDGERED_TOPICS, QUARANTINE_TOPIC))
+    written = (QUARANTINE_TOPIC, TRANSCRIPTS_TOPIC) if writes_transcripts else (QUARANTINE_TOPIC,)
+    counts = await partition_counts(kafka, (*LEDGERED_TOPICS, *written))
     partitions = require_equal_counts({name: counts[name] for name in LEDGERED_TOPICS})
     if kafka.is_embedded:
         return partitions

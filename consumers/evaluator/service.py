@@ -19,6 +19,7 @@ from faststream import AckPolicy
 
 from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.redaction import Redactor
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.held import Held
 from consumers.evaluator.log_ends import LogEnds
@@ -192,11 +193,14 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return self._subscription.generation == self._generation + 1
 
     def _new_held(self, number: int) -> Held:
-        limits = self._settings.limits
-        goals = ChosenGoals(self._goals, self._settings.goals)
-        evaluator: Evaluates = PartitionEvaluator(limits, self._settings.code_version, goals)
-        partition = Partition(number, evaluator, limits, self._sources, self._instruments)
-        writer = PartitionWriter(number, partition.outbox, self._kafka, self._settings, self._instruments)
+        settings = self._settings
+        limits, goals = settings.limits, ChosenGoals(self._goals, settings.goals)
+        redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
+        evaluator: Evaluates = PartitionEvaluator(
+            limits, settings.code_version, goals, writes_transcripts=settings.writes_transcripts, redactor=redactor
+        )
+        partition = Partition(number, evaluator, limits, self._sources, self._instruments, redactor)
+        writer = PartitionWriter(number, partition.outbox, self._kafka, settings, self._instruments)
         return Held(partition, writer)
 
     async def _take_over(self, numbers: Sequence[int]) -> None:
@@ -247,7 +251,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _read(self) -> bool:
         """Starts, then lets time pass; the records come by themselves."""
-        await require_fit_topics(self._kafka, self._settings.limits)
+        settings = self._settings
+        await require_fit_topics(self._kafka, settings.limits, writes_transcripts=settings.writes_transcripts)
         try:
             await self._takeover.start()
         except KafkaError as error:

@@ -4,6 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from consumers.engine.goal_rules import GoalRules
 from consumers.engine.limits import Limits
+from schemas.redaction import RedactionRules
 
 
 class EvaluatorSettings(BaseModel):
@@ -22,6 +23,10 @@ class EvaluatorSettings(BaseModel):
     code_version: str = Field("unknown", min_length=1, description="Written into every score record.")
     limits: Limits = Field(default_factory=Limits, description="Bounds of one partition's evaluation.")
     goals: GoalRules = Field(default_factory=GoalRules, description="How goals are judged.")
+    redaction: RedactionRules = Field(
+        default_factory=RedactionRules, description="What is taken out of every text that is written."
+    )
+    writes_transcripts: bool = Field(default=False, description="Whether a call that closes gets a transcript.")
     max_batch_records: int = Field(
         500, gt=0, description="Most records folded before anything else has a turn: some milliseconds of work."
     )

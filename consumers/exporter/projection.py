@@ -10,22 +10,32 @@ from schemas.scores import (
     ClosedFact,
     CloseReason,
     DeadAirFact,
+    EstimateError,
+    EvaMetricScore,
     GoalsFact,
     InterruptionFact,
     NotApplicable,
     ProgressScore,
+    Result,
     Scored,
+    SideSpeech,
+    Speaker,
+    SpeechScore,
     StallFact,
     SubgoalScore,
     SuccessFinalTurn,
     TextJudgeScore,
     ToolCorrectnessScore,
     ToolUseFact,
+    TranscriptDisagreement,
     TurnFact,
+    TurnStages,
     TurnStatus,
+    TurnTakingScore,
     Unscored,
     UnscoredReason,
     VoiceToVoiceLatency,
+    WordErrorRate,
 )
 
 MS_PER_SECOND: Final = 1_000
@@ -41,6 +51,7 @@ LATENCY_REASONS: Final = frozenset(
         UnscoredReason.NO_USER_SPEECH,
         UnscoredReason.NO_ASSISTANT_SPEECH,
         UnscoredReason.NO_SPEECH_EVENTS,
+        UnscoredReason.TIMES_UNKNOWN,
         UnscoredReason.WITHDRAWN,
     }
 )
@@ -52,8 +63,11 @@ GOAL_REASONS: Final = (
         UnscoredReason.ONE_TURN_HAS_NO_AREA,
         UnscoredReason.NO_TOOL_CALL_DUE,
         UnscoredReason.EXPECTED_TURN_NOT_REACHED,
+        UnscoredReason.ASSISTANT_STILL_SPEAKING,
+        UnscoredReason.END_REASON_UNKNOWN,
+        UnscoredReason.FINAL_STATE_UNKNOWN,
     }
-) | {UnscoredReason.NO_USER_SPEECH}
+) | {UnscoredReason.NO_USER_SPEECH, UnscoredReason.TIMES_UNKNOWN}
 """Why a subgoal or a call's success can be unknown: what a judge may say, and what only goals can lack."""
 
 
@@ -62,7 +76,7 @@ class Counted(NamedTuple):
 
     metric: str
     labels: tuple[str, ...]
-    by: int = 1
+    by: float = 1
 
 
 class Observed(NamedTuple):
@@ -144,6 +158,19 @@ def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iter
         case StallFact():
             if record.is_first:
                 yield Counted("callgauge_progress_stalls_total", (agent, record.by))
+        case TurnStages():
+            yield from _stages(record, agent)
+        case EstimateError():
+            if record.is_first and isinstance(record.result, Scored):
+                size_ms = abs(record.result.value)
+                yield Observed("callgauge_estimate_error_seconds", (agent,), size_ms / MS_PER_SECOND)
+        case TurnTakingScore():
+            yield from _final(record, "callgauge_turn_taking_ratio", (agent, _anchor(record)))
+        case EvaMetricScore():
+            yield from _eva(record, agent)
+        case SpeechScore() | WordErrorRate() | TranscriptDisagreement():
+            if record.status is TurnStatus.FINAL:
+                yield from _speech(record, agent)
         case _:
             assert_never(record)
 
@@ -169,6 +196,57 @@ def _latency(record: VoiceToVoiceLatency, agent: str) -> Iterator[Sample]:
             pass
         case _:
             assert_never(record.result)
+
+
+def _stages(record: TurnStages, agent: str) -> Iterator[Sample]:
+    """The first number of each stage is observed. Whether sources agree is judged by all that they said, so at the end."""
+    for each in record.stages:
+        if each.stage in record.first_known:
+            seconds = each.latency_ms / MS_PER_SECOND
+            yield Observed("callgauge_stage_latency_seconds", (agent, each.source, each.stage), seconds)
+        if each.others_ms and record.status is TurnStatus.FINAL:
+            yield Counted("callgauge_stage_disagreements_total", (agent, each.stage), int(each.is_disputed))
+
+
+def _speech(record: SpeechScore | WordErrorRate | TranscriptDisagreement, agent: str) -> Iterator[Sample]:
+    """What a whole call adds; what is not known of it adds nothing."""
+    match record:
+        case SpeechScore():
+            yield from _side(record.user, (agent, Speaker.USER))
+            yield from _side(record.assistant, (agent, Speaker.ASSISTANT))
+            yield from _seconds("callgauge_overlap_seconds_total", (agent,), record.overlap_ms)
+            yield from _seconds("callgauge_dead_air_seconds_total", (agent,), record.dead_air_ms)
+            if isinstance(record.first_word_ms, Scored):
+                yield Observed("callgauge_first_word_seconds", (agent,), record.first_word_ms.value / MS_PER_SECOND)
+        case WordErrorRate():
+            if record.reference_words:
+                yield Counted("callgauge_stt_reference_words_total", (agent,), record.reference_words)
+                yield Counted("callgauge_stt_word_errors_total", (agent, "substitution"), record.substitutions)
+                yield Counted("callgauge_stt_word_errors_total", (agent, "deletion"), record.deletions)
+                yield Counted("callgauge_stt_word_errors_total", (agent, "insertion"), record.insertions)
+        case TranscriptDisagreement():
+            for speaker, side in ((Speaker.USER, record.user), (Speaker.ASSISTANT, record.assistant)):
+                if side.turns:
+                    yield Counted("callgauge_transcript_words_total", (agent, speaker), side.words)
+                    yield Counted("callgauge_transcript_differences_total", (agent, speaker), side.differences)
+        case _:
+            assert_never(record)
+
+
+def _side(side: SideSpeech, who: tuple[str, str]) -> Iterator[Sample]:
+    yield from _seconds("callgauge_talk_seconds_total", who, side.speech_ms)
+    if isinstance(side.longest_monologue_ms, Scored):
+        seconds = side.longest_monologue_ms.value / MS_PER_SECOND
+        yield Observed("callgauge_longest_monologue_seconds", who, seconds)
+    if isinstance(side.words_per_minute, Scored):
+        yield Observed("callgauge_words_per_minute", who, side.words_per_minute.value)
+    if isinstance(side.repeated_questions, Scored):
+        yield Counted("callgauge_repeated_questions_total", who, side.repeated_questions.value)
+
+
+def _seconds(metric: str, labels: tuple[str, ...], result: Result) -> Iterator[Sample]:
+    if isinstance(result, Scored):
+        yield Counted(metric, labels, result.value / MS_PER_SECOND)
 
 
 def _subgoals(goal_set: GoalSet, agent: str) -> Iterator[Sample]:
@@ -197,7 +275,23 @@ def _success(record: SuccessFinalTurn, agent: str) -> Iterator[Sample]:
             assert_never(record.result)
 
 
-def _final(record: ToolCorrectnessScore | TextJudgeScore, metric: str, labels: tuple[str, ...]) -> Iterator[Sample]:
+def _eva(record: EvaMetricScore, agent: str) -> Iterator[Sample]:
+    """One that is no share of anything, the wait for an answer, is in the histogram of latencies turn by turn."""
+    if record.normalized is not None or not isinstance(record.result, Scored):
+        yield from _final(record, "callgauge_eva_score_ratio", (agent, record.name))
+
+
+def _anchor(record: TurnTakingScore) -> str:
+    if record.anchor is None and isinstance(record.result, Scored):
+        raise UncountableRecordError(f"a scored {record.name} names no anchor")
+    return record.anchor or ""
+
+
+def _final(
+    record: ToolCorrectnessScore | TextJudgeScore | TurnTakingScore | EvaMetricScore,
+    metric: str,
+    labels: tuple[str, ...],
+) -> Iterator[Sample]:
     """A score that changes while the call runs counts as it is at the end."""
     if record.status is not TurnStatus.FINAL:
         return

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from consumers.engine.redaction import Redactor
 from consumers.engine.votes import grade_of
 from consumers.judge.plain_text import plain
 from schemas.judging import MAX_EXPLANATION_CHARS, JudgeKind, NotRateable, Rated
@@ -38,6 +39,8 @@ DIMENSIONS: Final[Mapping[JudgeKind, tuple[str, ...]]] = MappingProxyType(
         ),
     }
 )
+MAX_READ_CHARS: Final = 4_000
+"""What is read of an explanation, from which less is kept."""
 WORST, SLIGHT, BEST = 1, 2, 3
 """EVA's scale of three; speakability has 0 and 1."""
 _FLAGS_OF_A_BAD_CALL: Final = 3
@@ -74,24 +77,27 @@ def schema_of(kind: JudgeKind) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
-def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None) -> Answer | None:
+def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None, redactor: Redactor | None = None) -> Answer | None:
     """The answer in a model's text; None when there is none.
 
     Args:
         kind: What was asked.
         form: How it was asked: `grade` means free text that ends with a grade, for subgoals only.
         text: What the model wrote.
+        redactor: Goes over its explanation: it was shown no personal data, and may make some up. None is one with the default
+            rules.
     """
     if text is None:
         return None
+    redactor = redactor or Redactor()
     if kind is JudgeKind.SUBGOAL and form == "grade":
         grade = grade_of(text)
-        return None if grade is None else Answer(_shortened(text), grade)
+        return None if grade is None else Answer(_shortened(text, redactor), grade)
     found = _object_in(text)
     explanation = found.get("explanation")
     if not isinstance(explanation, str):
         return None
-    told = _shortened(explanation)
+    told = _shortened(explanation, redactor)
     if kind is JudgeKind.SUBGOAL:
         letter = found.get("grade")
         return Answer(told, letter == "C") if letter in ("C", "I") else None
@@ -99,8 +105,8 @@ def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None) -> Answer |
     return None if rating is None else Answer(told, rating=rating)
 
 
-def _shortened(text: str) -> str:
-    return plain(text[: MAX_EXPLANATION_CHARS * 2]).strip()[:MAX_EXPLANATION_CHARS]
+def _shortened(text: str, redactor: Redactor) -> str:
+    return redactor.beginning(plain(text[:MAX_READ_CHARS]).strip(), MAX_EXPLANATION_CHARS)
 
 
 def _object_in(text: str) -> Mapping[str, Any]:

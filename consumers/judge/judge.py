@@ -10,6 +10,7 @@ from typing import Final, Never
 
 import structlog
 
+from consumers.engine.redaction import Redactor
 from consumers.judge.breaker import Breaker
 from consumers.judge.poll import Means, Poll
 from consumers.judge.rate_limit import RateLimit
@@ -60,14 +61,22 @@ class _Running:
 class Judge:
     """The questions of one process. It knows nothing of Kafka."""
 
-    def __init__(self, settings: JudgeSettings, instruments: Instruments, endpoint: Asks | None = None) -> None:
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        instruments: Instruments,
+        endpoint: Asks | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
         """Wires it; nobody is asked before `run`. To be called inside a running event loop.
 
         Args:
             settings: Whom to ask, how fast, and for how much.
             instruments: Built for the role `judge`, perhaps among others.
             endpoint: Stands in for the settings' own, in tests.
+            redactor: Goes over what the model explains; None is one with the default rules.
         """
+        self._redactor = redactor or Redactor()
         self._settings = settings
         self._endpoint = endpoint if endpoint is not None else _endpoint_of(settings)
         self._budget = Budget(settings.allowance)
@@ -192,6 +201,7 @@ class Judge:
             tally=self._tally,
             slots=self._slots,
             now_ms=wall_clock_ms,
+            redactor=self._redactor,
         )
         poll = Poll(waiting.request, means, waiting.deadline_ms)
         task = asyncio.create_task(self._decide(waiting, poll), name=f"judge-{waiting.request_id[:8]}")
@@ -220,7 +230,7 @@ class Judge:
         if promised is None:  # withdrawn
             return
         verdict = verdict_of(waiting.request, result, poll, arrived_ms=waiting.arrived_ms, now_ms=wall_clock_ms())
-        self._tally.verdict(verdict)
+        self._tally.verdict(verdict, self._redactor.counts)
         if not promised.cancelled():  # who asked does not wait any more; what it cost is counted all the same
             promised.set_result(verdict)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from consumers.engine.redaction import Redactor
 from consumers.engine.votes import Voting
 from consumers.judge.answers import Answer, read_answer
 from consumers.judge.breaker import Breaker
@@ -53,6 +54,7 @@ class Means:
     Attributes:
         slots: Places of requests that are on their way.
         now_ms: The wall clock, which deadlines and budgets are held against.
+        redactor: Goes over what the model explains.
     """
 
     settings: JudgeSettings
@@ -63,6 +65,7 @@ class Means:
     tally: Tally
     slots: asyncio.Semaphore
     now_ms: Callable[[], int]
+    redactor: Redactor
 
 
 @dataclass(slots=True)
@@ -166,7 +169,7 @@ class Poll:
                     means.breaker.failed(means.now_ms())
         answer = None
         if reply.outcome in (TrialOutcome.ANSWERED, TrialOutcome.TRUNCATED):
-            answer = read_answer(self.request.kind, means.settings.answer_form, reply.text)
+            answer = read_answer(self.request.kind, means.settings.answer_form, reply.text, means.redactor)
         outcome = self._learn(reply, answer, number, trial)
         if outcome in _ENDPOINT_FAILED:
             means.breaker.failed(means.now_ms())

@@ -21,6 +21,7 @@ from aiokafka.structs import OffsetAndMetadata
 from faststream import AckPolicy
 from pydantic import ValidationError
 
+from consumers.engine.redaction import Redactor
 from consumers.judge.judge import Judge, wall_clock_ms
 from consumers.judge.ledger import Answered, read_verdicts
 from consumers.judge.open_offsets import OpenOffsets
@@ -76,7 +77,13 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
     """Answers the questions of the partitions it is given until it is told to stop."""
 
     def __init__(
-        self, kafka: KafkaSettings, settings: JudgeSettings, instruments: Instruments, *, group_id: str
+        self,
+        kafka: KafkaSettings,
+        settings: JudgeSettings,
+        instruments: Instruments,
+        *,
+        group_id: str,
+        redactor: Redactor | None = None,
     ) -> None:
         """Wires the role; nothing is connected before `run`.
 
@@ -85,12 +92,13 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             settings: Whom to ask, how fast, and for how much.
             instruments: Built for the role `judge`, perhaps among others.
             group_id: The consumer group; its members share the questions.
+            redactor: Goes over what the model explains; None is one with the default rules.
         """
         self.ready = asyncio.Event()
         self._kafka = kafka
         self._settings = settings
         self._instruments = instruments
-        self._judge = Judge(settings, instruments)
+        self._judge = Judge(settings, instruments, redactor=redactor)
         self._answered = Answered(settings.max_remembered_verdicts)
         self._offsets = OpenOffsets()
         self._committed: dict[TopicPartition, int] = {}

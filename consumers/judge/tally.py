@@ -1,5 +1,6 @@
 """Counts what the judge asks and answers; here milliseconds become seconds."""
 
+from collections import Counter
 from typing import Final
 
 from consumers.judge.reply import Reply
@@ -37,8 +38,11 @@ class Tally:
         ):
             self._instruments.inc("callgauge_judge_tokens_total", (*labels, kind), max(0, count))
 
-    def verdict(self, verdict: JudgeVerdict) -> None:
-        """One question is answered."""
+    def verdict(self, verdict: JudgeVerdict, redactions: Counter[str]) -> None:
+        """One question is answered. What was taken out of answers since the last one is counted too, and emptied."""
+        for kind, count in redactions.items():
+            self._instruments.inc("callgauge_judge_redactions_total", (kind,), count)
+        redactions.clear()
         self._instruments.inc("callgauge_judge_verdicts_total", (verdict.kind, _outcome_of(verdict)))
         self._instruments.observe(
             "callgauge_judge_verdict_seconds", (verdict.kind,), verdict.latency_ms / MS_PER_SECOND

@@ -20,6 +20,12 @@ PANEL_HEIGHT = 8
 
 _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _LATENCY = 'callgauge_turn_response_latency_seconds_bucket{agent=~"$agent"}[$__rate_interval]'
+_STAGES = "callgauge_stage_latency_seconds"
+_SERVICE_STAGES = "endpointing|stt_trailing|llm_first_token|tool_request|tool_run|tts_first_byte"
+_CONTRIBUTIONS = (
+    "endpointing_wait|transcription|turn_detection|llm_inference|turn_completion|waiting_for_user|llm_tool_call|"
+    "function_handler|awaiting_speakable_text|sentence_aggregation|speech_synthesis|output_transport|pipeline"
+)
 _VERDICTS = "callgauge_judge_verdict_seconds_bucket[$__rate_interval]"
 
 
@@ -100,6 +106,43 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 12,
                 {"{{le}}": f"sum by (le) (increase({_LATENCY}))"},
                 "heatmap",
+            ),
+        ),
+    ),
+    (
+        "Where the time goes",
+        (
+            Chart(
+                "Stages of an answer, median",
+                "How long each stage takes in half of the turns, as whoever measured it says. Stages overlap, and not every "
+                "source measures all of them.",
+                "s",
+                9,
+                {
+                    "{{stage}}": "histogram_quantile(0.5, sum by (le, stage) (rate("
+                    f'{_STAGES}_bucket{{agent=~"$agent",stage=~"{_SERVICE_STAGES}"}}[$__rate_interval])))'
+                },
+            ),
+            Chart(
+                "What a wait is made of, mean",
+                "Of the turns for which pipecat reports a latency breakdown: its contributions, which add up to the wait from the "
+                "user's last sound to the bot's first.",
+                "s",
+                9,
+                {
+                    "{{stage}}": "sum by (stage) (rate("
+                    f'{_STAGES}_sum{{agent=~"$agent",stage=~"{_CONTRIBUTIONS}"}}[$__rate_interval])) / scalar(sum(rate('
+                    f'{_STAGES}_count{{agent=~"$agent",stage="endpointing_wait"}}[$__rate_interval])) > 0)'
+                },
+                "areas",
+            ),
+            Chart(
+                "Sources that disagree",
+                "Stages of turns, per minute, for which two sources gave numbers further apart than measuring twice explains: a "
+                "clock is skewed, or one measures something else.",
+                "cpm",
+                6,
+                {"{{stage}}": _per_minute('callgauge_stage_disagreements_total{agent=~"$agent"}', "stage")},
             ),
         ),
     ),

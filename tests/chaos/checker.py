@@ -2,9 +2,9 @@
 
 It counts three things. *Missing*: a final score, or the closed fact of a call, that the undisturbed run has and the topic
 has not; and a refused record that is not in quarantine. *Duplicate*: a record id read twice, a second final score of one
-conversation, name, turn and index, or a second record that claims to be the first of its subject with a value, which is
-what counters count. *Wrong*: a final score that says something else than the undisturbed run's, that the undisturbed run
-does not have, or that is no record of the contract.
+conversation, name, turn and index, or a second record that claims to be the first of its subject with a value, or the first
+to know a stage of its turn, which is what counters count. *Wrong*: a final score that says something else than the
+undisturbed run's, that the undisturbed run does not have, or that is no record of the contract.
 
 What a final score says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
 whatever crashed in between, it must be equal.
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from schemas.scores import SCORE_RECORD, AnyScoreRecord, TurnStatus
+from schemas.latency_stages import Stage
+from schemas.scores import SCORE_RECORD, AnyScoreRecord, TurnStages, TurnStatus
 
 MOST_EXAMPLES: Final = 20
 _MOST_ALIKE: Final = 3
@@ -29,7 +30,7 @@ Coordinates = tuple[str, int, int]
 """Topic, partition and offset."""
 
 _NOT_WHAT_BUT_HOW: Final = {
-    "revision", "record_id", "is_first", "is_change", "offsets", "through", "caused_at_ms", "code_version",
+    "revision", "record_id", "is_first", "first_known", "is_change", "offsets", "through", "caused_at_ms", "code_version",
 }  # fmt: skip
 """Which intermediate values came before, and when and from where it was written, may differ from run to run."""
 
@@ -133,6 +134,7 @@ def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str
     """The final scores by what they are about; notes what stands there twice or is no score."""
     ids: Counter[str] = Counter()
     firsts: Counter[Subject] = Counter()
+    stages: Counter[tuple[Subject, Stage]] = Counter()
     finals: Counter[Subject] = Counter()
     found: dict[Subject, dict[str, Any]] = {}
     for value in seen:
@@ -158,6 +160,10 @@ def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str
         firsts[subject] += record.is_first
         if record.is_first and firsts[subject] > 1:
             findings.note("duplicate", name, f"{what}: revision {record.revision} is the first one again")
+        for stage in record.first_known if isinstance(record, TurnStages) else ():
+            stages[subject, stage] += 1
+            if stages[subject, stage] > 1:
+                findings.note("duplicate", name, f"{what}: {stage} is known for the first time again")
     return found
 
 

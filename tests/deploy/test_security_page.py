@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from consumers.runtime.access import READ, WRITE, Needs
 from consumers.runtime.security import SecuritySettings
@@ -41,12 +42,14 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["`replay`, `simulate`"] == told(TRAFFIC_NEEDS)
     assert table["also with `goals.reads_topic`"] == more({"reads_topic": True})
     assert table["also when it asks the judge"] == more({"asks_judge": True})
-    assert len(table) == 6
+    assert table["also with `transcripts.folder`"] == more(transcripts={"folder": "files"})
+    assert len(table) == 7
 
 
-def more(goals: dict[str, object]) -> list[frozenset[str]]:
-    """What an evaluator with these settings of goals needs more than one without."""
-    usual, needed = (told(needs_of(["evaluator"], settings)) for settings in (Settings(), Settings(goals=goals)))
+def more(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:
+    """What an evaluator with these settings needs more than one without."""
+    wanted_settings = Settings(goals=goals or {}, **blocks)
+    usual, needed = (told(needs_of(["evaluator"], settings)) for settings in (Settings(), wanted_settings))
     return [wanted - had for wanted, had in zip(needed, usual, strict=True)]
 
 
@@ -59,6 +62,10 @@ def test_the_judge_is_asked_without_a_word_only_where_it_runs_with_a_key() -> No
     assert not asks(["evaluator", "judge"], api_key="key", enabled=False)
     assert not asks(["evaluator"], api_key="key")
     assert not asks(["judge"], api_key="key")
+
+
+def test_without_transcripts_nothing_is_written_to_their_topic() -> None:
+    assert "transcripts" not in needs_of(["evaluator"], Settings(transcripts={"enabled": False})).operations
 
 
 def test_a_process_with_both_roles_needs_the_rights_of_both() -> None:

@@ -40,6 +40,7 @@ EVALUATOR: Final[tuple[Right, ...]] = (
     ("topic", "scores", "READ"),
     ("topic", "scores", "WRITE"),
     ("topic", "quarantine", "WRITE"),
+    ("topic", "transcripts", "WRITE"),
     ("group", "evaluator", "READ"),
     ("transactional_id", "evaluator-", "WRITE"),
 )
@@ -50,6 +51,8 @@ JUDGE: Final[tuple[Right, ...]] = (
     ("topic", "judge.verdicts", "WRITE"),
     ("group", "judge", "READ"),
 )
+WRITTEN: Final = ("quarantine", "transcripts")
+"""Topics that an evaluator only writes."""
 GOALS: Final[Mapping[str, tuple[Right, str]]] = {
     "reads_topic": (("topic", "goals", "READ"), "goals: Read"),
     "asks_judge": (("topic", "judge.requests", "WRITE"), "judge.requests: Write"),
@@ -245,6 +248,21 @@ def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: 
             assert ("goals_topic_read" in process.text) is (setting == "reads_topic")
 
 
+def test_files_of_transcripts_need_reading_them(house: House, tmp_path: Path) -> None:
+    environment = {**house.entrance("PLAIN"), "CALLGAUGE_TRANSCRIPTS__FOLDER": str(tmp_path / "files")}
+    with allowed(house, *EVALUATOR):
+        missing = refused("run", "--roles", "evaluator", **environment).splitlines()[1:-1]
+        wanted = [f"group {house.prefix}evaluator-files: Read", f"topic {house.prefix}transcripts: Read"]
+        assert sorted(line.strip() for line in missing) == wanted
+        rights = (("topic", "transcripts", "READ"), ("group", "evaluator-files", "READ"))
+        with (
+            allowed(house, *rights),
+            started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process,
+        ):
+            wait_for("it to be ready", lambda: address_in(process.text), SECONDS)
+            assert process.signalled(signal.SIGTERM)[0] == 0
+
+
 def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None:
     environment = house.entrance("SCRAM-SHA-512")
     told = refused("replay", str(call_file(tmp_path / "call.jsonl")), **environment)
@@ -304,8 +322,8 @@ async def test_topics_that_are_missing_or_do_not_fit_together_are_told(secured: 
     environment = {**variables(secured, "open"), "CALLGAUGE_TOPIC_PREFIX": prefix}
     for topics, told in (
         ({}, f"Topics: {prefix}scores not found on {secured.open}."),
-        ({"scores": 2}, f"Topics: {', '.join(prefix + name for name in INPUT_TOPICS)}, {prefix}quarantine not found"),
-        ({**dict.fromkeys(INPUT_TOPICS, 4), "quarantine": 4}, "Topics: partition counts must be equal, but are audit"),
+        ({"scores": 2}, f"Topics: {', '.join(prefix + name for name in (*INPUT_TOPICS, *WRITTEN))} not found"),
+        (dict.fromkeys((*INPUT_TOPICS, *WRITTEN), 4), "Topics: partition counts must be equal, but are audit"),
     ):
         await create_topics(secured.open, {prefix + name: count for name, count in topics.items()})
         text = refused("run", "--roles", "evaluator" if topics else "exporter", **environment)

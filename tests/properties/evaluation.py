@@ -15,11 +15,10 @@ from schemas.scores import (
     ClosedFact,
     DeadAirFact,
     InterruptionFact,
-    ProgressScore,
-    TextJudgeScore,
-    VoiceToVoiceLatency,
+    Unscored,
+    UnscoredReason,
 )
-from tests.engine_feed import Json, closings_of, records_of, said, value_of
+from tests.engine_feed import Json, closings_of, records_of, said
 
 LIMITS = Limits()
 LONG_AFTER_MS = 24 * 3_600_000
@@ -61,7 +60,7 @@ class EveryCall:
 
 def fresh(limits: Limits = LIMITS) -> PartitionEvaluator:
     """An evaluator that has seen nothing."""
-    return PartitionEvaluator(limits, "test", ChosenGoals(EveryCall(), RULES))
+    return PartitionEvaluator(limits, "test", ChosenGoals(EveryCall(), RULES), writes_transcripts=True)
 
 
 def fold(evaluator: PartitionEvaluator, arrivals: Iterable[Arrival]) -> list[Effect]:
@@ -114,8 +113,9 @@ def final_state(effects: Sequence[Effect]) -> dict[tuple[str, int | None, int], 
 
 def holds(record: AnyScoreRecord) -> bool:
     """Whether it says something, as against taking something back."""
-    if isinstance(record, VoiceToVoiceLatency | ProgressScore | TextJudgeScore):
-        return value_of(record) != "withdrawn"
+    result = getattr(record, "result", None)
+    if isinstance(result, Unscored) and result.reason is UnscoredReason.WITHDRAWN:
+        return False
     return not getattr(record, "is_withdrawn", False)
 
 

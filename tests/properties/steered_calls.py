@@ -19,10 +19,20 @@ MOMENTS = (
     *("bot_speech_started", "bot_speech_stopped", "interruption", "of a later version"),
 )
 STRANGE: dict[str, tuple[Json, ...]] = {
-    "audit": ({"message_type": "note", "value": 1, "extra": True}, {"value": "of no type"}),
+    "audit": (
+        {"message_type": "note", "value": 1, "extra": True},
+        {"value": "of no type"},
+        {"message_type": "llm_call", "value": {"response": "Yes."}, "latency_ms": 700, "model": "m"},
+        {"message_type": "llm_call", "value": {"response": ""}, "latency_ms": 300, "usage": {"total_tokens": 9}},
+    ),
     "pipecat": (
         {"type": "of a later version", "event_type": "audio_start", "message_type": "user"},
         {"type": "user_bot_latency", "data": {"latency": 1.5}},
+        {"type": "user_bot_latency", "data": {"latency_seconds": 1.5}},
+        {"type": "TTFBMetricsData", "processor": "OneSTTService#0", "model": None, "value": 0.4},
+        {"type": "TTFBMetricsData", "processor": "OneLLMService#0", "model": "m", "value": 0.7},
+        {"type": "service_latency", "data": {"kind": "ttfb", "processor": "OneTTSService#0", "seconds": 0.2}},
+        {"type": "latency_breakdown", "data": {"contributions": [{"key": "llm_inference", "duration_secs": 0.6}]}},
     ),
     "user_sim": (
         {"type": "caller_sighed", "data": {}},

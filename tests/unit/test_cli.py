@@ -26,7 +26,7 @@ from streamer.version import installed_version
 COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
     *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
-    *("goals", "goals check", "score"),
+    *("goals", "goals check", "score", "report", "transcript"),
 ]
 ROOT = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:1"
@@ -44,7 +44,9 @@ Callgauge = Callable[..., Ended]
 @pytest.fixture
 def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
     """Runs a command in this process, as the installed entry point does."""
-    monkeypatch.setattr(cli_service, "configure_logging", lambda *_: None)  # it would take the log away from pytest
+    monkeypatch.setattr(
+        cli_service, "configure_logging", lambda *_, **__: None
+    )  # it would take the log away from pytest
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
 
     def run(*arguments: object) -> Ended:

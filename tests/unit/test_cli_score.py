@@ -171,6 +171,27 @@ def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Sco
     assert "Call z" not in score(path, "--goals", given, "--agent", "desk").err
 
 
+def test_eva_s_format_is_one_line_per_call_in_its_own_encoding(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("a", "hello", "yes"), call("b"))
+    ended = score(path, "--format", "eva")
+    first, second = (json.loads(line) for line in ended.out.splitlines())
+    assert (ended.code, first["id"], second["id"]) == (0, "a", "b")
+    assert set(first["metrics"]) >= {"turn_taking", "response_speed", "stt_wer", "tool_call_validity"}
+    assert set(first["metrics"]["turn_taking"]) == {
+        "details", "error", "normalized_score", "score", "skipped", "sub_metrics",
+    }  # fmt: skip
+    assert second["metrics"]["response_speed"]["skipped"]
+    assert (second["metrics"]["stt_wer"]["score"], second["metrics"]["turn_taking"]["score"]) == (0.0, 0.0)
+    assert score(path, "--format", "eva", "--arrival", "3").out == ended.out
+
+
+@pytest.mark.parametrize("option", [("--all",), ("--judge", "on"), ("--agent", "ava"), ("--goals", "goals.json")])
+def test_eva_s_format_has_nothing_else(score: Score, tmp_path: Path, option: tuple[str, ...]) -> None:
+    ended = score(write_calls(tmp_path / "calls.jsonl", call("a")), "--format", "eva", *option)
+    assert (ended.code, ended.out) == (2, "")
+    assert "results have no goals" in ended.err
+
+
 def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(score: Score, tmp_path: Path) -> None:
     ended = score(write_calls(tmp_path / "calls.jsonl", call("c", "hello")))
     assert (ended.code, ended.err, ended.progress) == (0, "", [])

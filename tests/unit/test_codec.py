@@ -7,7 +7,8 @@ import pytest
 
 from schemas.audit_events import AuditUser
 from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
-from schemas.codec import AgentEvent, InputSource, RefusalReason, RefusedRecordError, UnrecognizedEvent, decode
+from schemas.codec import InputSource, RefusalReason, RefusedRecordError, UnrecognizedEvent, decode
+from schemas.elevenlabs_agent import AgentEvent
 from schemas.envelope import Envelope, read_envelope
 from schemas.pipecat_events import SpeechEventRecord, TtsText
 from schemas.simulator_events import AudioEvent, UserSpeech

@@ -16,6 +16,7 @@ from schemas.codec import InputSource, RefusalReason
 from schemas.metric_catalogue import metric_named
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import SOURCE_BY_TOPIC
+from schemas.transcript import Transcript
 from tests.evaluator_fakes import (
     AUDIT,
     NOW_MS,
@@ -46,6 +47,13 @@ def test_each_effect_is_carried_out(effect: Effect, written: list[list[str]]) ->
     assert waiting_in(outbox) == [["before"], *written]
     late = registry.get_sample_value("callgauge_late_events_total", {"source": "audit"})
     assert late == (2 if isinstance(effect, Count) else 0)
+
+
+def test_a_transcript_is_written_with_the_closing_and_before_it() -> None:
+    outbox = Outbox()
+    closing = CloseCall("c-1", (fact("last"), fact("closed")), b"[]")
+    carry_out([closing], outbox, Instruments(CollectorRegistry(), ["evaluator"]))
+    assert outbox.first() == [(Transcript("c-1", b"[]"), fact("last"), fact("closed"))]
 
 
 def test_every_effect_has_a_case() -> None:

@@ -20,12 +20,14 @@ class Broker:
     """What the broker says when asked."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys((*LEDGERED_TOPICS, "quarantine"), 4)
+        self.counts = dict.fromkeys((*LEDGERED_TOPICS, "quarantine", "transcripts"), 4)
+        self.asked_for: set[str] = set()
         self.settings: dict[str, Mapping[str, str]] = dict.fromkeys(LEDGERED_TOPICS, RIGHT)
         self.asked_for_settings = False
 
     async def partition_counts(self, _: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
-        return {name: self.counts[name] for name in names}
+        self.asked_for |= set(names)
+        return {name: self.counts[name] for name in self.asked_for}
 
     async def topic_settings(self, _: KafkaSettings, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
         self.asked_for_settings = True
@@ -45,6 +47,13 @@ async def test_topics_that_fit_give_their_partition_count(broker: Broker) -> Non
     with capture_logs() as logged:
         assert await require_fit_topics(KAFKA, LIMITS) == 4
     assert logged == []
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+async def test_there_must_be_a_topic_for_transcripts_where_some_are_written(broker: Broker, *, is_wanted: bool) -> None:
+    broker.counts["transcripts"] = 1  # its number is the operator's too
+    assert await require_fit_topics(KAFKA, LIMITS, writes_transcripts=is_wanted) == 4
+    assert ("transcripts" in broker.asked_for) is is_wanted
 
 
 @pytest.mark.parametrize("topic", LEDGERED_TOPICS)

@@ -18,6 +18,7 @@ from streamer import evaluator_role
 from streamer.evaluator_role import EvaluatorRole
 from streamer.goal_files import GoalFolderError
 from streamer.settings import Settings
+from streamer.transcript_files import TranscriptFolderError
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 SOON_SECONDS = 10
@@ -57,10 +58,17 @@ class FakeEvaluator:
 class Made:
     """A role whose evaluator is made up, and whose goals are not."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rules: GoalRules | None = None, **goals: object) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        rules: GoalRules | None = None,
+        transcripts: dict[str, object] | None = None,
+        **goals: object,
+    ) -> None:
         monkeypatch.setattr(evaluator_role, "Evaluator", FakeEvaluator)
         self.instruments = Instruments(CollectorRegistry(), ["evaluator"])
-        self.role = EvaluatorRole(NOBODY, Settings(goals=goals), self.instruments, rules or GoalRules())
+        settings = Settings(goals=goals, transcripts=transcripts or {})
+        self.role = EvaluatorRole(NOBODY, settings, self.instruments, rules or GoalRules())
         evaluator: Any = self.role._evaluator
         self.evaluator: FakeEvaluator = evaluator
         self.stop = asyncio.Event()
@@ -158,3 +166,35 @@ async def test_what_is_wrong_with_goals_is_on_the_metrics_page(monkeypatch: pyte
     made.evaluator.may_finish.set()
     await asyncio.wait_for(running, SOON_SECONDS)
     assert Made(monkeypatch).value("callgauge_goal_files_broken") is None
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+async def test_calls_get_transcripts_unless_somebody_does_not_want_them(
+    monkeypatch: pytest.MonkeyPatch, *, is_enabled: bool
+) -> None:
+    assert Made(monkeypatch).evaluator.settings.writes_transcripts
+    made = Made(monkeypatch, transcripts={"enabled": is_enabled})
+    assert made.evaluator.settings.writes_transcripts is is_enabled
+
+
+async def test_files_of_transcripts_are_made_beside_the_evaluator_and_end_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Made(monkeypatch, transcripts={"folder": tmp_path / "files", "gzip": True})
+    running = made.start()
+    async with asyncio.timeout(SOON_SECONDS):
+        await made.role.ready.wait()
+        made.stop.set()
+        made.evaluator.may_finish.set()
+        await running
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_folder_for_transcripts_that_cannot_be_used_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").write_text("")
+    made = Made(monkeypatch, transcripts={"folder": tmp_path / "taken"})
+    made.evaluator.may_finish.set()
+    with pytest.raises(TranscriptFolderError, match="taken"):
+        await asyncio.wait_for(made.start(), SOON_SECONDS)

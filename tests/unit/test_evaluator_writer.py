@@ -26,6 +26,7 @@ from schemas.codec import RefusalReason
 from schemas.judging import JudgeRequest
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import SCORE_RECORD
+from schemas.transcript import Transcript
 from tests.evaluator_fakes import fact, question, until_idle
 
 REFUSED = QuarantineRecord(
@@ -209,6 +210,20 @@ async def test_scores_go_to_their_own_partition_and_refused_records_anywhere(mak
     assert (refused.topic, refused.key, refused.partition) == ("t.quarantine", b"c-1", None)
     assert QuarantineRecord.model_validate_json(refused.value) == REFUSED
     assert writing.published == 1  # what was refused is no score
+    await ended(running)
+
+
+async def test_a_transcript_goes_to_its_topic_in_the_transaction_of_the_closing(make: Callable[..., Writing]) -> None:
+    writing = make()
+    writing.outbox.put((Transcript("c-2", b'[{"role":"user"}]'), fact("c-2")))
+    running = await writing.run()
+    assert writing.producer.journal == ["begin", "c-2", "c-2", "commit"]
+    transcript, closed = writing.producer.sent
+    assert transcript == ("t.transcripts", b'[{"role":"user"}]', b"c-2", None, None)
+    assert closed.topic == "t.scores"
+    assert writing.published == 1, "it is no score"
+    assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 1
+    assert writing.writer.scores_end == 102
     await ended(running)
 
 

@@ -20,6 +20,7 @@ from schemas.call_events import PipelineType
 from schemas.goal_checks import Judge, ToolCalled
 from schemas.goals import GoalSet, Subgoal
 from schemas.judging import UnjudgedReason
+from schemas.latency_stages import Stage, StageSource
 from schemas.metric_catalogue import METRICS, metric_named
 from schemas.scores import (
     SCORE_RECORD,
@@ -29,13 +30,19 @@ from schemas.scores import (
     ClosedFact,
     CloseReason,
     DeadAirFact,
+    EstimateError,
+    EvaMetricScore,
     GoalsFact,
     InterruptionFact,
     NotApplicable,
     ProgressScore,
     Result,
     Scored,
+    SideDisagreement,
+    SideSpeech,
     Speaker,
+    SpeechScore,
+    StageLatency,
     StallFact,
     SubgoalScore,
     SuccessFinalTurn,
@@ -43,11 +50,15 @@ from schemas.scores import (
     ToolCorrectnessScore,
     ToolOutcome,
     ToolUseFact,
+    TranscriptDisagreement,
     TurnFact,
+    TurnStages,
     TurnStatus,
+    TurnTakingScore,
     Unscored,
     UnscoredReason,
     VoiceToVoiceLatency,
+    WordErrorRate,
 )
 
 CAUSED_AT_MS = 1_790_000_000_000
@@ -103,6 +114,61 @@ def progress(result: Result, **fields: Any) -> ProgressScore:
 
 def rating(name: str, result: Result, **fields: Any) -> TextJudgeScore:
     return TextJudgeScore(**AnyRecord | {"name": name, "through_turn": 3} | fields, result=result)
+
+
+def timing(result: Result, **fields: Any) -> TurnTakingScore:
+    return TurnTakingScore(**AnyRecord | {"turn": 2, "anchor": Anchor.VAD} | fields, result=result)
+
+
+def eva(name: str, result: Result, **fields: Any) -> EvaMetricScore:
+    return EvaMetricScore(**AnyRecord | {"name": name} | fields, result=result)
+
+
+def stages(*known: Stage, **fields: Any) -> TurnStages:
+    """The model took 400 ms; of voice to voice two sources say different things. `known` are said for the first time."""
+    model = StageLatency(stage=Stage.LLM_FIRST_TOKEN, latency_ms=400, source=StageSource.PIPECAT, model="m")
+    others = {StageSource.SPEECH: 2500.0}
+    whole = StageLatency(
+        stage=Stage.VOICE_TO_VOICE, latency_ms=1500, source=StageSource.PIPECAT, others_ms=others, is_disputed=True
+    )
+    given = AnyRecord | {"turn": 2, "stages": (model, whole), "first_known": known} | fields
+    return TurnStages(**given)
+
+
+def side(result: Result, **fields: Any) -> SideSpeech:
+    """One side of which this is known, whatever is asked."""
+    names = ("speech_ms", "longest_monologue_ms", "words_per_minute", "repeated_questions")
+    return SideSpeech(**dict.fromkeys(names, result) | fields)
+
+
+def speech(**fields: Any) -> SpeechScore:
+    """The caller spoke for 20 s, of the assistant nothing is known."""
+    unheard = Unscored(reason=UnscoredReason.NO_ASSISTANT_SPEECH)
+    user = side(Scored(value=20_000.0), words_per_minute=Scored(value=120.5), repeated_questions=Scored(value=2.0))
+    whole = dict.fromkeys(("result", "overlap_ms", "dead_air_ms", "first_word_ms"), unheard)
+    given = AnyRecord | {"through_turn": 3, "source": "pipecat", "user": user, "assistant": side(unheard)} | whole
+    return SpeechScore(**given | fields)
+
+
+def word_errors(words: int, **fields: Any) -> WordErrorRate:
+    given = {
+        "through_turn": 3,
+        "turns": 2,
+        "substitutions": 3,
+        "deletions": 2,
+        "insertions": 0,
+        "reference_words": words,
+    }
+    return WordErrorRate(**AnyRecord | given | {"result": Scored(value=0.25)} | fields)
+
+
+def disagreement(**fields: Any) -> TranscriptDisagreement:
+    """Of the assistant's speech there is one transcript only."""
+    result = Scored(value=0.1)
+    user = SideDisagreement(result=result, differences=1, words=10, turns=2)
+    assistant = SideDisagreement(result=NotApplicable(reason="one transcript"))
+    given = AnyRecord | {"through_turn": 3, "result": result, "user": user, "assistant": assistant}
+    return TranscriptDisagreement(**given | fields)
 
 
 AGENT_LATENCY = ("ava", "pipecat", "vad")
@@ -224,10 +290,79 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
         Counted("callgauge_scores_unscored_total", ("ava", "conciseness"))
     ]),
     ("a turn without words to rate", rating("speakability", NotApplicable(reason="silent"), turn=3, **FINAL), []),
+    ("a turn's timing so far", timing(Scored(value=0.7)), []),
+    ("a turn's timing at the end", timing(Scored(value=0.7), **FINAL), [
+        Observed("callgauge_turn_taking_ratio", ("ava", "vad"), 0.7)
+    ]),
+    ("a turn's timing that nobody knows", timing(NOT_KNOWN, anchor=None, **FINAL), [
+        Counted("callgauge_scores_unscored_total", ("ava", "turn_taking"))
+    ]),
+    ("one of EVA's metrics so far", eva("eva_tool_call_validity", Scored(value=0.5), normalized=0.5), []),
+    ("one of EVA's metrics at the end", eva("eva_tool_call_validity", Scored(value=0.5), normalized=0.5, **FINAL), [
+        Observed("callgauge_eva_score_ratio", ("ava", "eva_tool_call_validity"), 0.5)
+    ]),
+    ("one of EVA's metrics that is no share", eva("eva_response_speed", Scored(value=5.6), **FINAL), []),
+    ("one of EVA's metrics that nobody knows", eva("eva_response_speed", NOT_KNOWN, **FINAL), [
+        Counted("callgauge_scores_unscored_total", ("ava", "eva_response_speed"))
+    ]),
+    ("one of EVA's metrics that a call cannot have", eva("eva_conversation_valid_end", NotApplicable(reason="real"), **FINAL), []),
     ("a call is stuck", StallFact(**FIRST | FINAL, since_turn=1, by="seconds"), [
         Counted("callgauge_progress_stalls_total", ("ava", "seconds"))
     ]),
     ("a stall said again", StallFact(**AnyRecord | FINAL, since_turn=1, by="turns"), []),
+    ("how a call sounds so far", speech(), []),
+    ("how one side of a call sounded", speech(**FINAL), [
+        Counted("callgauge_talk_seconds_total", ("ava", "user"), 20.0),
+        Observed("callgauge_longest_monologue_seconds", ("ava", "user"), 20.0),
+        Observed("callgauge_words_per_minute", ("ava", "user"), 120.5),
+        Counted("callgauge_repeated_questions_total", ("ava", "user"), 2.0),
+    ]),
+    (
+        "what takes both sides of a call",
+        speech(
+            user=side(NotApplicable(reason="none")), overlap_ms=Scored(value=1_500), dead_air_ms=Scored(value=0),
+            first_word_ms=Scored(value=800), **FINAL,
+        ),
+        [
+            Counted("callgauge_overlap_seconds_total", ("ava",), 1.5),
+            Counted("callgauge_dead_air_seconds_total", ("ava",), 0.0),
+            Observed("callgauge_first_word_seconds", ("ava",), 0.8),
+        ],
+    ),
+    ("word errors so far", word_errors(20), []),
+    ("word errors of a call", word_errors(20, **FINAL), [
+        Counted("callgauge_stt_reference_words_total", ("ava",), 20),
+        Counted("callgauge_stt_word_errors_total", ("ava", "substitution"), 3),
+        Counted("callgauge_stt_word_errors_total", ("ava", "deletion"), 2),
+        Counted("callgauge_stt_word_errors_total", ("ava", "insertion"), 0),
+    ]),
+    ("a call without words to get wrong", word_errors(0, turns=0, result=NotApplicable(reason="real"), **FINAL), []),
+    ("transcripts that disagree so far", disagreement(), []),
+    ("transcripts that disagree", disagreement(**FINAL), [
+        Counted("callgauge_transcript_words_total", ("ava", "user"), 10),
+        Counted("callgauge_transcript_differences_total", ("ava", "user"), 1),
+    ]),
+    ("stages of an answer", stages(Stage.LLM_FIRST_TOKEN, Stage.VOICE_TO_VOICE), [
+        Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "llm_first_token"), 0.4),
+        Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "voice_to_voice"), 1.5),
+    ]),
+    ("a stage that is known later", stages(Stage.VOICE_TO_VOICE, revision=2), [
+        Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "voice_to_voice"), 1.5),
+    ]),
+    ("stages said again", stages(revision=3), []),
+    ("at the end, what sources disagree on", stages(**FINAL), [
+        Counted("callgauge_stage_disagreements_total", ("ava", "voice_to_voice"), 1)
+    ]),
+    ("an estimate that was too short", EstimateError(**FIRST | {"turn": 2}, result=Scored(value=-850.0)), [
+        Observed("callgauge_estimate_error_seconds", ("ava",), 0.85)
+    ]),
+    ("an estimate's error at the end", EstimateError(**AnyRecord | FINAL, result=Scored(value=-850.0)), []),
+    (
+        "an error of an estimate that is none any more",
+        EstimateError(**AnyRecord, result=Unscored(reason=UnscoredReason.WITHDRAWN), is_withdrawn=True),
+        [],
+    ),
+    ("stages taken back", stages(stages=(), is_withdrawn=True), []),
     ("a call closes", closed(CloseReason.IDLE), [Counted("callgauge_calls_ended_total", (*WHO, "idle"))]),
 ]  # fmt: skip
 
@@ -269,6 +404,11 @@ def test_a_value_without_what_it_was_measured_between_cannot_be_counted(missing:
         list(project(record, NOW_MS, None))
 
 
+def test_a_turns_timing_without_its_anchor_cannot_be_counted() -> None:
+    with pytest.raises(UncountableRecordError, match="names no anchor"):
+        list(project(timing(Scored(value=0.5), anchor=None, **FINAL), NOW_MS, None))
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -300,9 +440,13 @@ def test_samples_name_metrics_of_the_exporter_with_their_labels() -> None:
         ("callgauge_subgoals_unscored_total", "reason", GOAL_REASONS),
         ("callgauge_calls_unscored_total", "reason", GOAL_REASONS),
         ("callgauge_interruptions_total", "by", Speaker),
+        ("callgauge_talk_seconds_total", "speaker", Speaker),
         ("callgauge_tool_calls_total", "outcome", ToolOutcome),
         ("callgauge_event_to_score_seconds", "pipeline", PipelineType),
         ("callgauge_turns_overlapped_total", "anchor", Anchor),
+        ("callgauge_stage_latency_seconds", "stage", Stage),
+        ("callgauge_stage_latency_seconds", "source", StageSource),
+        ("callgauge_stage_disagreements_total", "stage", Stage),
     ],
 )
 def test_closed_labels_are_the_words_of_the_contract(metric: str, label: str, words: Any) -> None:
@@ -318,16 +462,21 @@ def test_what_the_contract_says_of_goals_is_what_labels_say() -> None:
         ("callgauge_text_rating_ratio", 1, "TextJudgeScore", "name"),
     ):
         assert set(metric_named(metric).label_set[place].values) == set(schema[record]["properties"][field]["enum"])
-    unscored = {"tool_correctness", *schema["TextJudgeScore"]["properties"]["name"]["enum"]}
+    of_eva = set(schema["EvaMetricScore"]["properties"]["name"]["enum"])
+    assert set(metric_named("callgauge_eva_score_ratio").label_set[1].values) == of_eva - {"eva_response_speed"}
+    unscored = {"tool_correctness", "turn_taking", *of_eva, *schema["TextJudgeScore"]["properties"]["name"]["enum"]}
     assert set(metric_named("callgauge_scores_unscored_total").label_set[1].values) == unscored
 
 
 def test_every_reason_is_one_of_something_that_is_counted() -> None:
-    """Those left out are of values that no metric splits by reason: areas, and tool correctness."""
+    """Those left out are of values that no metric splits by reason: areas, tool correctness, and EVA's metrics."""
     assert set(UnscoredReason) - LATENCY_REASONS - GOAL_REASONS == {
         UnscoredReason.ONE_TURN_HAS_NO_AREA,
         UnscoredReason.NO_TOOL_CALL_DUE,
         UnscoredReason.EXPECTED_TURN_NOT_REACHED,
+        UnscoredReason.ASSISTANT_STILL_SPEAKING,
+        UnscoredReason.END_REASON_UNKNOWN,
+        UnscoredReason.FINAL_STATE_UNKNOWN,
     }
     assert {UnscoredReason(reason.value) for reason in UnjudgedReason} <= GOAL_REASONS
 

@@ -9,6 +9,7 @@ from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
 
 from consumers.runtime import kafka as kafka_module
 from consumers.runtime.kafka import KafkaSettings
+from schemas.envelope import read_envelope
 from streamer import publisher as publisher_module
 from streamer.playback import PlayedCall, Source, WireEvent
 from streamer.publisher import EventPublisher, PlayProgress, PublishError, cloudevent_headers, play
@@ -152,6 +153,15 @@ def test_headers_are_cloudevents() -> None:
     assert headers_of("audit", "user")["ce_type"] == b"callgauge.audit.user.v1"
     assert headers_of("audit", "call_started")["ce_type"] == b"callgauge.call.call_started.v1"
     assert "ce_time" not in headers_of("audit", "user", 10**18)
+
+
+def test_what_a_real_agent_says_is_of_a_type_of_its_own() -> None:
+    event = WireEvent("elevenlabs", b"{}", NOW_MS, "user_transcript", 7, NOW_MS, is_agent_event=True)
+    headers = dict(cloudevent_headers("call-1", event, b"callgauge.replay"))
+    assert headers["ce_type"] == b"callgauge.elevenlabs.user_transcript.v1"
+    envelope = read_envelope(list(headers.items()))
+    assert envelope is not None
+    assert envelope.is_agent_event
 
 
 class FakeProducer:

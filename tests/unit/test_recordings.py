@@ -186,7 +186,7 @@ def test_the_message_has_five_parts(tmp_path: Path) -> None:
         list(read_recordings(tmp_path / "gone"))
     assert str(caught.value) == (
         f"{tmp_path / 'gone'}: there is no recorded call:\n"
-        "  expected an EVA record directory or a .jsonl or .jsonl.gz file; seen no such file or directory.\n"
+        "  expected an EVA record directory or a .jsonl, .jsonl.gz or .json file; seen no such file or directory.\n"
         "  This call is not read and reading stops here; calls before it were read.\n"
         "  Check the spelling of the path."
     )

@@ -3,23 +3,12 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 import structlog
 
 from consumers.runtime.logs import LogFormat, about_record, configure_logging
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def test_json_lines_hold_the_event_and_its_facts() -> None:

@@ -81,7 +81,8 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_EVALUATOR_INSTANCE": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
         "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
         "CALLGAUGE_SECURITY__PROTOCOL": "TLS", "CALLGAUGE_JUDGE_GROUP": "", "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",
-        "CALLGAUGE_GOALS__TRIALS": "4",
+        "CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_TRANSCRIPTS__GZIP": "perhaps",
+        "CALLGAUGE_REDACTION__DETECTORS": "mail",
     }  # fmt: skip
     shown = set(Settings.model_fields) - {
         "http_token",
@@ -258,3 +259,16 @@ def test_a_judge_with_a_key_in_the_same_process_is_asked(
     environment: dict[str, str], roles: list[str], asks: bool
 ) -> None:
     assert loaded(environment).goal_rules(roles).asks_judge is asks
+
+
+def test_a_folder_needs_transcripts_to_put_there(config: Path) -> None:
+    assert loaded().transcripts.enabled
+    config.write_text('[transcripts]\nfolder = "files"\ngzip = true\n')
+    settings = loaded(config=config).transcripts
+    assert (settings.folder, settings.gzip) == (Path("files"), True)
+    (told,) = mistakes({"CALLGAUGE_TRANSCRIPTS__ENABLED": "false"}, config)
+    assert told.startswith(
+        f"transcripts.folder in {config} (CALLGAUGE_TRANSCRIPTS__FOLDER) is 'files': there is nothing"
+    )
+    (told,) = mistakes({"CALLGAUGE_TRANSCRIPTS__FOLDR": "x"})
+    assert told.endswith("did you mean transcripts.folder?")

@@ -1,0 +1,175 @@
+"""Spoken text in one spelling, so that "L A X at four p.m." and "LAX at 4 PM" are the same words before errors are counted.
+
+The steps and their order are EVA's; the rules for numbers, contractions and spellings are whisper_normalizer's. What comes
+after is `word_errors`.
+"""
+
+import re
+from functools import cache, lru_cache
+from typing import Final
+from unicodedata import category
+
+from whisper_normalizer.basic import BasicTextNormalizer
+from whisper_normalizer.english import EnglishTextNormalizer
+
+MAX_CHARS: Final = 5_000
+"""What is read of one text: five minutes of speech in one turn. Comparing takes the square of it."""
+
+_REMEMBERED_PIECES: Final = 512
+"""Pieces of text kept with their normal form, 5 MB at most: the two sides of a turn mostly agree, and a call that closes is
+compared once more.
+"""
+
+_LABEL = re.compile(r"\[.*?\]")
+_ESCAPE = re.compile(
+    r"""\\(?:(?P<octal>[0-7]{1,3})
+          |(?P<known>u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\\'"abfnrtv])
+          |(?P<broken>[uUxN]|\Z))""",
+    re.VERBOSE,
+)
+_APOSTROPHE = re.compile("[\u2018\u2019\u00b4`]")
+_SPELLED_LETTERS = re.compile(r"\b(?:[a-zA-Z] ){2,}[a-zA-Z]\b")
+_SPOKEN_DASH = re.compile(r"(?<=\w)\s+dash\s+(?=\w)", re.IGNORECASE)
+_HYPHENATED = re.compile(r"\b\w+(?:-\w+)+")
+_ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_LIST_COMMA = re.compile(r"(?<!\d),(?!\d)")
+_LEADING_ZEROS = re.compile(r"\b0+(\d+)\b")
+_GAP_BEFORE_SUFFIX = re.compile(r"(?<=\d)\s+(?=(?:st|nd|rd|th)\b)")
+
+_WORD = re.compile("[a-z]+")
+_PLAIN_SPEECH = re.compile(r'[a-z\s,;:?!"-]*(?:\.(?!\.)[a-z\s,;:?!"-]*)*')
+_NOT_A_WORD = re.compile(r"[^a-z\s]")
+_FILLERS = frozenset({"hmm", "mm", "mhm", "mmm", "uh", "um"})
+
+_NORMALIZER_FAILS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+"""What whisper_normalizer ends with at numbers that no rule of it foresees."""
+
+
+class _UnreadableEscapeError(ValueError):
+    """A backslash sequence that stops short; no caller says one, so the text stays as it is."""
+
+
+def without_labels(text: str) -> str:
+    """The words alone: what stands between square brackets are marks (who cut whom off, sounds), shortest match.
+
+    Example:
+        >>> without_labels("[user interrupts] Yes [pause] please. ")
+        'Yes  please.'
+    """
+    return _LABEL.sub("", text).strip() if "[" in text else text.strip()
+
+
+def normalised(text: str, language: str = "en") -> str:
+    """The text as it is compared, words separated by single blanks; only `MAX_CHARS` of it are read.
+
+    A text that the rules cannot read comes back as far as they got with it, as in EVA.
+
+    Args:
+        text: What was said or understood, without labels.
+        language: Its language as a two-letter code, region ignored. Numbers are read in English only.
+
+    Example:
+        >>> normalised("I'll fly to L A X on March twenty-fifth, at nine fifteen.")
+        'i will fly to lax on march 25th at 915'
+        >>> normalised("I will fly to LAX on March 25th, at 915")
+        'i will fly to lax on march 25th at 915'
+    """
+    text = text[:MAX_CHARS]
+    try:
+        text = _without_escapes(text)
+    except _UnreadableEscapeError:
+        return text
+    text = _APOSTROPHE.sub("'", text)
+    text = _SPELLED_LETTERS.sub(lambda found: found.group().replace(" ", "").upper(), text)
+    text = _SPOKEN_DASH.sub(" ", text)
+    if "-" in text:
+        text = _HYPHENATED.sub(_joined_if_number, text)
+    piece_of = _english if language.split("-")[0] == "en" else _any_language
+    try:
+        pieces = [piece_of(piece) for piece in _LIST_COMMA.split(text)]
+    except _NORMALIZER_FAILS:
+        return text
+    joined = _LEADING_ZEROS.sub(r"\1", " ".join([piece for piece in pieces if piece]))
+    return _GAP_BEFORE_SUFFIX.sub("", joined)
+
+
+def _without_escapes(text: str) -> str:
+    r"""`caf\u00e9` as it is meant: some recognisers write JSON's escapes into their texts."""
+    if "\\" not in text or not text.isascii():
+        return text
+    text = _ESCAPE.sub(_escaped_character, text)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _escaped_character(found: re.Match[str]) -> str:
+    if found["broken"] is not None:
+        raise _UnreadableEscapeError(found.group())
+    if found["octal"] is not None:
+        return chr(int(found["octal"], 8))
+    return found.group().encode().decode("unicode_escape")
+
+
+def _joined_if_number(found: re.Match[str]) -> str:
+    """`919-696-3901` and `WZH-89B` are said without the hyphens; `wishy-washy` is not a number; a date has three parts."""
+    group = found.group()
+    if _ISO_DATE.fullmatch(group):
+        return group.replace("-", " ")
+    return group.replace("-", "") if any(map(str.isdigit, group)) else group
+
+
+def _without_punctuation(text: str) -> str:
+    return "".join([each for each in text.lower() if category(each)[0] != "P"]).strip()
+
+
+@lru_cache(maxsize=_REMEMBERED_PIECES)
+def _any_language(piece: str) -> str:
+    return _without_punctuation(_basic()(piece))
+
+
+@lru_cache(maxsize=_REMEMBERED_PIECES)
+def _english(piece: str) -> str:
+    return _english_rules().normalised(piece.lower())
+
+
+@cache
+def _basic() -> BasicTextNormalizer:
+    # Vowel signs are part of the word: without them a word of Hindi would fall into syllables.
+    return BasicTextNormalizer(preserve_marks=True)
+
+
+@cache
+def _english_rules() -> "_EnglishRules":
+    return _EnglishRules()
+
+
+class _EnglishRules:
+    """What `EnglishTextNormalizer` says, leaving out rules that nothing in the text can meet: most of what is said is plain
+    words, and trying every rule on each would cost more than all else that is done for a turn.
+    """
+
+    def __init__(self) -> None:
+        self._rules = EnglishTextNormalizer()
+        self._replacers = [
+            (pattern.replace(r"\b", ""), pattern, text) for pattern, text in self._rules.replacers.items()
+        ]
+        self._abbreviations = frozenset(literal for literal, _, _ in self._replacers if "'" not in literal)
+        self._spellings: dict[str, str] = self._rules.standardize_spellings.mapping
+        self._read_numbers = self._rules.standardize_numbers
+        # "and" matters between numbers only, and "half" only behind "and a".
+        self._number_words = frozenset(self._read_numbers.words) - {"and"} | {"half"}
+        self._rules.standardize_numbers = self._numbers_read
+
+    def normalised(self, text: str) -> str:
+        """The text, which is in lower case, as the whole set of rules leaves it, without punctuation."""
+        words = _WORD.findall(text)
+        is_plain = self._number_words.isdisjoint(words) and self._abbreviations.isdisjoint(words)
+        if is_plain and _PLAIN_SPEECH.fullmatch(text):
+            spellings = self._spellings
+            return " ".join([spellings.get(word, word) for word in words if word not in _FILLERS])
+        self._rules.replacers = {pattern: new for literal, pattern, new in self._replacers if literal in text}
+        return _without_punctuation(self._rules(text))
+
+    def _numbers_read(self, text: str) -> str:
+        if _NOT_A_WORD.search(text) is None and self._number_words.isdisjoint(text.split()):
+            return text
+        return str(self._read_numbers(text))

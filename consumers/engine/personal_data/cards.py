@@ -1,0 +1,87 @@
+"""Card numbers: the lengths and first digits that cards have, and the check digit; or a number that is said to be a card's."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from stdnum import luhn
+
+from consumers.engine.personal_data.digit_runs import Digits, Run
+from consumers.engine.personal_data.span import Span
+from consumers.engine.personal_data.vocabulary import CARD_WORDS, NO_PAYMENT_CARDS
+from consumers.engine.personal_data.words import Words
+
+MOST_DIGITS: Final = 19
+FEWEST_SAID_TO_BE_ONE: Final = 13
+"""A number that is said to be a card's, and has so many digits, is one, though a digit was misheard."""
+NEAR_WORDS: Final = 8
+WRITTEN_GROUP: Final = 4
+"""Digits of a written group with which a card may begin in the middle of others."""
+
+_CARD: Final = re.compile(
+    r"4\d{12}(?:\d{3}){0,2}"
+    r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"
+    r"|3[47]\d{13}"
+    r"|3(?:0[0-5]|[689]\d)\d{11}"
+    r"|(?:6011|64[4-9]\d|65\d\d|62\d\d|35(?:2[89]|[3-8]\d))\d{12,15}"
+    r"|(?:50|5[6-9]|6[37])\d{14}(?:\d{2,3})?"
+)
+
+
+def find_cards(words: Words, digits: Digits) -> Iterator[Span]:
+    """Places of card numbers, from left to right."""
+    for run in digits.runs:
+        first = 0
+        while first < len(run.groups):
+            last = _last_of_card(run, first) if _may_begin(run, first) else None
+            if last is None and run.pauses[first] and _is_said_to_be_one(words, run, first):
+                last = _end_of_dictation(run, first)
+            if last is not None:
+                yield Span(words.all[run.groups[first].first].start, words.all[run.groups[last].last].end)
+            first = first + 1 if last is None else last + 1
+
+
+def is_card_number(digits: str) -> bool:
+    """Whether these digits have the form of a card's, and the check digit fits."""
+    return _CARD.fullmatch(digits) is not None and luhn.is_valid(digits)
+
+
+def _may_begin(run: Run, first: int) -> bool:
+    group = run.groups[first]
+    return run.pauses[first] or (not group.is_spoken and len(group.digits) >= WRITTEN_GROUP)
+
+
+def _last_of_card(run: Run, first: int) -> int | None:
+    """The last group of the longest card number that begins here."""
+    text, found = "", None
+    for index in range(first, len(run.groups)):
+        text += run.groups[index].digits
+        if len(text) > MOST_DIGITS:
+            break
+        if is_card_number(text):
+            found = index
+    return found
+
+
+def _is_said_to_be_one(words: Words, run: Run, first: int) -> bool:
+    if run.groups[first].digits[0] not in "23456":
+        return False
+    for near in words.before(run.groups[first].first, NEAR_WORDS):
+        if near.text in NO_PAYMENT_CARDS:
+            return False
+        if near.text in CARD_WORDS:
+            return not any(words.is_at(near.index - step, NO_PAYMENT_CARDS) for step in (1, 2))
+    return False
+
+
+def _end_of_dictation(run: Run, first: int) -> int | None:
+    """The last group of a number as long as a card's that ends with a pause or with the dictation."""
+    count, found = 0, None
+    for index in range(first, len(run.groups)):
+        count += len(run.groups[index].digits)
+        if count > MOST_DIGITS:
+            break
+        is_end = index + 1 == len(run.groups) or run.pauses[index + 1]
+        if count >= FEWEST_SAID_TO_BE_ONE and is_end:
+            found = index
+    return found

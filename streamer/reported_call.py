@@ -1,0 +1,155 @@
+"""One recorded call as a report tells it: what was heard, and the score records that hold at its end."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Final, TypeVar
+
+from schemas.goals import GoalSet
+from schemas.scores import (
+    AnyScoreRecord,
+    CallLabels,
+    CallRecord,
+    ClosedFact,
+    DeadAirFact,
+    GoalsFact,
+    ProgressScore,
+    Scored,
+    StallFact,
+    SubgoalScore,
+    VoiceToVoiceLatency,
+)
+from streamer.report_hearing import HeardCall
+from streamer.report_intervals import Interval, overlaps, silences
+from streamer.report_texts import MOST_CHARS, Redacts, json_text, shortened
+
+_LEAST_OVERLAP_MS: Final = 1.0
+"""As in EVA: less is a matter of clocks."""
+
+Record = TypeVar("Record", bound=CallRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadAir:
+    """A silence in which the threshold was passed, and how often."""
+
+    silence: Interval
+    times: int
+
+
+class ReportedCall:
+    """A call and its final records.
+
+    Attributes:
+        conversation_id: Whose call it is.
+        heard: What was heard.
+        records: Its final records, in the order in which they were written.
+        anchor_id: What the ids of its parts begin with.
+    """
+
+    def __init__(
+        self,
+        conversation_id: str,
+        heard: HeardCall,
+        records: Sequence[AnyScoreRecord],
+        anchor_id: str,
+        redactor: Redacts,
+    ) -> None:
+        self.conversation_id = conversation_id
+        self.heard = heard
+        self.records = tuple(records)
+        self.anchor_id = anchor_id
+        self._redactor = redactor
+        self.overlaps = overlaps(heard.stretches, _LEAST_OVERLAP_MS)
+        self.dead_air = _dead_air(heard, self.of(DeadAirFact))
+
+    def of(self, kind: type[Record]) -> list[Record]:
+        """The records of one kind."""
+        return [record for record in self.records if isinstance(record, kind)]
+
+    @property
+    def labels(self) -> CallLabels:
+        """What is known of the call."""
+        return self.records[-1].labels if self.records else CallLabels()
+
+    @property
+    def closed(self) -> ClosedFact | None:
+        """How it ended."""
+        return next(iter(self.of(ClosedFact)), None)
+
+    @property
+    def goals(self) -> GoalSet | None:
+        """What it is judged against."""
+        return next((record.goal_set for record in self.of(GoalsFact)), None)
+
+    @property
+    def length_ms(self) -> float:
+        """From its first event to its last."""
+        return self.heard.end_ms - self.heard.start_ms
+
+    @cached_property
+    def latencies(self) -> list[VoiceToVoiceLatency]:
+        """By turn: how long the user waited."""
+        return sorted(self.of(VoiceToVoiceLatency), key=lambda record: record.turn or 0)
+
+    @cached_property
+    def waits_ms(self) -> dict[int, float]:
+        """The latencies that are known and not negative, by turn."""
+        return {
+            record.turn: record.result.value
+            for record in self.latencies
+            if record.turn is not None and isinstance(record.result, Scored) and record.result.value >= 0
+        }
+
+    @property
+    def median_wait_ms(self) -> float | None:
+        """The median of those; None when there are none."""
+        waits_ms = self.waits_ms
+        return median(waits_ms.values()) if waits_ms else None
+
+    @property
+    def last_progress(self) -> ProgressScore | None:
+        """Progress after the last turn that has a record of it."""
+        return max(self.of(ProgressScore), key=lambda record: record.turn or 0, default=None)
+
+    @property
+    def subgoals(self) -> list[SubgoalScore]:
+        """In the order of the goal set."""
+        return sorted(self.of(SubgoalScore), key=lambda record: record.index)
+
+    def shown(self, text: str, most: int = MOST_CHARS) -> str:
+        """A text of the call as a person may see it."""
+        return shortened(self._redactor.redact(text), most)
+
+    def shown_json(self, value: object) -> str:
+        """The same for a value that a tool was given or answered."""
+        return json_text(value, self._redactor)
+
+    def offset_ms(self, time_ms: float) -> float:
+        """A moment as counted from the start of the call."""
+        return time_ms - self.heard.start_ms
+
+    def turn_anchor(self, turn: int) -> str:
+        """The id of a turn in the transcript."""
+        return f"{self.anchor_id}-t{turn}"
+
+
+def held_records(written: Iterable[AnyScoreRecord], final: Iterable[AnyScoreRecord]) -> list[AnyScoreRecord]:
+    """What a report tells of: what holds at the end, and the facts that are said once while the call runs."""
+    said_once = [record for record in written if isinstance(record, GoalsFact | StallFact)]
+    return list({record.record_id: record for record in (*said_once, *final)}.values())
+
+
+def _dead_air(heard: HeardCall, facts: Iterable[DeadAirFact]) -> list[DeadAir]:
+    """The silences of the facts. Where a speech has no end, only what the fact says is known: from when, and the threshold."""
+    quiet = silences(heard.stretches, heard.end_ms, 0) if heard.has_ends else []
+    found: dict[Interval, int] = {}
+    for fact in facts:
+        since_ms = fact.silent_since_ms
+        least = Interval(since_ms, since_ms + fact.threshold_ms, fact.turn or 0)
+        # A fact has whole milliseconds, and a silence goes on where a tool was running.
+        around = (each for each in quiet if each.start_ms - 1 <= since_ms < each.end_ms)
+        silence = next(around, least)
+        found[silence] = found.get(silence, 0) + 1
+    return [DeadAir(silence, times) for silence, times in sorted(found.items())]

@@ -1,0 +1,48 @@
+"""A real browser: Debian's Chromium, driven through Playwright. Its profile is fresh in every run and gone after it."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.required_tools import require_tool
+
+PHONE, DESKTOP = 390, 1440
+HEIGHT = 900
+
+
+@pytest.fixture(scope="module")  # not longer: while Playwright's loop is there, no asynchronous test can have one
+def browser() -> Iterator[Browser]:
+    path = require_tool("chromium", "Debian and Ubuntu: apt-get install chromium")
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root Chromium refuses to start with it
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=options)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Opened:
+    """A page, and what it did that it should not have."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+def opened(browser: Browser, file: Path, *, width: int, scripts: bool = True) -> Opened:
+    """The file in a browser window of its own."""
+    page = browser.new_page(
+        viewport={"width": width, "height": HEIGHT},
+        java_script_enabled=scripts,
+        reduced_motion="reduce",
+    )
+    seen = Opened(page)
+    page.on("console", lambda message: seen.complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.goto(file.as_uri())
+    return seen

@@ -1,0 +1,127 @@
+"""EVA's metrics of recorded calls, from the live engine, against EVA's own results; in time order and in other arrival orders."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from consumers.engine.effects import Count
+from schemas.score_record import Scored, TurnStatus
+from streamer.offline_eva import eva_metrics_of
+from tests.engine_feed import records_of
+from tests.properties.evaluation import run
+from tests.wire_calls import CONFORMANCE, arrivals_of, in_random_order, in_time_order, wire_calls
+
+Json = dict[str, Any]
+
+SEEDS = (None, 1, 2, 3, 4, 5)  # None is the order of time
+EXACT = ("conversation_correctly_finished", "response_speed", "tool_call_validity", "turn_taking")
+MEAN_WER_DIFFERENCE = 0.02
+MOST_CHANGED_SHARE = 0.01
+"""Of the turns that were settled, how many may be something else in the end when events come in time."""
+RECORD = CONFORMANCE / "record_1.1.2"
+
+
+def _metrics(path: Path, seed: int | None) -> dict[str, Json]:
+    """As JSON says it, so that a tuple equals a list and nothing else is forgiven."""
+    if not path.exists():
+        pytest.skip(f"the conformance data are not there ({path.name} in CONFORMANCE_DIR or next to the checkout)")
+    results: dict[str, Json] = json.loads(
+        json.dumps({call.conversation_id: call.metrics for call in eva_metrics_of([path], arrival_seed=seed)})
+    )
+    return results
+
+
+def _differences(expected: Any, actual: Any, where: str) -> list[str]:
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return [
+            found
+            for key in sorted({*expected, *actual})
+            for found in _differences(
+                expected.get(key, "no such key"), actual.get(key, "no such key"), f"{where}.{key}"
+            )
+        ]
+    return [] if expected == actual else [f"{where}: expected {expected!r}, got {actual!r}"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_metrics_equal_the_reference(seed: int | None) -> None:
+    actual = _metrics(CONFORMANCE / "calls.jsonl.gz", seed)
+    reference = {call["id"]: call["metrics"] for call in wire_calls(CONFORMANCE / "call_metrics.jsonl.gz")}
+    assert actual.keys() == reference.keys()
+    wrong, wer_differences = [], []
+    for call_id, expected in reference.items():
+        for name in EXACT:
+            wrong += _differences(expected[name], actual[call_id][name], f"{call_id} {name}")
+        wer, expected_wer = actual[call_id]["stt_wer"], expected["stt_wer"]
+        wrong += _differences(expected_wer["error"], wer["error"], f"{call_id} stt_wer.error")
+        wrong += _differences(expected_wer["skipped"], wer["skipped"], f"{call_id} stt_wer.skipped")
+        wer_differences.append(abs(wer["score"] - expected_wer["score"]))
+    assert wrong == [], f"{len(wrong)} values differ"
+    assert mean(wer_differences) <= MEAN_WER_DIFFERENCE
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_recorded_call_has_its_reference_values(seed: int | None) -> None:
+    (metrics,) = _metrics(RECORD, seed).values()
+    turn_taking, speed = metrics["turn_taking"], metrics["response_speed"]
+    assert turn_taking["score"] == 0.2696
+    scores = [1.0, 0.7639, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.6623]
+    assert turn_taking["details"]["per_turn_score"] == {str(turn): score for turn, score in enumerate(scores, 1)}
+    assert turn_taking["details"]["per_turn_evidence"]["3"]["overlap_ms"] == 18_460.772
+    parts = {
+        "mean_latency_ms": 2626.25, "p50_latency_ms": 3738.123, "p90_latency_ms": 17_572.531,
+        "on_time_rate": 0.3333, "early_rate": 0.1111, "late_rate": 0.5556,
+    }  # fmt: skip
+    assert {name: turn_taking["sub_metrics"][name] for name in parts} == parts
+    assert (speed["score"], speed["details"]["max_speed_seconds"], speed["details"]["num_turns"]) == (5.616, 17.573, 8)
+    assert (speed["sub_metrics"]["with_tool_calls"], speed["sub_metrics"]["no_tool_calls"]) == (9.951, 3.014)
+    assert metrics["stt_wer"]["normalized_score"] == pytest.approx(0.911, abs=MEAN_WER_DIFFERENCE)
+    ended = ("conversation_valid_end", "conversation_completed_on_time", "conversation_correctly_finished")
+    assert [metrics[name]["score"] for name in (*ended, "tool_call_validity")] == [1.0] * 4
+    # The agent of this recording kept no session, and one is expected.
+    assert (metrics["authentication_success"]["score"], metrics["task_completion"]["score"]) == (0.0, 0.0)
+    assert metrics["authentication_success"]["details"]["mismatches"]["last_name"]["expected"] == "Rodriguez"
+
+
+@pytest.mark.parametrize("seed", [None, 6])
+def test_score_records_end_as_the_reference_and_settled_turns_stay(seed: int | None) -> None:
+    path = CONFORMANCE / "calls.jsonl.gz"
+    if not path.exists():
+        pytest.skip(f"the conformance data are not there ({path.name} in CONFORMANCE_DIR or next to the checkout)")
+    reference = {call["id"]: call["metrics"] for call in wire_calls(CONFORMANCE / "call_metrics.jsonl.gz")}
+    wrong: list[str] = []
+    settled: Counter[str] = Counter()
+    for call in wire_calls(path):
+        if not any("audio_timestamp" in event for event in call["user_sim"] or ()):
+            continue  # nobody but the bot hears it: its turns are the bot's own
+        reason = {"type": "call_ended", "timestamp": 1, "reason": call["conversation_ended_reason"]}
+        kind = {"type": "call_started", "timestamp": 0, "pipeline_type": call["pipeline_type"]}
+        call |= {"control": [kind, reason], "control_on": ["audit", "audit"]}
+        order = in_time_order(call) if seed is None else in_random_order(call, seed)
+        effects = run(arrivals_of(call, [("control", 0), *order, ("control", 1)]))
+        finals: dict[tuple[str, int | None], Any] = {
+            (each.name, each.turn): each for each in records_of(effects) if each.status is TurnStatus.FINAL
+        }
+        for effect in effects:
+            if isinstance(effect, Count) and effect.metric.startswith("callgauge_settled_turns"):
+                settled[effect.metric] += effect.by
+        expected = reference[call["id"]]
+        scores = {
+            str(turn): result.value
+            for (name, turn), each in finals.items()
+            if name == "turn_taking" and isinstance(result := each.result, Scored)
+        }
+        wrong += _differences(expected["turn_taking"]["details"]["per_turn_score"], scores, f"{call['id']} turns")
+        for name in EXACT:
+            record = finals[f"eva_{name}", None]
+            if isinstance(record.result, Scored):
+                said = {"score": record.result.value, "sub_metrics": record.sub_metrics}
+                wrong += _differences({key: expected[name][key] for key in said}, said, f"{call['id']} {name}")
+    assert wrong == [], f"{len(wrong)} values differ"
+    assert settled["callgauge_settled_turns_total"] > 400
+    changed = settled["callgauge_settled_turns_changed_total"] / settled["callgauge_settled_turns_total"]
+    assert changed <= MOST_CHANGED_SHARE

@@ -1,0 +1,162 @@
+"""Transcripts of recorded and simulated calls: ElevenLabs' own models take them, and they say what the reference says."""
+
+import functools
+import json
+import subprocess
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
+
+from consumers.engine.goal_rules import GoalRules
+from consumers.engine.labels import ALL_LABELS
+from consumers.engine.limits import Limits
+from consumers.engine.redaction import Redactor
+from streamer.offline_scores import RecordedScoring, ScoringPlan
+from streamer.playback import with_control_events
+from streamer.recordings import RecordedCall, read_recordings
+from streamer.simulator import simulate_call
+from tests.required_tools import require_tool
+from tests.unit.test_transcript_schema import KEYS
+from tests.wire_calls import CONFORMANCE, record_call, wire_calls
+
+Json = dict[str, Any]
+
+FILES = ("calls.jsonl.gz", "cut_calls.jsonl.gz", "eva_histories.jsonl.gz", "record_1.1.2")
+SOURCES = (*FILES, "simulated")
+LEAST_CALLS = {"calls.jsonl.gz": 300, "cut_calls.jsonl.gz": 150, "eva_histories.jsonl.gz": 1, "record_1.1.2": 1}
+SIMULATED_CALLS = 60
+SEED = 1
+
+
+def _calls(name: str) -> Iterator[RecordedCall]:
+    if name == "simulated":
+        for seed in range(SIMULATED_CALLS):
+            yield simulate_call(seed, start_ms=1_790_000_000_000).call
+        return
+    path = CONFORMANCE / name
+    if not path.exists():
+        pytest.skip(f"the conformance data are not there ({name} in CONFORMANCE_DIR or next to the checkout)")
+    yield from read_recordings(path)
+
+
+def _transcript(call: RecordedCall, seed: int | None) -> bytes | None:
+    plan = ScoringPlan(Limits(), GoalRules(), "test", seed, writes_transcripts=True)
+    scoring = RecordedScoring(with_control_events(call, agent="desk"), plan, None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    return scoring.transcript
+
+
+@functools.cache
+def _transcripts(name: str, seed: int | None = None) -> dict[str, bytes]:
+    """By conversation; a call without a single event has none."""
+    calls = [(call.conversation_id, _transcript(call, seed)) for call in _calls(name)]
+    assert len(calls) >= LEAST_CALLS.get(name, SIMULATED_CALLS)
+    return {conversation_id: value for conversation_id, value in calls if value is not None}
+
+
+def _turns(name: str) -> Iterator[tuple[str, list[Json]]]:
+    for conversation_id, value in _transcripts(name).items():
+        yield conversation_id, json.loads(value)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_sdk_s_models_take_every_turn_and_know_every_field(name: str) -> None:
+    count = 0
+    for conversation_id, turns in _turns(name):
+        for turn in turns:
+            read = SdkTurn.model_validate(turn)
+            assert read.model_extra == {}, conversation_id
+            for part in (*(read.tool_calls or ()), *(read.tool_results or ())):
+                assert part.model_extra == {}, conversation_id
+            count += 1
+    assert count > len(_transcripts(name))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_format_s_own_checks_pass(name: str) -> None:
+    """The three commands by which the description of the format says a transcript is to be checked."""
+    jq = require_tool("jq", "install Debian's package jq")
+    arrays = b"\n".join(_transcripts(name).values())
+
+    def printed(filter_: str) -> list[Any]:
+        done = subprocess.run([jq, "--compact-output", filter_], input=arrays, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert {tuple(keys) for call in printed("map(keys)") for keys in call} == {tuple(sorted(KEYS))}
+    assert printed(".[].conversation_turn_metrics.metrics | keys"), "jq fails where there are none"
+    times = iter(printed(".[].time_in_call_secs"))
+    for conversation_id, turns in _turns(name):
+        seconds = [next(times) for _ in turns]
+        assert seconds == sorted(seconds), conversation_id
+        assert seconds[0] >= 0, conversation_id
+    assert next(times, None) is None
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_order_in_which_sources_are_read_changes_nothing(name: str) -> None:
+    expected, found = _transcripts(name), _transcripts(name, SEED)
+    assert [key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)] == []
+
+
+def _plain(text: str | None) -> str:
+    for label in ALL_LABELS:
+        text = (text or "").replace(label, " ")
+    return " ".join((text or "").split())
+
+
+def _of_the_reference(expected: Json) -> dict[str, Counter[str]]:
+    """By role, the messages that the reference's context holds: what came closest to being heard of each turn, redacted."""
+    redact = Redactor().redact
+    sides = {"user": ("transcribed_user_turns", "intended_user_turns"),
+             "agent": ("intended_assistant_turns", "transcribed_assistant_turns")}  # fmt: skip
+    messages: dict[str, Counter[str]] = {}
+    for role, (nearest, else_) in sides.items():
+        numbers = expected[nearest].keys() | expected[else_].keys()
+        texts = [_plain(expected[nearest].get(turn)) or _plain(expected[else_].get(turn)) for turn in numbers]
+        messages[role] = Counter(redact(text) for text in texts if text)
+    return messages
+
+
+def _of_the_transcript(turns: Iterable[Json]) -> dict[str, Counter[str]]:
+    messages: dict[str, Counter[str]] = {"user": Counter(), "agent": Counter()}
+    for turn in turns:
+        if turn["message"]:
+            messages[turn["role"]][turn["message"]] += 1
+    return messages
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_messages_and_tools_are_those_of_the_reference(name: str) -> None:
+    """In calls that a simulated caller heard: others have the bot's own turns, of which the reference knows nothing."""
+    path = CONFORMANCE / name
+    found = dict(_turns(name))
+    compared = 0
+    for call in [record_call(path)] if path.is_dir() else wire_calls(path):
+        if not any("audio_timestamp" in event for event in call["user_sim"] or ()):
+            continue
+        expected, turns = call["expected"], found[call["id"].removeprefix("record_")]
+        said, reference = _of_the_transcript(turns), _of_the_reference(expected)
+        assert said["user"] == reference["user"], call["id"]
+        assert said["agent"] >= reference["agent"], call["id"]
+        # Where nothing tells what was spoken in a turn that was heard, the reference is silent and we take the log's word.
+        replies = [_plain(entry["value"]) for entry in call["audit"] or () if entry.get("message_type") == "assistant"]
+        for text in said["agent"] - reference["agent"]:
+            assert text == " ".join(reply for reply in replies if reply in text), call["id"]
+        uses = [use for turn in turns for use in turn["tool_calls"] if use["params_as_json"] != "null"]
+        assert Counter(use["tool_name"].lower() for use in uses) == Counter(expected["tool_called"]), call["id"]
+        compared += 1
+    assert compared >= LEAST_CALLS[name] * 0.9
+
+
+def test_simulated_calls_have_interruptions_and_phone_calls_among_them() -> None:
+    turns = [turn for _, turns in _turns("simulated") for turn in turns]
+    cut = [turn for turn in turns if turn["interrupted"]]
+    assert len(cut) > 10
+    assert all(turn["role"] == "agent" for turn in cut)
+    longer = [turn for turn in cut if turn["original_message"] and turn["original_message"] != turn["message"]]
+    assert len(longer) > len(cut) / 4, "greetings are in no log, and what a speech-to-speech model wrote neither"
+    assert sum(len(turn["tool_calls"]) for turn in turns) == sum(len(turn["tool_results"]) for turn in turns) > 50

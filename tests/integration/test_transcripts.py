@@ -1,0 +1,183 @@
+"""Transcripts on a real broker: one per call, with its closing, whatever dies in between; and the files made of them."""
+
+import gzip
+import json
+import signal
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from schemas.scores import ClosedFact
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.score_log import written_scores
+from tests.wire_calls import CONFORMANCE
+
+Json = dict[str, Any]
+
+T0_MS = 1_790_000_000_000
+CALLS = 12
+SECONDS = 60
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.skipif(not (CONFORMANCE / "calls.jsonl.gz").exists(), reason="the conformance data are not here"),
+]
+
+
+@pytest.fixture
+def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1500",
+    }
+    ran("topics", "create", **environment)
+    return environment
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    """Some of the conformance calls, one of them with a tool that answers at such length that its transcript is near the bound."""
+    path = tmp_path / "calls.jsonl"
+    with gzip.open(CONFORMANCE / "calls.jsonl.gz", "rt") as lines:
+        path.write_text("".join(islice(lines, CALLS - 1)))
+    use = {"tool": "look", "parameters": {}}
+    audit = [
+        {"timestamp": T0_MS, "message_type": "user", "value": "Tell me all"},
+        {"timestamp": T0_MS + 100, "message_type": "tool_call", "value": use},
+        {
+            "timestamp": T0_MS + 200,
+            "message_type": "tool_response",
+            "value": {"tool": "look", "response": "x" * 990_000},
+        },
+    ]
+    with path.open("a") as file:
+        file.write(json.dumps({"id": "long", "pipeline_type": "cascade", "conversation_ended_reason": None,
+                               "audit": audit, "pipecat": None, "user_sim": None}) + "\n")  # fmt: skip
+    return path
+
+
+def expected(path: Path, folder: Path) -> dict[str, bytes]:
+    """By conversation, what the command makes of the same recordings."""
+    ran("transcript", str(path), "--folder", str(folder))
+    return {file.stem: file.read_bytes() for file in folder.iterdir()}
+
+
+async def written(environment: dict[str, str]) -> list[tuple[str, bytes]]:
+    """All committed records of the topic."""
+    consumer = AIOKafkaConsumer(
+        f"{environment['CALLGAUGE_TOPIC_PREFIX']}transcripts",
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )
+    await consumer.start()
+    try:
+        records: list[tuple[str, bytes]] = []
+        for partition, end in (await consumer.end_offsets(consumer.assignment())).items():
+            while await consumer.position(partition) < end:
+                batch = (await consumer.getmany(partition, timeout_ms=1_000)).get(partition, ())
+                records += [(record.key.decode(), record.value) for record in batch]
+        return records
+    finally:
+        await consumer.stop()
+
+
+async def all_closed(environment: dict[str, str]) -> None:
+    """Waits until every call has its closing."""
+    deadline = time.monotonic() + SECONDS
+    closed: set[str] = set()
+    while len(closed) < CALLS:
+        assert time.monotonic() < deadline, closed
+        closed = {each.conversation_id for each in await written_scores(environment) if isinstance(each, ClosedFact)}
+
+
+def address(process: Process) -> str:
+    return wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS)
+
+
+async def test_each_call_has_one_transcript_and_it_is_the_command_s(
+    environment: dict[str, str], calls: Path, tmp_path: Path
+) -> None:
+    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+        page = address(process)
+        ran("replay", str(calls), "--speed", "20", "--keep-ids", **environment)
+        await all_closed(environment)
+        assert total(page, "callgauge_transcripts_published_total") == CALLS
+        assert process.signalled(signal.SIGTERM)[0] == 0
+    records = await written(environment)
+    assert len(records) == CALLS
+    assert dict(records) == expected(calls, tmp_path / "expected")
+    assert len(dict(records)["long"]) > 990_000
+
+
+async def test_an_evaluator_that_is_killed_writes_no_transcript_twice_and_loses_none(
+    environment: dict[str, str], calls: Path, tmp_path: Path
+) -> None:
+    """Killed while some calls have closed and others run; the files of its successor are all there too."""
+    folder = tmp_path / "files"
+    environment = {**environment, "CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder)}
+    evaluator = ("run", "--roles", "evaluator")
+    replaying = ("replay", str(calls), "--speed", "20", "--keep-ids")
+    with started(tmp_path / "replay.log", *replaying, **environment) as replay:
+        for number in range(3):
+            with started(tmp_path / f"run{number}.log", *evaluator, **environment) as process:
+                wait_for_transcripts(address(process), 2)
+                assert process.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
+        with started(tmp_path / "last.log", *evaluator, **environment) as process:
+            wait_for("the replay to end", lambda: not replay.is_running, SECONDS)
+            await all_closed(environment)
+            records = await written(environment)
+            assert sorted(key for key, _ in records) == sorted(dict(records)), "one for each call"
+            assert dict(records) == expected(calls, tmp_path / "expected")
+            wait_for("all files", lambda: len(files_in(folder)) == CALLS, SECONDS)
+            assert process.signalled(signal.SIGTERM)[0] == 0
+    assert files_in(folder) == {f"{key}.json": value for key, value in records}
+
+
+def wait_for_transcripts(page: str, count: int) -> None:
+    """Until the evaluator at this address has written so many."""
+    wait_for("transcripts", lambda: total(page, "callgauge_transcripts_published_total") >= count, SECONDS)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+async def test_a_folder_that_goes_away_stops_no_evaluation_and_gets_its_files_later(
+    environment: dict[str, str], calls: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "files"
+    more = {"CALLGAUGE_TRANSCRIPTS__FOLDER": str(folder), "CALLGAUGE_TRANSCRIPTS__GZIP": "true"}
+    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment, **more) as process:
+        page = address(process)
+        wait_for("the folder", folder.is_dir, SECONDS)
+        moved = folder.rename(tmp_path / "gone")
+        ran("replay", str(calls), "--speed", "max", "--keep-ids", **environment)
+        await all_closed(environment)
+        wait_for(
+            "a file that failed", lambda: total(page, "callgauge_transcript_files_total", outcome="failed"), SECONDS
+        )
+        assert "transcript_files_wait" in process.text
+        assert process.is_running
+        moved.rename(folder)
+        wait_for("all files", lambda: len(files_in(folder)) == CALLS, SECONDS)
+        assert process.signalled(signal.SIGTERM)[0] == 0
+    found = {name.removesuffix(".json.gz"): gzip.decompress(value) for name, value in files_in(folder).items()}
+    assert found == dict(await written(environment))
+
+
+async def test_without_transcripts_none_are_written(environment: dict[str, str], calls: Path, tmp_path: Path) -> None:
+    environment = {**environment, "CALLGAUGE_TRANSCRIPTS__ENABLED": "false"}
+    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+        address(process)
+        ran("replay", str(calls), "--speed", "max", "--keep-ids", **environment)
+        await all_closed(environment)
+    assert await written(environment) == []

@@ -1,0 +1,110 @@
+"""Calls of a real ElevenLabs agent: neither the order in which its events arrive nor what comes again changes what is known."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.engine.effects import Effect
+from consumers.engine.partition import PartitionEvaluator
+from schemas.scores import EstimateError, Scored, VoiceToVoiceLatency
+from tests.agent_calls import Json, agent_calls, arrivals_of
+from tests.engine_feed import records_of
+from tests.properties.evaluation import EveryCall, end_of, final_records, final_state, fold, fresh, run
+
+STARTED: tuple[Json, ...] = ({"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},)
+
+
+def _all_of(drawn: tuple[list[Json], Json | None]) -> list[Json]:
+    events, record = drawn
+    return events if record is None else [*events, record]
+
+
+@given(agent_calls(), st.data())
+def test_any_order_of_an_agent_s_events_gives_the_same_final_scores(
+    drawn: tuple[list[Json], Json | None], data: st.DataObject
+) -> None:
+    events = _all_of(drawn)
+    shuffled = data.draw(st.permutations(events))
+    in_order, otherwise = (run(arrivals_of(each, control=STARTED)) for each in (events, shuffled))
+    assert final_records(in_order) == final_records(otherwise)
+    assert final_state(in_order) == final_state(otherwise)
+
+
+@given(agent_calls(), st.data())
+def test_what_comes_again_changes_nothing(drawn: tuple[list[Json], Json | None], data: st.DataObject) -> None:
+    """A monitor that reconnects is sent the latest events again, and the bridge gives them the times of then."""
+    events = _all_of(drawn)
+    if any(
+        "event_id" not in str(event) for event in events if event.get("type") in ("user_transcript", "agent_response")
+    ):
+        return  # without ids nothing tells a repeat from words said twice
+    place = data.draw(st.integers(0, len(events)))
+    back = data.draw(st.integers(0, place))
+    again = [{**event, "timestamp": event["timestamp"] + 50_000} for event in events[back:place] if "type" in event]
+    once, twice = (
+        run(arrivals_of(each, control=STARTED)) for each in (events, [*events[:place], *again, *events[place:]])
+    )
+    assert final_records(once) == final_records(twice)
+    assert final_state(once) == final_state(twice)
+
+
+@given(agent_calls(), st.data())
+def test_a_snapshot_anywhere_changes_nothing(drawn: tuple[list[Json], Json | None], data: st.DataObject) -> None:
+    arrivals = arrivals_of(data.draw(st.permutations(_all_of(drawn))), control=STARTED)
+    place = data.draw(st.integers(0, len(arrivals)))
+    straight, first = fresh(), fresh()
+    expected = fold(straight, arrivals)
+    expected += straight.advance(end_of(arrivals))
+    effects = fold(first, arrivals[:place])
+    second = PartitionEvaluator.restore(first.snapshot(), EveryCall())
+    effects += fold(second, arrivals[place:])
+    effects += second.advance(end_of(arrivals))
+    assert [record.model_dump() for record in records_of(effects)] == [
+        each.model_dump() for each in records_of(expected)
+    ]
+
+
+@given(agent_calls())
+def test_an_error_is_said_of_every_estimate_that_a_record_replaced_and_of_no_other(
+    drawn: tuple[list[Json], Json | None],
+) -> None:
+    last = final_state(run(arrivals_of(_all_of(drawn), control=STARTED)))
+    latencies = {turn: record for (name, turn, _), record in last.items() if name == "voice_to_voice_latency_ms"}
+    errors = {turn: record for (name, turn, _), record in last.items() if name == "estimate_error_ms"}
+    replaced = {turn for turn, record in latencies.items() if record["anchor"] == "record"}
+    assert errors.keys() <= replaced
+    for turn, error in errors.items():
+        assert error["recorded_ms"] == latencies[turn]["result"]["value"]
+    published = records_of(run(arrivals_of(drawn[0], control=STARTED)))
+    estimated = {
+        record.turn
+        for record in published
+        if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored)
+    }
+    assert errors.keys() == replaced & estimated
+    assert not any(isinstance(record, EstimateError) for record in published)
+
+
+@given(agent_calls(), st.data())
+def test_an_evaluator_that_ends_anywhere_loses_nothing(
+    drawn: tuple[list[Json], Json | None], data: st.DataObject
+) -> None:
+    arrivals = arrivals_of(data.draw(st.permutations(_all_of(drawn))), control=STARTED)
+    expected = run(arrivals)
+    written: list[Effect] = []
+    for _ in range(data.draw(st.integers(1, 2))):
+        said = fold(_successor(written), arrivals[: data.draw(st.integers(0, len(arrivals)))])
+        written += said[: data.draw(st.integers(0, len(said)))]
+    last = _successor(written)
+    written += fold(last, arrivals)
+    written += last.advance(end_of(arrivals))
+    ids = [record.record_id for record in records_of(written)]
+    assert len(ids) == len(set(ids)), "a record is written twice"
+    assert final_records(written) == final_records(expected)
+    assert final_state(written) == final_state(expected)
+
+
+def _successor(written: list[Effect]) -> PartitionEvaluator:
+    evaluator = fresh()
+    for record in records_of(written):
+        evaluator.recall(record)
+    return evaluator

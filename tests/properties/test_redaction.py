@@ -1,0 +1,197 @@
+"""Laws of redaction, for texts nobody thought of."""
+
+import json
+import pickle
+import re
+from typing import Any
+
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from stdnum import luhn
+
+from consumers.engine.personal_data.digit_runs import Digits
+from consumers.engine.personal_data.vocabulary import (
+    BIRTH_WORDS,
+    CARD_WORDS,
+    MAIL_WORDS,
+    MONTHS,
+    NO_PHONE_WORDS,
+    NUMBER_WORDS,
+    ORDINALS,
+    PAUSING_WORDS,
+    PHONE_WORDS,
+    SPELLING_WORDS,
+    UNITS,
+)
+from consumers.engine.personal_data.words import Words
+from consumers.engine.redaction import Redactor
+from schemas.redaction import RedactionRules, tag_of
+
+TAGS = re.compile(r"\[(?:CARD|PHONE|EMAIL|IBAN|BIRTH_DATE|MINE)\]")
+RULES = RedactionRules(patterns={"MINE": r"\bsecret.{0,5}"}, phone_regions=("US", "GB", "DE"))
+
+_words = st.sampled_from(
+    sorted(
+        BIRTH_WORDS | CARD_WORDS | MAIL_WORDS | MONTHS | NUMBER_WORDS | PAUSING_WORDS | PHONE_WORDS
+        | NO_PHONE_WORDS | {*ORDINALS, *SPELLING_WORDS}
+    )
+)  # fmt: skip
+_pieces = st.one_of(
+    _words,
+    _words.map(str.title),
+    st.integers(0, 10**17).map(str),
+    st.integers(0, 99).map(str),
+    st.sampled_from(
+        [
+            *(
+                "4111 1111 1111 1111",
+                "415-555-0142",
+                "jane@example.com",
+                "DE89370400440532013000",
+                "14.03.1985",
+                "1985-03-14",
+            ),
+            *(
+                "jane dot doe at example dot com",
+                "at",
+                "@",
+                "dot",
+                "com",
+                "gmail",
+                "secret",
+                "[CARD]",
+                "[PHONE]",
+                "[EMAIL]",
+                "[",
+            ),
+            *(
+                "]",
+                "+",
+                "(",
+                ")",
+                "-",
+                "/",
+                ":",
+                "plus",
+                "is",
+                "my",
+                "number",
+                "'",
+                "DE",
+                "GB",
+                "£",
+                "É",
+                "\uff14",
+                "\u200d",
+                "\n",
+            ),
+        ]
+    ),
+    st.text(max_size=4),
+)
+_joints = st.sampled_from(["", " ", " ", " ", ", ", ". ", "-", ".", "/"])
+texts = st.lists(st.tuples(_pieces, _joints), max_size=25).map(lambda parts: "".join(map("".join, parts)))
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), texts),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.one_of(texts, st.sampled_from(["phone", "dateOfBirth", "order_id"])), inner, max_size=4),
+    ),
+    max_leaves=8,
+)
+
+
+@given(texts)
+@example("born [CARD] one two three four five six seven, march third nineteen eighty five")
+def test_redacting_twice_is_redacting_once(text: str) -> None:
+    once = Redactor(RULES).redact(text)
+    assert Redactor(RULES).redact(once) == once
+
+
+@given(texts)
+def test_nothing_but_what_is_taken_out_changes(text: str) -> None:
+    redactor = Redactor(RULES)
+    redacted = redactor.redact(text)
+    assert re.fullmatch(".*?".join(map(re.escape, TAGS.split(redacted))), text, re.DOTALL)
+    assert redactor.counts.total() >= len(TAGS.findall(redacted)) - len(TAGS.findall(text))
+    if not redactor.counts:
+        assert redacted == text
+
+
+@given(texts, st.sampled_from(sorted(tag_of(name) for name in ("card", "phone", "mine"))))
+def test_what_was_taken_out_is_not_looked_into(text: str, tag: str) -> None:
+    """Nothing is found in a tag, whatever stands around it."""
+    assert tag in Redactor(RULES).redact(f"{text} | {tag} | {text}") or "secret" in text
+
+
+@given(values)
+@example({"018100000": 1_000_000})  # a key that was taken out tells nothing of its value
+def test_json_stays_json_of_the_same_shape(value: Any) -> None:
+    redacted = Redactor(RULES).redact_value(value)
+    assert json.loads(json.dumps(redacted)) == redacted
+    assert _shape(redacted) == _shape(value)
+    assert Redactor(RULES).redact_value(redacted) == redacted
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {place: _shape(each) for place, each in enumerate(value.values())}
+    if isinstance(value, list):
+        return [_shape(each) for each in value]
+    return None
+
+
+@given(st.lists(texts, max_size=4))
+def test_a_redactor_that_was_moved_says_the_same(texts: list[str]) -> None:
+    """It has no memory: what it saw before changes nothing."""
+    used = Redactor(RULES)
+    for text in texts:
+        assert pickle.loads(pickle.dumps(used)).redact(text) == used.redact(text) == Redactor(RULES).redact(text)  # noqa: S301  # our own
+
+
+_SAID = {digit: word for word, digit in UNITS.items() if len(word) > 1}
+
+
+@st.composite
+def spoken_cards(draw: st.DrawFn) -> tuple[str, str]:
+    """A card number, and how somebody says or writes it: each four digits in one go, or each digit by itself."""
+    first = draw(st.sampled_from(["4", "51", "55", "2221", "6011", "3528"]))
+    digits = first + draw(st.text("0123456789", min_size=15 - len(first), max_size=15 - len(first)))
+    digits += luhn.calc_check_digit(digits)
+    groups = []
+    for begin in range(0, 16, 4):
+        group = digits[begin : begin + 4]
+        is_written = draw(st.booleans())
+        groups.append(group if is_written else " ".join(_SAID[digit] for digit in group))
+    pauses = st.sampled_from([" ", ", ", " - ", ", um, ", " and then "])
+    said = groups[0]
+    for group in groups[1:]:
+        said += draw(pauses) + group
+    return digits, said
+
+
+@given(
+    spoken_cards(),
+    st.sampled_from(["", "it is ", "My card: ", "so, ", "yes the visa "]),
+    st.sampled_from(["", ".", ", thanks", " okay?"]),
+)
+def test_a_card_number_leaves_in_no_form(card: tuple[str, str], before: str, after: str) -> None:
+    digits, said = card
+    redacted = Redactor().redact(before + said + after)
+    assert redacted == f"{before}[CARD]{after}"
+    left = "".join(group.digits for run in Digits(Words(redacted)).runs for group in run.groups)
+    assert not left
+    assert Redactor().redact_value({"n": int(digits)}) == {"n": "[CARD]"}
+
+
+@given(st.lists(st.sampled_from(sorted(UNITS)), min_size=1, max_size=6))
+def test_few_digits_are_nothing(words: list[str]) -> None:
+    text = f"the gate is {' '.join(words)} and the room {''.join(UNITS[word] for word in words)}"
+    assert Redactor().redact(text) == text
+
+
+@given(st.from_regex(r"[A-Z0-9]{6}", fullmatch=True), st.integers(0, 23), st.integers(0, 59), st.integers(1, 9999))
+def test_codes_times_amounts_and_flights_stay(code: str, hour: int, minute: int, number: int) -> None:
+    assume(not code.isdigit())
+    text = f"Your code is {code}, flight LH {number} at {hour:02}:{minute:02}, {number}.{minute:02} euros, order number 41555{number:05}."
+    assert Redactor().redact(text) == text

@@ -1,0 +1,212 @@
+"""Latency by stage: the same whatever order the numbers come in, repeats or crashes; each stage is counted once."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.engine.effects import Effect
+from consumers.engine.intake import Arrival
+from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
+from schemas.codec import InputSource, decode
+from schemas.scores import TurnStages, TurnStatus
+from tests.engine_feed import T0_MS, records_of
+from tests.wire_calls import Json
+
+LONG_AFTER_MS = 10**9
+
+_seconds = st.sampled_from([0.0, 0.125, 0.25, 0.25, 0.5, 700.0])  # so that several begin at once, to the last bit
+_processors = st.sampled_from(["OneSTTService#0", "OneLLMService#0", "OneTTSService#0", "Camera#0"])
+_parts = st.fixed_dictionaries(
+    {
+        "key": st.sampled_from(["llm_inference", "llm_tool_call", "pipeline", "of tomorrow"]),
+        "duration_secs": _seconds,
+    }
+)
+_call_began_s = T0_MS / 1000
+_numbers = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["TTFBMetricsData", "ProcessingMetricsData", "TextAggregationMetricsData"]),
+            "processor": _processors,
+            "model": st.sampled_from([None, "m"]),
+            "value": _seconds,
+        }
+    ),
+    st.fixed_dictionaries({"type": st.just("user_bot_latency"), "data": _seconds}),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("function_call_event"),
+            "data": st.fixed_dictionaries(
+                {
+                    "kind": st.just("function_call_completed"),
+                    "in_progress_at": st.integers(0, 5).map(lambda after_s: _call_began_s + after_s),
+                }
+            ),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("latency_breakdown"),
+            "data": st.fixed_dictionaries({"contributions": st.lists(_parts, max_size=4), "user_turn_secs": _seconds}),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("LLMUsageMetricsData"),
+            "model": st.just("m"),
+            "value": st.fixed_dictionaries({"completion_tokens": st.integers(0, 9)}),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "message_type": st.just("llm_call"),
+            "value": st.sampled_from(["Yes.", ""]),
+            "latency_ms": st.sampled_from([250, 500]),
+        }
+    ),
+)
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> list[Json]:
+    """A call as pipecat tells it: who speaks, at times of their own, and numbers at any time, several at once too."""
+    events: list[Json] = []
+    at_ms = 0
+    for _ in range(draw(st.integers(1, 4))):
+        for kind in ("user_speech_started", "user_speech_stopped", "bot_speech_started", "bot_speech_stopped"):
+            at_ms += draw(st.integers(1, 15)) * 100 + 1
+            if draw(st.integers(0, 3)):  # without the bot in between, a turn has several starts
+                moment = {"kind": kind, "timestamp": (T0_MS + at_ms) / 1000}
+                events.append({"type": "speech_event", "data": moment, "at_ms": at_ms})
+    numbers = draw(st.lists(st.tuples(_numbers, st.integers(0, 48)), max_size=12))
+    return events + [number | {"at_ms": 125 * eighths} for number, eighths in numbers]
+
+
+def arrivals(events: Iterable[Json]) -> list[Arrival]:
+    result = []
+    next_offset: Counter[InputSource] = Counter()
+    for event in events:
+        source = InputSource.AUDIT if "message_type" in event else InputSource.PIPECAT
+        wire = {"timestamp": T0_MS + event["at_ms"]} | {key: event[key] for key in event if key != "at_ms"}
+        found = decode(source, json.dumps(wire).encode())
+        result.append(Arrival(source, next_offset[source], T0_MS + 60_000, "call", found, b"", None))
+        next_offset[source] += 1
+    return result
+
+
+def folded(evaluator: PartitionEvaluator, log: Sequence[Arrival], *, closes: bool = True) -> list[Effect]:
+    effects = [effect for arrival in log for effect in evaluator.receive(arrival)]
+    return [*effects, *evaluator.advance(T0_MS + LONG_AFTER_MS)] if closes else effects
+
+
+def stages_in(effects: Iterable[Effect]) -> list[TurnStages]:
+    return [record for record in records_of(effects) if isinstance(record, TurnStages)]
+
+
+def final_stages(effects: Iterable[Effect]) -> dict[int | None, Any]:
+    return {record.turn: record.stages for record in stages_in(effects) if record.status is TurnStatus.FINAL}
+
+
+def transcript_metrics(evaluator: PartitionEvaluator) -> list[Any]:
+    """What a transcript would say of each turn, tokens included."""
+    call = evaluator._calls["call"]
+    return [call._measures.stages.turn_metrics(call.live, turn) for turn in sorted(call.live.machine.turns)]
+
+
+def fresh() -> PartitionEvaluator:
+    return PartitionEvaluator(Limits(), "test")
+
+
+def shuffled(events: Sequence[Any], seed: int) -> list[Any]:
+    order = list(events)
+    random.Random(seed).shuffle(order)  # noqa: S311  # an order, nothing secret
+    return order
+
+
+def _in_time(events: Sequence[Json]) -> list[Json]:
+    return sorted(events, key=lambda event: (event["at_ms"], event.get("type") != "speech_event"))
+
+
+@settings(max_examples=200)
+@given(talks(), st.integers(0, 1000))
+def test_any_order_of_arrival_gives_the_same_stages(events: list[Json], seed: int) -> None:
+    expected = final_stages(folded(fresh(), arrivals(_in_time(events))))
+    assert final_stages(folded(fresh(), arrivals(shuffled(events, seed)))) == expected
+
+
+@settings(max_examples=200)
+@given(talks(), st.integers(0, 1000))
+def test_what_is_said_is_what_there_is_to_say_after_every_event(events: list[Json], seed: int) -> None:
+    evaluator = fresh()
+    for arrival in arrivals(shuffled(events, seed)):
+        evaluator.receive(arrival)
+        call = evaluator._calls["call"]
+        stages, out = call._measures.stages, list[Effect]()
+        stages._bases.clear()  # nothing is taken for known
+        stages.follow(call.live, set(call.live.machine.turns), T0_MS, out)
+        assert out == []
+
+
+@given(talks(), st.data())
+def test_a_number_that_comes_twice_counts_once(events: list[Json], data: st.DataObject) -> None:
+    if not events:
+        return
+    numbers = [event for event in events if event.get("type") != "speech_event"]
+    again = data.draw(st.lists(st.sampled_from(numbers), max_size=5)) if numbers else []
+    once, twice = fresh(), fresh()
+    in_time = _in_time(events)
+    folded(once, arrivals(in_time), closes=False)
+    folded(twice, arrivals([*in_time, *again]), closes=False)
+    assert transcript_metrics(twice) == transcript_metrics(once)
+    assert final_stages(twice.advance(T0_MS + LONG_AFTER_MS)) == final_stages(once.advance(T0_MS + LONG_AFTER_MS))
+
+
+@settings(max_examples=300)
+@given(talks(), st.integers(0, 1000), st.data())
+def test_every_stage_is_known_for_the_first_time_once_whatever_crashes(
+    events: list[Json], seed: int, data: st.DataObject
+) -> None:
+    log = arrivals(shuffled(events, seed))
+    written: list[Effect] = []
+    for _ in range(data.draw(st.integers(0, 2))):
+        read = _interleaved(log, data.draw(st.integers(0, 1000)))
+        said = folded(_successor(written), read[: data.draw(st.integers(0, len(log)))], closes=False)
+        written += said[: data.draw(st.integers(0, len(said)))]
+    written += folded(_successor(written), _interleaved(log, data.draw(st.integers(0, 1000))))
+
+    firsts: Counter[tuple[int | None, str]] = Counter()
+    for record in stages_in(written):
+        known = {each.stage for each in record.stages}
+        assert set(record.first_known) <= known
+        firsts.update((record.turn, stage) for stage in record.first_known)
+        assert all(firsts[record.turn, stage] == 1 for stage in known), "said, and counted once by then"
+    assert final_stages(written) == final_stages(folded(fresh(), log))
+
+
+def _interleaved(log: Sequence[Arrival], seed: int) -> list[Arrival]:
+    """The same log read in another order of its topics, each topic in its own."""
+    waiting = {source: [arrival for arrival in log if arrival.source is source] for source in InputSource}
+    return [waiting[source].pop(0) for source in shuffled([arrival.source for arrival in log], seed)]
+
+
+def _successor(written: Sequence[Effect]) -> PartitionEvaluator:
+    evaluator = fresh()
+    for record in records_of(written):
+        evaluator.recall(record)
+    return evaluator
+
+
+@given(talks(), st.data())
+def test_a_snapshot_on_the_way_changes_nothing(events: list[Json], data: st.DataObject) -> None:
+    log = arrivals(_in_time(events))
+    done = data.draw(st.integers(0, len(log)))
+    first = fresh()
+    effects = folded(first, log[:done], closes=False)
+    effects += folded(PartitionEvaluator.restore(first.snapshot()), log[done:])
+    assert stages_in(effects) == stages_in(folded(fresh(), log))

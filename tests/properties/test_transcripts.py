@@ -1,0 +1,89 @@
+"""Any call, in any order of arrival, whatever happens in between, has one transcript at its close, and it is one of the format."""
+
+import json
+from typing import Any
+
+from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
+from schemas.transcript import TRANSCRIPT, request_id
+from tests.engine_feed import Json, closings_of
+from tests.properties.evaluation import LIMITS, EveryCall, end_of, fold, fresh
+from tests.properties.steered_calls import drawn, steered_arrivals
+from tests.unit.test_transcript_schema import KEYS
+from tests.wire_calls import arrivals_of
+
+
+def transcript_of(call: Json, order: Any, limits: Limits = LIMITS) -> bytes:
+    """What is written when the call closes."""
+    evaluator = fresh(limits)
+    arrivals = arrivals_of(call, order)
+    effects = [*fold(evaluator, arrivals), *evaluator.advance(end_of(arrivals))]
+    (closing,) = closings_of(effects)
+    assert closing.transcript is not None
+    return closing.transcript
+
+
+@given(st.data())
+def test_any_call_has_a_transcript_that_the_sdk_takes(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    value = transcript_of(call, order)
+    turns = json.loads(value)
+    assert TRANSCRIPT.dump_json(TRANSCRIPT.validate_json(value)) == value
+    seconds = [turn["time_in_call_secs"] for turn in turns]
+    assert seconds == sorted(seconds)
+    assert all(each >= 0 for each in seconds)
+    for turn in turns:
+        assert list(turn) == KEYS
+        assert SdkTurn.model_validate(turn).model_extra == {}
+        assert not (turn["tool_calls"] and turn["tool_results"])
+        assert turn["message"] != ""
+        assert (turn["agent_metadata"] is None, turn["source_medium"]) == (
+            (True, "audio") if turn["role"] == "user" else (False, None)
+        )
+        assert turn["original_message"] is None or (turn["interrupted"] and turn["message"])
+    calls = [use for turn in turns for use in turn["tool_calls"]]
+    results = [use for turn in turns for use in turn["tool_results"]]
+    for use in calls:
+        json.loads(use["params_as_json"])
+    for uses in (calls, results):
+        assert len({use["request_id"] for use in uses}) == len(uses)
+    called = {use["request_id"] for use in calls}
+    assert called >= {use["request_id"] for use in results if use["tool_latency_secs"] is not None}
+    ran = {use["request_id"] for use in calls if use["tool_has_been_called"]}
+    assert ran == called & {use["request_id"] for use in results}
+    possible = {request_id(str(call["id"]), turn, index) for turn in range(-1, 100) for index in range(len(calls) + 9)}
+    assert {use["request_id"] for use in (*calls, *results)} <= possible
+
+
+@given(st.data())
+def test_the_order_of_the_topics_changes_no_transcript(data: st.DataObject) -> None:
+    """Control events contradict each other in some calls, and then the last to come counts: these have one only."""
+    call, order = drawn(data, updates=False)
+    other = data.draw(steered_arrivals(call))
+    assert transcript_of(call, order) == transcript_of(call, other)
+
+
+@given(st.data())
+def test_a_snapshot_in_between_changes_no_transcript(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    place = data.draw(st.integers(0, len(arrivals)))
+    evaluator = fresh()
+    fold(evaluator, arrivals[:place])
+    restored = PartitionEvaluator.restore(evaluator.snapshot(), EveryCall())
+    effects = [*fold(restored, arrivals[place:]), *restored.advance(end_of(arrivals))]
+    (closing,) = closings_of(effects)
+    assert closing.transcript == transcript_of(call, order)
+
+
+@given(st.data(), st.sampled_from([1, 2, 5]))
+def test_a_call_that_is_cut_off_at_a_limit_has_the_transcript_of_what_there_was(
+    data: st.DataObject, limit: int
+) -> None:
+    call, order = drawn(data)
+    value = transcript_of(call, order, LIMITS.model_copy(update={"max_events_per_call": limit}))
+    TRANSCRIPT.validate_json(value)

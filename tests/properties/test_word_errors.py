@@ -1,0 +1,156 @@
+"""Word errors kept turn by turn are those of the whole call, and the quick way to one spelling is the slow one's."""
+
+import jiwer
+from hypothesis import given
+from hypothesis import strategies as st
+from whisper_normalizer.english import EnglishTextNormalizer
+
+from consumers.engine.eva_metrics import normal_text
+from consumers.engine.eva_metrics.normal_text import normalised, without_labels
+from consumers.engine.eva_metrics.word_errors import WordErrors
+from consumers.engine.word_differences import differences
+
+PLAIN = (
+    "I",
+    "would",
+    "like",
+    "to",
+    "and",
+    "flight",
+    "colour",
+    "organise",
+    "grey",
+    "um",
+    "uh-huh",
+    "L",
+    "A",
+    "X",
+    "okay.",
+)
+NUMBERS = (
+    "one",
+    "two",
+    "twenty",
+    "five",
+    "hundred",
+    "oh",
+    "double",
+    "point",
+    "half",
+    "a",
+    "0",
+    "007",
+    "20",
+    "$5",
+    "5%",
+    "3rd",
+)
+MARKS = (
+    "it's",
+    "don't",
+    "won't",
+    "y'all",
+    "mr",
+    "st",
+    "dr",
+    "cause",
+    "[pause]",
+    "(x)",
+    "10:30",
+    "p.m.",
+    "wait...",
+    "é",
+    "½",
+)
+PUNCTUATION = (
+    ",",
+    ".",
+    "..",
+    "?",
+    "-",
+    "dash",
+    "919-696-3901",
+    "2026-11-21",
+    "th",
+    "'",
+    '"',
+    "\\",
+    "\\u00e9",
+    "\\u12",
+    "\\ud83d",
+)
+
+WORDS = st.sampled_from(PLAIN + NUMBERS + MARKS + PUNCTUATION)
+TEXTS = st.one_of(
+    st.lists(WORDS, max_size=9).map(" ".join),
+    st.lists(WORDS, max_size=5).map("".join),
+    st.text(max_size=20),
+)
+PAIRS = st.tuples(TEXTS, TEXTS)
+CHANGES = st.lists(st.tuples(st.integers(-1, 4), st.one_of(st.none(), PAIRS)), max_size=12)
+EVERY_RULE = EnglishTextNormalizer()
+STRIPPED = jiwer.Compose([jiwer.ToLowerCase(), jiwer.RemovePunctuation(), jiwer.Strip()])  # type: ignore[no-untyped-call]  # jiwer's own
+
+
+@given(CHANGES, st.sampled_from(["en", "ja", "de"]))
+def test_sums_are_those_of_the_turns_that_are_left(
+    changes: list[tuple[int, tuple[str, str] | None]], language: str
+) -> None:
+    kept = WordErrors(language)
+    left: dict[int, tuple[str, str]] = {}
+    for turn, pair in changes:
+        before = kept.sums, dict(kept.turns)
+        if pair is None:
+            left.pop(turn, None)
+            has_changed = kept.remove(turn)
+        else:
+            left[turn] = pair
+            has_changed = kept.put(turn, *pair)
+        assert has_changed or (kept.sums, dict(kept.turns)) == before
+    again = WordErrors(language)
+    again.put_all({turn: one for turn, (one, _) in left.items()}, {turn: other for turn, (_, other) in left.items()})
+    assert (kept.sums, dict(kept.turns)) == (again.sums, dict(again.turns))
+    assert kept.result() == again.result()
+    parts = [tuple(turn.sums) for turn in kept.turns.values()]
+    assert tuple(kept.sums) == tuple(map(sum, zip((0, 0, 0, 0), *parts, strict=True)))
+
+
+@given(st.lists(PAIRS, min_size=1, max_size=4))
+def test_the_rate_is_jiwers_of_all_turns_at_once(pairs: list[tuple[str, str]]) -> None:
+    errors = WordErrors()
+    for turn, pair in enumerate(pairs):
+        errors.put(turn, *pair)
+    kept = [(without_labels(one), without_labels(other)) for one, other in pairs]
+    whole = [(normalised(one), normalised(other)) for one, other in kept if one and other]
+    if not whole:
+        assert errors.result().error is not None
+        return
+    assert errors.sums.rate == jiwer.wer([one for one, _ in whole], [other for _, other in whole])
+
+
+@given(TEXTS)
+def test_rules_that_cannot_be_met_change_nothing(text: str) -> None:
+    try:
+        expected = STRIPPED([EVERY_RULE(text)])[0]
+    except (AssertionError, TypeError, ValueError) as error:
+        expected = type(error).__name__
+    try:
+        actual = normal_text._english(text)
+    except (AssertionError, TypeError, ValueError) as error:
+        actual = type(error).__name__
+    assert actual.split() == expected.split()
+
+
+@given(TEXTS)
+def test_any_text_comes_back_as_one_that_can_be_written(text: str) -> None:
+    normalised(text).encode()
+
+
+@given(PAIRS)
+def test_transcripts_differ_only_where_words_do(pair: tuple[str, str]) -> None:
+    one, other = pair
+    assert differences(one, one).sums.errors == 0
+    found = differences(one, other)
+    assert found.sums.errors >= 0
+    assert (found.sums.errors == 0) == (found.errors == ())
+    assert min(found.sums) >= 0

@@ -1,0 +1,70 @@
+"""No text keeps the redactor busy for more than its length is worth: each of these is as long as a text may be."""
+
+import time
+
+import pytest
+
+from consumers.engine.redaction import MAX_CHARS, Redactor
+from schemas.redaction import RedactionRules
+
+PATIENCE_SECONDS = 30.0
+"""They take 0.1 to 1.5 s on an idle core; what grows with the square of the length takes many minutes."""
+
+SHAPES = {
+    "digits": "1",
+    "digits apart": "4 ",
+    "digits with pauses": "4, ",
+    "beginnings of cards": "4111 ",
+    "beginnings of cards with pauses": "4111, ",
+    "said digits": "four ",
+    "said digits with pauses": "four, ",
+    "numbers": "415-555-0142, ",
+    "numbers nobody has": "999 999 9999, ",
+    "countries": "+49 ",
+    "calls": "call 41 ",
+    "ats": "a@",
+    "said ats": "a at b ",
+    "mails without an end": "a.b@c.",
+    "said mails without an end": "jane at b dot c at ",
+    "dots": "dot ",
+    "spelled": "a b c at ",
+    "accounts": "DE89 ",
+    "spelled accounts": "d e 8 9 ",
+    "dates": "1/2/",
+    "said dates": "march three ",
+    "born": "born in ",
+    "times": "1:",
+    "thousands": "1,234,",
+    "versions": "1.2.85 ",
+    "codes": "a1-",
+    "parentheses": "(",
+    "brackets": "[",
+    "taken out": "[CARD]",
+    "letters": "a",
+    "wide digits": "\uff14 ",
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_long_text_costs_what_its_length_is_worth(shape: str) -> None:
+    text = (shape * (MAX_CHARS // len(shape) + 1))[:MAX_CHARS]
+    redactor = Redactor(RedactionRules(patterns={"MINE": r"\bq{1,20}.{0,20}"}))
+    began = time.monotonic()
+    redactor.redact(text)
+    assert time.monotonic() - began < PATIENCE_SECONDS
+
+
+def test_so_does_a_value_with_many_texts() -> None:
+    began = time.monotonic()
+    redacted = Redactor().redact_value([{"phone": "4155550142 "}] * 50_000)
+    assert time.monotonic() - began < PATIENCE_SECONDS
+    assert redacted[0] == {"phone": "[PHONE] "}
+    assert redacted[-1] == {"phone": "[TOO_LONG]"}
+
+
+def test_and_a_pattern_that_fits_everywhere() -> None:
+    text = "[CARD]a" * (MAX_CHARS // 7)
+    began = time.monotonic()
+    redacted = Redactor(RedactionRules(patterns={"ANY": "."})).redact(text)
+    assert time.monotonic() - began < PATIENCE_SECONDS
+    assert redacted == "[CARD][ANY]" * (MAX_CHARS // 7)

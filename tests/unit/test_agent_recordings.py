@@ -1,0 +1,300 @@
+"""The record of a conversation with an ElevenLabs agent, read from a file: as the released package writes it, and as it once was."""
+
+import gzip
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elevenlabs import GetConversationResponseModel
+
+from consumers.engine.goal_rules import GoalRules
+from consumers.engine.limits import Limits
+from schemas.elevenlabs_record import ConversationRecord
+from schemas.scores import AnyScoreRecord, Scored
+from streamer.offline_contexts import contexts_of
+from streamer.offline_scores import RecordedScoring, ScoringPlan
+from streamer.playback import in_time_order, renamed, shifted, with_control_events
+from streamer.recordings import RecordedCall, RecordingError, read_recordings
+
+Json = dict[str, Any]
+START_S = 1_790_000_000
+START_MS = START_S * 1_000
+
+
+def entry(role: str, message: str | None, secs: int, made_ms: int | None = None, **more: Any) -> Json:
+    made = {} if made_ms is None else {"created_at_unix_ms": START_MS + made_ms}
+    return {"role": role, "message": message, "time_in_call_secs": secs} | made | more
+
+
+def waited(seconds: float) -> Json:
+    inner = {"convai_ttf_audio_since_silence": {"elapsed_time": seconds}}
+    return {"conversation_turn_metrics": {"metrics": inner, "convai_asr_provider": "scribe"}}
+
+
+CALL = {
+    "type": "webhook",
+    "request_id": "r1",
+    "tool_name": "find_badge",
+    "params_as_json": '{"id": 7}',
+    "tool_has_been_called": True,
+}
+RESULT = {"type": "webhook", "request_id": "r1", "tool_name": "find_badge", "result_value": '{"status": "ok"}', "is_error": False,
+          "tool_has_been_called": True, "tool_latency_secs": 0.8}  # fmt: skip
+TALK = (
+    entry("agent", "Welcome.", 0),
+    entry("user", "I lost my badge", 5),
+    entry("agent", None, 6, tool_calls=[CALL]),
+    entry("agent", None, 7, tool_results=[RESULT]),
+    entry("agent", "I found", 8, original_message="I found it", interrupted=True, **waited(2.35)),
+    entry("user", "Great", 12),
+    entry("agent", "Goodbye", 13),
+)
+
+
+def released(*entries: Json, **more: Any) -> Json:
+    """What GET answers today: built with the package's own models and written as they write it."""
+    facts = {"has_audio": True, "has_user_audio": True, "has_response_audio": True, "has_auxiliary_audio": False}
+    metadata = {"start_time_unix_secs": START_S, "call_duration_secs": 30, "termination_reason": "client ended"}
+    identity = {"agent_id": "agent_1", "conversation_id": "conv_1", "status": "done"}
+    model = GetConversationResponseModel.model_validate(
+        identity | facts | {"metadata": metadata, "transcript": list(entries)} | more
+    )
+    written: Json = json.loads(model.model_dump_json())
+    return written
+
+
+def stored(path: Path, document: object) -> Path:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def read(path: Path) -> RecordedCall:
+    (call,) = read_recordings(path)
+    return call
+
+
+def finals(call: RecordedCall, seed: int | None = None) -> dict[tuple[str, int | None], AnyScoreRecord]:
+    """What holds at the end of the call, by name and turn."""
+    plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
+    scoring = RecordedScoring(with_control_events(call), plan, None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    assert scoring.refused == []
+    return {(record.name, record.turn): record for record in scoring.final_records()}
+
+
+def latency_of(records: dict[tuple[str, int | None], AnyScoreRecord], turn: int) -> tuple[object, str | None]:
+    found: Any = records["voice_to_voice_latency_ms", turn]
+    value = found.result.value if isinstance(found.result, Scored) else found.result.reason.value
+    return value, found.anchor and found.anchor.value
+
+
+def test_a_record_of_today_becomes_a_call_like_any_other(tmp_path: Path) -> None:
+    call = read(stored(tmp_path / "call.json", released(*TALK)))
+    assert (call.conversation_id, call.conversation_ended_reason) == ("conv_1", "client ended")
+    records = finals(call)
+    assert {turn for name, turn in records if name == "turn"} == {0, 1, 2}
+    assert latency_of(records, 1) == (2_350.0, "record")
+    assert latency_of(records, 2) == ("times_unknown", "estimated")
+    use: Any = records["tool_call", 1]
+    assert (use.tool, use.outcome, use.duration_ms) == ("find_badge", "success", 800)
+    assert ("interruption_by_user", 2) in records
+    closed: Any = records["closed", None]
+    assert (closed.ended_reason, closed.turns, closed.labels.agent) == ("client ended", 2, "agent_1")
+
+
+def test_times_to_the_millisecond_give_an_estimate_and_its_error(tmp_path: Path) -> None:
+    talk = [
+        entry("agent", "Welcome.", 0, 400), entry("user", "My badge", 5, 5_100), entry("agent", "Yes?", 6, 6_350, **waited(1.9)),
+        entry("user", "Bye", 9, 9_000), entry("agent", "Bye.", 10, 9_800),
+    ]  # fmt: skip
+    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert latency_of(records, 1) == (1_900.0, "record")
+    assert latency_of(records, 2) == (800.0, "estimated")
+    error: Any = records["estimate_error_ms", 1]
+    assert (error.result.value, error.estimated_ms) == (-650.0, 1_250.0)
+    assert ("estimate_error_ms", 2) not in records
+
+
+FIFTEEN = ("agent_metadata", "multivoice_message", "tool_calls", "tool_results", "feedback", "llm_override",
+           "conversation_turn_metrics", "rag_retrieval_info", "llm_usage", "interrupted", "original_message", "source_medium")  # fmt: skip
+
+
+def seed_entry(values: Json) -> Json:
+    """An entry with the fifteen fields of the older releases and no other."""
+    return dict.fromkeys(FIFTEEN) | {"tool_calls": [], "tool_results": [], "interrupted": False} | values
+
+
+@pytest.mark.parametrize("shape", ["record", "webhook", "list"])
+def test_the_fifteen_fields_of_older_releases(tmp_path: Path, shape: str) -> None:
+    entries = [seed_entry(each) for each in TALK]
+    whole: Json = {
+        "conversation_id": "conv_1", "metadata": {"start_time_unix_secs": START_S, "call_duration_secs": 30}, "transcript": entries,
+    }  # fmt: skip
+    webhook = {"type": "post_call_transcription", "event_timestamp": START_S + 60, "data": whole}
+    document: object = {"record": whole, "webhook": webhook, "list": entries}[shape]
+    call = read(stored(tmp_path / "conv_1.json", document))
+    assert call.conversation_id == "conv_1"
+    records = finals(call)
+    assert latency_of(records, 1) == (2_350.0, "record")
+    assert {turn for name, turn in records if name == "turn"} == {0, 1, 2}
+
+
+def test_shapes_before_that(tmp_path: Path) -> None:
+    """Metrics without the level `metrics`, null where there are lists today, and no more than who said what when."""
+    old = {"tool_calls": None, "tool_results": None, "feedback": None}
+    metrics = {
+        "convai_ttf_audio_since_silence": {"elapsed_time": 1.25},
+        "convai_llm_service_ttfb": {"elapsed_time": 0.5},
+    }
+    talk = [
+        entry("agent", "Welcome.", 0, **old), entry("user", "My badge", 5, **old, conversation_turn_metrics=None),
+        entry("agent", "Yes?", 6, **old, conversation_turn_metrics=metrics),
+    ]  # fmt: skip
+    records = finals(read(stored(tmp_path / "call.json", {"transcript": talk, "status": "done"})))
+    assert latency_of(records, 1) == (1_250.0, "record")
+
+
+def test_keys_and_words_of_later_releases(tmp_path: Path) -> None:
+    talk = [{**each, "mood": "odd", "source_medium": "hologram"} for each in TALK]
+    document = released(*TALK) | {"transcript": talk, "status": "embalmed", "aura": {"colour": "blue"}}
+    call = read(stored(tmp_path / "call.json", document))
+    typed = ConversationRecord.model_validate({**document, "timestamp": 0})
+    assert typed.model_extra == {"aura": {"colour": "blue"}}
+    assert typed.is_final
+    assert latency_of(finals(call), 1) == (2_350.0, "record")
+
+
+def test_a_silent_turn_and_a_sound_that_took_none(tmp_path: Path) -> None:
+    talk = [
+        entry("agent", "Welcome.", 0), entry("user", "...", 5), entry("agent", "Are you there?", 6, **waited(9.0)),
+        entry("user", "Mhm", 7, ignored_as_backchannel=True), entry("user", "Yes", 9), entry("agent", "Good.", 10, **waited(1.1)),
+    ]  # fmt: skip
+    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert {turn for name, turn in records if name == "turn"} == {0, 1}
+    assert latency_of(records, 1) == (1_100.0, "record")
+
+
+def test_a_call_in_text_has_turns_and_no_latency(tmp_path: Path) -> None:
+    text: Json = {
+        "conversation_turn_metrics": {"metrics": {"convai_llm_service_ttfb": {"elapsed_time": 0.4}}},
+        "source_medium": "text",
+    }
+    talk = [entry("user", "Hi", 0, source_medium="text"), entry("agent", "Hello.", 1, **text)]
+    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert latency_of(records, 1) == ("times_unknown", "estimated")
+    stages: Any = records["stage_latencies", 1]
+    assert [(each.stage, each.latency_ms) for each in stages.stages] == [("llm_first_token", 400.0)]
+
+
+def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
+    calls = [{"tool_name": "find", "params_as_json": "no json"}, {"tool_name": "find", "params_as_json": None}]
+    results: list[Json] = [
+        {"tool_name": "find", "result_value": "4A", "tool_latency_secs": 0.5, "tool_has_been_called": True},
+        {"tool_name": "find", "result_value": "gone", "is_error": True, "tool_latency_secs": None},
+    ]
+    talk = [
+        entry("user", "Hi", 2),
+        entry("agent", None, 3, tool_calls=calls),
+        entry("agent", "So.", 6, tool_results=results),
+    ]
+    call = read(stored(tmp_path / "call.json", talk))
+    plan = ScoringPlan(Limits(), GoalRules(), "test", None)
+    scoring = RecordedScoring(with_control_events(call), plan, None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    uses: list[Any] = sorted(
+        (record for record in scoring.final_records() if record.name == "tool_call"), key=lambda record: record.index
+    )
+    assert [(use.outcome, use.duration_ms) for use in uses] == [("success", 500), ("error", 3_000)]
+
+
+def test_several_voices_are_one_answer(tmp_path: Path) -> None:
+    parts = {"parts": [{"text": "Once upon", "voice_label": "a"}, {"text": "a time", "voice_label": "b"}]}
+    call = read(
+        stored(tmp_path / "call.json", [entry("user", "Hi", 1), entry("agent", None, 2, multivoice_message=parts)])
+    )
+    assert call.agent is not None
+    assert [
+        event["agent_response_event"]["agent_response"] for event in call.agent if event.get("type") == "agent_response"
+    ] == ["Once upon a time"]
+
+
+def test_its_events_are_in_order_and_none_is_lost(tmp_path: Path) -> None:
+    call = read(stored(tmp_path / "call.json", released(*TALK)))
+    events = list(in_time_order(call))
+    assert [event.event_name for event in events if event.is_agent_event] == [
+        "conversation_initiation_metadata", "agent_response", "user_transcript", "agent_tool_request",
+        "agent_tool_response_full_payload", "agent_response", "agent_response_correction", "interruption", "user_transcript",
+        "agent_response", "conversation_record",
+    ]  # fmt: skip
+    times_ms = [event.time_ms for event in events]
+    assert times_ms == sorted(times_ms)
+    assert (times_ms[0], times_ms[-1]) == (START_MS, START_MS + 30_000)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_read_in_any_order_it_has_the_same_scores(tmp_path: Path, seed: int) -> None:
+    call = read(stored(tmp_path / "call.json", released(*TALK)))
+    assert [record.model_dump(exclude={"caused_at_ms", "offsets", "revision", "record_id", "is_change", "is_first", "through"})
+            for record in finals(call, seed).values()] == [
+        record.model_dump(exclude={"caused_at_ms", "offsets", "revision", "record_id", "is_change", "is_first", "through"})
+        for record in finals(call).values()
+    ]  # fmt: skip
+
+
+def test_eva_has_nothing_to_say_of_it(tmp_path: Path) -> None:
+    (context,) = contexts_of([stored(tmp_path / "call.json", released(*TALK))])
+    assert context.refused == ()
+    assert context.context["conversation_trace"] == []
+    assert context.context["conversation_ended_reason"] == "client ended"
+
+
+def test_moved_to_another_time_and_under_another_id(tmp_path: Path) -> None:
+    call = read(
+        stored(tmp_path / "call.json", released(entry("user", "Hi", 1, 1_200), entry("agent", "Hello.", 2, 2_100)))
+    )
+    moved = renamed(shifted(call, 3_600), "other")
+    assert moved.agent is not None
+    *_, last = moved.agent
+    assert (last["conversation_id"], last["timestamp"]) == ("other", START_MS + 3_630_000)
+    assert last["metadata"]["start_time_unix_secs"] == START_S + 3_600
+    assert [each["created_at_unix_ms"] for each in last["transcript"]] == [START_MS + 3_601_200, START_MS + 3_602_100]
+    assert latency_of(finals(moved), 1) == (900.0, "estimated")
+
+
+def test_a_live_capture_is_a_stream_of_a_wire_level_call(tmp_path: Path) -> None:
+    call = read(stored(tmp_path / "call.json", released(*TALK)))
+    line = {"id": "captured", "agent": call.agent}
+    path = tmp_path / "calls.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(line).encode()))
+    captured = read(path)
+    assert captured.agent == call.agent
+    assert latency_of(finals(captured), 1) == (2_350.0, "record")
+
+
+@pytest.mark.parametrize(
+    ("document", "seen"),
+    [
+        ({"transcript": [{"message_type": "user", "value": "Hi"}]}, "an object with transcript"),
+        ({"conversations": [], "has_more": False}, "an object with conversations, has_more"),
+        ([], "a list"),
+        ("text", "a text"),
+        ({"data": {"transcript": []}}, "an object with data"),
+    ],
+)
+def test_other_documents_are_refused_in_a_sentence(tmp_path: Path, document: object, seen: str) -> None:
+    with pytest.raises(RecordingError) as caught:
+        read(stored(tmp_path / "call.json", document))
+    assert caught.value.seen == seen
+
+
+def test_an_entry_of_another_type_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError) as caught:
+        read(
+            stored(
+                tmp_path / "call.json",
+                released(*TALK) | {"transcript": [entry("user", "Hi", 1), {"role": "agent", "message": 5}]},
+            )
+        )
+    assert caught.value.where.endswith("call.json: transcript.1.message")

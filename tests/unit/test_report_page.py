@@ -1,0 +1,225 @@
+"""The report of a call: what stands on it, and that nothing of a call gets out of its text."""
+
+import base64
+import functools
+import hashlib
+import re
+from collections import Counter
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.scores import CallLabels, ProgressScore, Scored, Unscored, UnscoredReason
+from streamer import report_timeline, report_transcript
+from streamer.report_page import index, page, section
+from streamer.reported_call import ReportedCall
+from tests.report_calls import Marks, goal_set, recorded, reported
+
+PLAIN = Marks("\x00")
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "&lt;i&gt; &amp; </style></title>",
+    "<!-- --> ]]> <![CDATA[",
+    "javascript:alert(1)",
+    "\u202e\ufdd0\x07\r\nline",
+]
+
+
+class Shape(HTMLParser):
+    """A document without its texts: tags, and names of attributes with the values of those that could do something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self.shape: list[str] = []
+        self.ids: Counter[str] = Counter()
+        self.links: set[str] = set()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.shape.append(" ".join([tag, *(name for name, _ in attrs)]))
+        for name, value in attrs:
+            if name == "id":
+                self.ids[str(value)] += 1
+            elif name in ("href", "src"):
+                self.links.add(str(value))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.shape.append(f"/{tag}")
+
+    def handle_comment(self, data: str) -> None:
+        self.shape.append("comment")
+
+    def unknown_decl(self, data: str) -> None:
+        self.shape.append("declaration")
+
+
+def whole(*calls: ReportedCall) -> str:
+    several = len(calls) > 1
+    sections = [section(call, has_index=several) for call in calls]
+    return page(sections, index(calls) if several else None, ["a note"], "1.0")
+
+
+def words(text: str) -> str:
+    """What a person reads of it, roughly."""
+    return " ".join(unescape(re.sub("<[^>]+>", " ", text.split("</head>")[-1])).split())
+
+
+class Says:
+    """In place of every text of the call this one."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def redact(self, _text: str) -> str:
+        return self._text
+
+    def redact_value(self, _value: Any) -> Any:
+        return {self._text: [self._text, 1]}
+
+
+@functools.cache
+def _call() -> ReportedCall:
+    return reported(recorded(turns=3), goal_set())
+
+
+def _shape(text: str) -> list[str]:
+    """The elements of two calls in which everything that anybody could have chosen is this text."""
+    call = _call()
+    labels = CallLabels(agent=text, tenant=text, environment=text)
+    records = [record.model_copy(update={"labels": labels}) for record in call.records]
+    said = [ReportedCall(text, call.heard, records, anchor_id, Says(text)) for anchor_id in ("c1", "c2")]
+    return Shape(whole(*said)).shape
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_change_no_element(text: str) -> None:
+    assert _shape(text) == _shape("word")
+
+
+@given(st.text(min_size=1, max_size=30))
+def test_no_text_changes_any_element(text: str) -> None:
+    assert _shape(text) == _shape("word")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_call_is_shown_as_it_is(text: str) -> None:
+    shape = Shape(whole(reported(recorded(f"a {text}"), goal_set(f"a {text}")))).shape
+    plain = Shape(whole(_call())).shape
+    assert {entry.split(" ")[0] for entry in shape} == {entry.split(" ")[0] for entry in plain}
+    assert "a " + " ".join(text.split()).split("\u202e")[0] in words(whole(reported(recorded(f"a {text}"))))
+
+
+def test_the_page_can_run_and_load_nothing() -> None:
+    text = whole(reported(recorded(HOSTILE[0])))
+    shape = Shape(text)
+    assert {link.split(":")[0][:5] for link in shape.links} == {"#c1-t", "data"}
+    tags = {entry.split(" ")[0] for entry in shape.shape}
+    assert tags & {"script", "img", "iframe", "object", "embed", "form", "input", "base"} == set()
+    names = {name for entry in shape.shape for name in entry.split(" ")[1:]}
+    assert [name for name in names if name.startswith("on") or name == "style"] == []
+    style = re.search(r"<style>(.*?)</style>", text, re.S)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert style is not None
+    assert policy is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert unescape(policy[1]).startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+
+
+def test_links_lead_somewhere_and_ids_are_there_once() -> None:
+    calls = [reported(recorded(turns=turns), goal_set(), f"c{turns}") for turns in (1, 2, 3)]
+    shape = Shape(whole(*calls))
+    assert {name: count for name, count in shape.ids.items() if count > 1} == {}
+    assert [link for link in shape.links if link.startswith("#") and link[1:] not in shape.ids] == []
+    assert {"#c1", "#c2", "#c3", "#calls"} <= shape.links
+
+
+def test_what_stands_out_is_told() -> None:
+    text = words(whole(reported(recorded("word"))))
+    assert "Waits over 3.50 s turn 2 4.00 s User interrupted turn 1 0.50 s together" in text
+    assert "Tools without success turn 1 word failed turn 1 word2 did not answer" in text
+
+
+def test_a_call_without_faults_says_so() -> None:
+    calm = recorded("word", turns=1)
+    without_tools = [event for event in calm.audit or () if not event["message_type"].startswith("tool")]
+    text = words(whole(reported(replace(calm, audit=tuple(without_tools)))))
+    assert "Nothing: no long wait" in text
+
+
+def test_what_is_taken_out_is_nowhere_on_the_page() -> None:
+    """Ids and labels of the call are no texts of it."""
+    number = "4111 1111 1111 1111"
+    said = recorded(f"my card is {number}")
+    labels = {"agent": "a", "tenant": "t", "environment": "e"}
+    call = replace(said, control=({**said.control[0], **labels}, said.control[1]))
+    text = whole(reported(call, goal_set(f"ask for {number}"), taken_out=number))
+    assert text.count("[redacted]") > 20
+    assert number not in text
+
+
+def test_unknown_is_shown_as_such() -> None:
+    call = reported(recorded(turns=2), goal_set())
+    unknown = Unscored(reason=UnscoredReason.JUDGE_DISABLED)
+    records = [
+        record.model_copy(update={"result": unknown}) if isinstance(record, ProgressScore) else record
+        for record in call.records
+    ]
+    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    assert "Progress unscored" in text
+    assert "Progress at the end progress Unscored: judge disabled" in text
+    assert "turn 1 unscored, judge disabled; 1 of 2 subgoals for certain" in section(
+        ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False
+    )
+    assert "Hollow and dashed: at least so much" in text
+    assert "0 %" not in text.split("Progress unscored")[1].split("Timeline")[0]
+
+
+def test_progress_and_subgoals() -> None:
+    text = words(section(reported(recorded(turns=3), goal_set()), has_index=False))
+    assert "Reached 1 of 2" in text
+    assert "Reached in turn 1 spoke hello by code" in text
+    assert "Not reached used hello by code" in text
+
+
+def test_a_record_nobody_knew_of_appears_by_itself() -> None:
+    call = reported(recorded(turns=1))
+    (latency,) = call.latencies
+    record = latency.model_copy(update={"name": "repeated_questions", "turn": None, "result": Scored(value=3)})
+    of_turn = latency.model_copy(update={"name": "words_per_minute", "turn": 1, "result": Scored(value=171.5)})
+    text = words(section(ReportedCall("c", call.heard, [*call.records, record, of_turn], "c1", PLAIN), has_index=False))
+    assert "Repeated questions repeated_questions 3" in text
+    assert "Words per minute" in text
+    assert "171.5" in text
+
+
+def test_a_call_in_which_nobody_was_heard() -> None:
+    silent = recorded(turns=1)
+    call = replace(silent, elevenlabs=None, pipecat=None, audit=())
+    text = words(whole(reported(call)))
+    assert "Nothing in this recording says who spoke when" in text
+    assert "Nothing in this recording says what was said." in text
+
+
+# Bounds.
+
+
+def test_a_call_of_many_turns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_timeline, "MOST_TURN_LINKS", 4)
+    monkeypatch.setattr(report_transcript, "MOST_TURNS", 4)
+    text = section(reported(recorded(turns=9)), has_index=False)
+    assert "Only the first 4 of 9 turns lead to their words." in words(text)
+    assert "The first 4 of 9 turns are shown." in words(text)
+    assert text.count('class="turn"') == 4
+
+
+def test_a_long_text_is_cut() -> None:
+    text = whole(reported(recorded("x" * 10_000, name="n", turns=1)))
+    assert "(6,000 more characters)" in text
+    assert len(text) < 200_000
