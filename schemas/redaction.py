@@ -11,7 +11,7 @@ from schemas.patterns import PatternError, PatternText, worst_steps
 MAX_CUSTOM_PATTERNS: Final = 20
 MAX_CUSTOM_STEPS: Final = 500
 """Steps that a search for one pattern of one's own may take at each character, at worst. Every text that leaves is searched,
-so it is less than a check of goals may take; `\\bBK-?\\d{6}\\b` takes 10."""
+so it is less than a check of goals may take; `\\bBK-?\\d{6}\\b` takes 18."""
 MAX_PHONE_REGIONS: Final = 10
 CUSTOM: Final = "custom"
 """How findings of all patterns of one's own are counted together: names are the operator's, label values are a closed set."""

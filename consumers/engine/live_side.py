@@ -150,7 +150,9 @@ class LiveSide:
         """Pipecat's own record of what somebody said, for calls whose audit log does not have it."""
         if self._speaking is None:
             return
-        if not is_user:  # one that was cut off is written when the caller has begun already, and belongs to the turn before
+        if (
+            not is_user
+        ):  # one that was cut off is written when the caller has begun already, and belongs to the turn before
             time_ms = message_began_ms(data, time_ms)
         self._speaking.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
 

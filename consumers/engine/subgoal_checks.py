@@ -214,7 +214,8 @@ class SubgoalChecks:
         return {
             subgoal: turn
             for subgoal, node in self._plan.nodes.items()
-            if over[subgoal].state is CheckState.OPEN and (turn := self._first_untimed(node, _Window(is_over=True))) is not None
+            if over[subgoal].state is CheckState.OPEN
+            and (turn := self._first_untimed(node, _Window(is_over=True))) is not None
         }
 
     def _forget(self) -> None:

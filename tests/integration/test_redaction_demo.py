@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,11 +68,11 @@ PLANTED = (
     *("4539148803436467", "4539 1488", "1488 0343", "four five three nine", "one four eight eight"),
     *("4155550142", "415 555", "415-555", "555 0142", "555-0142", "four one five", "oh one four two"),
     *("jane.doe", "jane dot doe", "example.com", "example dot com"),
-    *("37040044", "3704 0044", "DE89"),
-    *("1985", "nineteen eighty five", "fourteenth of march", "14 March"),
-    *("483920", "BK-4"),
+    *("37040044", "3704 0044", "DE89 3704"),
+    *("March 1985", "1985-03-14", "03/14", "nineteen eighty five", "fourteenth of march", "14 March"),
+    "BK-4839",
 )
-"""By any of these it would be recognised."""
+"""By any of these it would be recognised; each is too long to be in an id or a time by accident."""
 
 GOALS: Json = {
     "id": "service",
@@ -277,14 +276,8 @@ class Demo:
             }
             addresses = {name: self._address(process) for name, process in roles.items()}
             self._put()
-            for name, metric, count in (
-                ("evaluator", "callgauge_quarantined_total", len(poison(0))),
-                ("exporter", "callgauge_calls_ended_total", len(CALLS)),
-            ):
-                told_by = partial(total, addresses[name], metric)
-                wait_for(
-                    f"{count} of {metric}", lambda told_by=told_by, count=count: told_by() == count, PATIENCE_SECONDS
-                )
+            self._counted(addresses["evaluator"], "callgauge_quarantined_total", len(poison(0)))
+            self._counted(addresses["exporter"], "callgauge_calls_ended_total", len(CALLS))
             wait_for(
                 "the files of transcripts",
                 lambda: len(list(self._files.glob("*.json"))) == len(CALLS),
@@ -301,6 +294,9 @@ class Demo:
         self.found["prompts"] = "\n".join(f"{asked.system}\n{asked.user}" for asked in server.asked)
         for file in self._files.iterdir():
             self.found[f"file {file.name}"] = file.read_text()
+
+    def _counted(self, address: str, metric: str, count: int) -> None:
+        wait_for(f"{count} of {metric}", lambda: total(address, metric) == count, PATIENCE_SECONDS)
 
     def _address(self, process: Process) -> str:
         return wait_for("the address of /metrics", lambda: address_in(process.text), PATIENCE_SECONDS)
@@ -420,5 +416,5 @@ def test_switched_off_it_is_everywhere(run_demo: Any) -> None:
     demo = run_demo(redacts=False)
     silent = {place for place in demo.found if place not in leaks(demo.found)}
     pages = {f"/metrics of the {name}" for name in ("evaluator", "exporter", "judge")}
-    assert silent == {*pages, "log of the exporter", "log of the judge", "quarantine replay", "topic goals"}
+    assert silent == {*pages, "log of the exporter", "log of the judge", "topic goals"}
     assert demo.counted["callgauge_redactions_total"] == 0

@@ -112,7 +112,9 @@ class House:
         self.ledger_gate = asyncio.Event()
         self.ledger_gate.set()
         self.instruments = Instruments(CollectorRegistry(), ["judge"])
-        monkeypatch.setattr(service, "Judge", lambda *wired, **more: Judge(*wired, self.endpoint, **more))
+        monkeypatch.setattr(
+            service, "Judge", lambda given, counted, redactor: Judge(given, counted, self.endpoint, redactor)
+        )
         monkeypatch.setattr(service, "read_verdicts", self._read_verdicts)
         self.worker = JudgeWorker(KafkaSettings(), judge_settings(), self.instruments, group_id="judges")
         monkeypatch.setattr(self.worker, "_subscription", self.subscription)

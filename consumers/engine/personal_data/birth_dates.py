@@ -14,6 +14,7 @@ from consumers.engine.personal_data.vocabulary import BIRTH_WORDS, BIRTHDAY_WORD
 from consumers.engine.personal_data.words import Words
 
 NEAR_WORDS: Final = 8
+"""How near a word must be that says what a date is: chosen on the labelled sentences of `tests/redaction`, as are the next ones."""
 NEAR_WORDS_OF_A_BIRTHDAY: Final = 5
 NEAR_WORDS_BEHIND: Final = 4
 NEAR_WORDS_OF_OTHERS: Final = 6
@@ -43,7 +44,7 @@ def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator
 def _is_of_birth(words: Words, date: Date, latest_year: int) -> bool:
     is_old = date.year is not None and _EARLIEST_YEAR <= date.year <= latest_year
     for near in words.before(date.first, NEAR_WORDS):
-        if near.text in BIRTH_WORDS or _is_spelled_dob(words, near.index):
+        if near.text in BIRTH_WORDS or _is_spelled_dob(words, near.place):
             return True
         if near.text in BIRTHDAY_WORDS and near.distance <= NEAR_WORDS_OF_A_BIRTHDAY:
             return is_old or date.year is None
@@ -81,7 +82,7 @@ def _dictated(words: Words, digits: Digits) -> Iterator[Span]:
 
 def _is_asked_for(words: Words, run: Run) -> bool:
     return any(
-        near.text in BIRTH_WORDS or _is_spelled_dob(words, near.index)
+        near.text in BIRTH_WORDS or _is_spelled_dob(words, near.place)
         for near in words.before(run.groups[0].first, NEAR_WORDS_OF_A_BIRTHDAY)
     )
 

@@ -70,7 +70,7 @@ def _is_said_to_be_one(words: Words, run: Run, first: int) -> bool:
         if near.text in NO_PAYMENT_CARDS:
             return False
         if near.text in CARD_WORDS:
-            return not any(words.is_at(near.index - step, NO_PAYMENT_CARDS) for step in (1, 2))
+            return not any(words.is_at(near.place - step, NO_PAYMENT_CARDS) for step in (1, 2))
     return False
 
 

@@ -33,6 +33,7 @@ MOST_DIGITS: Final = 15
 MOST_DIGITS_OF_A_RUN: Final = 200
 """Digits that follow one another with nothing but pauses between them; more are a table, which nobody dictates."""
 NEAR_WORDS: Final = 8
+"""How near a word must be that says what a number is: chosen on the labelled sentences of `tests/redaction`, as are the next ones."""
 NEAR_WORDS_OF_OTHERS: Final = 5
 NEAR_WORDS_BEHIND: Final = 4
 MOST_BARE_WORDS: Final = 8
@@ -127,7 +128,7 @@ class PhoneFinder:
 
 def _plan(region: str) -> _Plan | None:
     metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
-    if metadata is None:
+    if metadata is None or metadata.general_desc is None:
         return None
     return _Plan(region, metadata.national_prefix == "0", frozenset(metadata.general_desc.possible_length))
 
@@ -206,11 +207,11 @@ def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
         return None
     begin, end = run.groups[first].first, run.groups[last].last
     for near in words.before(begin, NEAR_WORDS):
-        if near.text in PHONE_WORDS or (near.text == "code" and words.is_at(near.index - 1, CODES_OF_A_PLACE)):
+        if near.text in PHONE_WORDS or (near.text == "code" and words.is_at(near.place - 1, CODES_OF_A_PLACE)):
             return True
         if near.text in NO_PHONE_WORDS and not _is_where_it_stands(words, near):
             return False
-        if near.text in NUMBER_NOUNS and words.is_at(near.index - 1, OWNERS):
+        if near.text in NUMBER_NOUNS and words.is_at(near.place - 1, OWNERS):
             return True
     is_pointed_at = False
     for near in words.after(end, NEAR_WORDS_BEHIND):
@@ -224,8 +225,8 @@ def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
 
 def _is_where_it_stands(words: Words, near: Near) -> bool:
     """Whether a word is only the place of the number: "the phone number on the account is"."""
-    is_place = words.is_at(near.index - 1, ARTICLES) and words.is_at(near.index - 2, PLACE_WORDS)
-    return near.distance > 1 and (is_place or words.is_at(near.index - 1, {"on"}))
+    is_place = words.is_at(near.place - 1, ARTICLES) and words.is_at(near.place - 2, PLACE_WORDS)
+    return near.distance > 1 and (is_place or words.is_at(near.place - 1, {"on"}))
 
 
 def _is_bare(words: Words, run: Run) -> bool:

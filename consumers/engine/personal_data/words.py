@@ -45,9 +45,9 @@ class Word(NamedTuple):
 
 
 class Near(NamedTuple):
-    """A word near a place: how many words away, itself not counted in, and whether a sentence ends in between."""
+    """A word near another: its index, how many words away it is, and whether a sentence ends in between."""
 
-    index: int
+    place: int
     text: str
     distance: int
     is_beyond_sentence: bool
