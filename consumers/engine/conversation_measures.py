@@ -107,7 +107,8 @@ def measures_of(
     assistant_words, assistant_worded_ms = _worded((turn.assistant_words, turn.assistant) for turn in turns.values())
     user_ms, assistant_ms = length_ms(user), length_ms(assistant)
     anyone = merged((*user, *assistant))
-    tool_spans = merged(_until_somebody_speaks(tool, anyone, ended_ms) for tool in tools)
+    # A tool that answers at once has no length, and cuts a silence in two all the same.
+    tool_spans = merged((_until_somebody_speaks(tool, anyone, ended_ms) for tool in tools), keeps_moments=True)
     return CallMeasures(
         SideMeasures(user_ms, _longest_ms(user, assistant, pause_ms), user_words, user_worded_ms),
         SideMeasures(assistant_ms, _longest_ms(assistant, user, pause_ms), assistant_words, assistant_worded_ms),
@@ -117,8 +118,9 @@ def measures_of(
     )
 
 
-def merged(spans: Iterable[Span]) -> Spans:
-    """The same time without overlaps, earliest first; spans that touch are one, and those without a length are left out.
+def merged(spans: Iterable[Span], *, keeps_moments: bool = False) -> Spans:
+    """The same time without overlaps, earliest first; spans that touch are one. Without `keeps_moments` those without a length
+    are left out.
 
     Example:
         >>> merged([Span(5, 9), Span(1, 3), Span(3, 4), Span(6, 7), Span(8, 8)])
@@ -126,7 +128,7 @@ def merged(spans: Iterable[Span]) -> Spans:
     """
     result: list[Span] = []
     for span in sorted(spans):
-        if span.end_ms <= span.start_ms:
+        if span.end_ms < span.start_ms or (span.end_ms == span.start_ms and not keeps_moments):
             continue
         if result and span.start_ms <= result[-1].end_ms:
             result[-1] = Span(result[-1].start_ms, max(result[-1].end_ms, span.end_ms))

@@ -57,6 +57,7 @@ def test_a_stretch_that_ends_before_it_begins_has_no_length() -> None:
         (((0, 1),), ((9, 10),), (ToolRun(2_000, 8_000),), None, 0),  # waiting is explained
         (((0, 1),), ((9, 10),), (ToolRun(2_000, 5_000),), None, 4_000),  # and then it is not
         (((0, 1),), ((9, 10),), (ToolRun(5_000, 6_000),), None, 7_000),  # before the tool and after it
+        (((0, 1),), ((6, 7),), (ToolRun(3_500, 3_500),), None, 0),  # it answered at once: 2.5 s before it and after it
         (((0, 1),), ((9, 10),), (ToolRun(2_000, 3_000), ToolRun(2_500, 8_000)), None, 0),  # two at once
         (((0, 1),), ((9, 10),), (ToolRun(2_000, None),), None, 0),  # never answered, but the assistant spoke
         (((0, 1),), (), (ToolRun(2_000, None),), 20, 0),
