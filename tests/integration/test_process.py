@@ -25,8 +25,8 @@ from tests.unit.test_exporter_active_calls import record as score
 ROOT = Path(__file__).parents[2]
 TOKEN = "one~two.three"  # noqa: S105 - a secret of this test only
 AT_ONCE_SECONDS = 1
-STOP_SECONDS = 5
-"""Well below the deadline of 10 s: no step of a stop may use all of it."""
+STOP_SECONDS = 8
+"""Below the deadline of 10 s: no step of a stop may use all of it. On an idle machine 2 to 4 s are seen, on a busy one 5."""
 READ = "callgauge_scores_read_total"
 PARTITIONS = 4
 MOST_RECORDS = 200_000
