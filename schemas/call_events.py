@@ -49,13 +49,15 @@ class CallStarted(WireModel):
 class CallEnded(WireModel):
     """The line is down; `reason` in EVA's words (`goodbye`, `timeout`, `transfer`, `error`, ...).
 
-    `final_state` is what the call left behind, in the shape of `expected_state`.
+    `final_state` is what the call left behind, in the shape of `expected_state`; `final_state_hash` its SHA-256 as EVA's
+    run computed it, which counts for `eva_task_completion` where it is stated with the state.
     """
 
     type: Literal["call_ended"]
     timestamp: WireTimeMs
     reason: Name | None = None
     final_state: dict[str, Any] | None = None
+    final_state_hash: Name | None = None
 
 
 class UserTextUpdated(WireModel):

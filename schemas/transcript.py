@@ -17,7 +17,7 @@ class TranscriptModel(BaseModel):
 
 
 class AgentMetadata(TranscriptModel):
-    """Which agent spoke: the name that `call_started` gives it, `unknown` where none does."""
+    """Which agent spoke: its id in ElevenLabs' record of the call, else the name that `call_started` gives it, else `unknown`."""
 
     agent_id: str
     workflow_node_id: str | None = None
@@ -74,7 +74,7 @@ class ConversationTurnMetrics(TranscriptModel):
 
 
 class TokenCount(TranscriptModel):
-    """Tokens of one kind, and what they cost in USD. What a model costs is not known here, so the price is 0."""
+    """Tokens of one kind, and what they cost in USD, as ElevenLabs' record has it; without one the price is not known and 0."""
 
     tokens: int = 0
     price: float = 0.0

@@ -87,7 +87,7 @@ class _Events:
 
     def add(self, entry: RecordEntry) -> None:
         """What an entry says, in the order in which it happened."""
-        if entry.role == "user" and self._is_cut_off:
+        if entry.user_words and self._is_cut_off:
             self._end_cut_off()
         time_ms, is_exact = self._time_of(entry)
         for message in _said(entry):
@@ -103,9 +103,7 @@ class _Events:
             self._put_result(result, time_ms, is_exact=is_exact)
 
     def finished(self, conversation_id: str | None) -> list[Event]:
-        """All of them."""
-        if self._is_cut_off:
-            self._end_cut_off()
+        """All of them. Who cut the agent off and hung up said nothing after it: that is no turn, and so no interruption."""
         metadata = {"conversation_id": conversation_id}
         first = {"type": "conversation_initiation_metadata", "timestamp": self.start_ms}
         return [{**first, "conversation_initiation_metadata_event": metadata}, *self._events]

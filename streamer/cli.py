@@ -1,6 +1,7 @@
 """Where the command line begins: the entry point, and what a person is told when something goes wrong."""
 
 import sys
+import warnings
 from typing import Final
 
 STOPPED_BY_SIGNAL: Final = 130
@@ -10,6 +11,8 @@ STOPPED_BY_SIGNAL: Final = 130
 def main() -> None:
     """Runs a command; exit code 2 when it was asked for wrongly, 1 when it failed, with the reason in plain words."""
     try:
+        # A library's source has an escape that Python warns of when it compiles it, right after an installation.
+        warnings.filterwarnings("ignore", "invalid escape sequence")
         # Loading takes most of a second, and Ctrl-C in it must not end in a traceback.
         from streamer.commands import FORESEEN, FORESEEN_AT_START, app
     except KeyboardInterrupt:

@@ -29,7 +29,7 @@ PathsArgument = Annotated[
     list[Path],
     typer.Argument(
         metavar="PATH",
-        help="EVA record directories, wire-level .jsonl or .jsonl.gz files, and .json records of ElevenLabs agents.",
+        help="EVA record directories, wire-level .jsonl(.gz) files, and .json(.gz) records of ElevenLabs agents or folders of them.",
     ),
 ]
 

@@ -94,7 +94,7 @@ def replay(
         list[Path] | None,
         typer.Argument(
             metavar="PATH...",
-            help="EVA record directories, wire-level .jsonl or .jsonl.gz files, and .json records of ElevenLabs agents.",
+            help="EVA record directories, wire-level .jsonl(.gz) files, and .json(.gz) records of ElevenLabs agents or folders of them.",
         ),
     ] = None,
     *,

@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from consumers.engine.redaction import Redactor
+
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest line that is read; a wire-level line is a whole call, and an hour of speech is about 2 MB."""
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """Largest JSON document that is read; an audit log carries every prompt of its call."""
+
+MAX_SHOWN_CHARS = 80
+"""Of a value that is not what it should be, a person is shown so much."""
 
 _NOT_READ = "This call is not read and reading stops here; calls before it were read."
 
@@ -23,7 +28,7 @@ class RecordingError(Exception):
         what: What failed.
         where: File, and line where there is one.
         expected: What should have been there.
-        seen: What was there.
+        seen: What was there, without personal data: whoever reads it may be no one who may read the call.
         consequence: What happens now.
         remedy: What a person can do.
     """
@@ -31,6 +36,7 @@ class RecordingError(Exception):
     def __init__(
         self, *, what: str, where: str, expected: str, seen: str, remedy: str, consequence: str = _NOT_READ
     ) -> None:
+        seen = Redactor().redact(seen)
         super().__init__(f"{where}: {what}:\n  expected {expected}; seen {seen}.\n  {consequence}\n  {remedy}")
         self.what = what
         self.where = where
@@ -78,25 +84,35 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> object:
-    """A file that is one JSON value.
+    """A file that is one JSON value, unpacked when the name says so.
 
     Raises:
-        RecordingError: It cannot be read, or is no JSON.
+        RecordingError: It cannot be read, is too large, or is no JSON.
     """
+    is_packed = path.name.endswith(".gz")
     try:
         size_bytes = path.stat().st_size
         if size_bytes > MAX_DOCUMENT_BYTES:
             raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", f"{size_bytes:,} bytes")
-        text = path.read_bytes()
-    except OSError as error:
+        text = _unpacked(path) if is_packed else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
         raise RecordingError(
             what="the file cannot be read",
             where=str(path),
-            expected="a readable file",
-            seen=str(error),
+            expected="a readable file" + (" in gzip format" if is_packed else ""),
+            seen=str(error) or type(error).__name__,
             remedy="Check permissions, and that the record was copied whole.",
         ) from error
     return _value(text, str(path))
+
+
+def _unpacked(path: Path) -> bytes:
+    """No more of it than may be read: a small file can hold a large one."""
+    with gzip.open(path) as file:
+        text = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", "more, unpacked")
+    return text
 
 
 def object_in(text: bytes, where: str) -> dict[str, Any]:
@@ -135,7 +151,7 @@ def _refuse_constant(name: str) -> None:
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):  # 1e999 would read as infinity, which JSON cannot write again
-        raise ValueError(f"{digits[:20]} is too large for a number")
+        raise ValueError(f"a number of {len(digits)} characters is too large")
     return number
 
 
@@ -152,6 +168,24 @@ def kind_of(value: object) -> str:
     if value is None:
         return "nothing"
     return "an empty text" if value == "" else names[type(value)]
+
+
+def shown(value: object, key: str = "") -> str:
+    """The beginning of a JSON value as a person is shown it in a message, without personal data.
+
+    Args:
+        value: The value.
+        key: What it is the value of: ten digits under `phone` are a telephone number.
+    """
+    redactor = Redactor()
+    if isinstance(value, dict) and value:
+        # Names of keys and no values. They are cut only when redacted: half a number is not known for one.
+        return "an object with " + redactor.beginning(", ".join(value), MAX_SHOWN_CHARS)
+    if isinstance(value, dict | list) or value is None:
+        return kind_of(value)
+    if isinstance(value, str):
+        return repr(redactor.beginning(value, MAX_SHOWN_CHARS, key))
+    return redactor.beginning(json.dumps(value), MAX_SHOWN_CHARS, key)
 
 
 def shape_error(where: str, expected: str, seen: str) -> RecordingError:

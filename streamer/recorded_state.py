@@ -154,5 +154,9 @@ def with_state(call: RecordedCall) -> RecordedCall:
     control = []
     for event in call.control:
         name, value = supplied.get(str(event.get("type")), ("", None))
-        control.append(event if value is None or name in event else {**event, name: value})
+        if value is not None and name not in event:
+            event = {**event, name: value}
+            if name == "final_state" and state.final_hash is not None:
+                event = {"final_state_hash": state.final_hash, **event}
+        control.append(event)
     return replace(call, control=tuple(control))

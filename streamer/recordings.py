@@ -23,6 +23,7 @@ from streamer.recorded_json import (
     read_document,
     read_json,
     shape_error,
+    shown,
 )
 from streamer.recorded_metrics import Events, UnplacedMetricsError, with_llm_latencies, with_metrics
 
@@ -52,7 +53,7 @@ _SIMULATOR_FILES = ("user_simulator_events.jsonl", "elevenlabs_events.jsonl")
 _RECORD_FILES = (_AUDIT_FILE, *_PIPECAT_FILES, *_SIMULATOR_FILES)
 _WIRE_SUFFIXES = (".jsonl", ".jsonl.gz")
 _WIRE_STREAMS = ("audit", "pipecat", "user_sim", "agent")
-_AGENT_RECORD_SUFFIX = ".json"
+_AGENT_RECORD_SUFFIXES = (".json", ".json.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
     Args:
         path: An EVA record directory, a directory that contains record directories (up to three levels down), or a
             wire-level file (`.jsonl` or `.jsonl.gz`, one call per line), or the record of a conversation with an ElevenLabs
-            agent (`.json`: the answer to GET, a webhook's body, or the list of its entries).
+            agent (`.json` or `.json.gz`: the answer to GET, a webhook's body, or the list of its entries), or a directory of
+            such records and no EVA record.
 
     Yields:
         Each call, at least one.
@@ -98,31 +100,37 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
     """
     if path.is_dir():
         directories = list(_record_directories(path, MAX_DIRECTORY_DEPTH))
-        if not directories:
+        # Beside EVA's records there are other documents, so these count where there is nothing of EVA's.
+        agent_records = [] if directories else _agent_records(path)
+        if not directories and not agent_records:
             raise RecordingError(
                 what="there is no recorded call",
                 where=str(path),
-                expected=f"{_AUDIT_FILE} in it or in a directory up to {MAX_DIRECTORY_DEPTH} levels down",
+                expected=f"{_AUDIT_FILE} in it or in a directory up to {MAX_DIRECTORY_DEPTH} levels down, or records of "
+                "conversations with an ElevenLabs agent (.json, .json.gz) in it",
                 seen="none",
-                remedy="Name an EVA record or run directory, or a wire-level .jsonl or .jsonl.gz file.",
+                remedy="Name an EVA record or run directory, a directory of such records, or a wire-level .jsonl or .jsonl.gz "
+                "file.",
             )
         for directory in directories:
             yield _read_record_directory(directory)
+        for record in agent_records:
+            yield _read_agent_record(record)
     elif not path.exists():
         raise RecordingError(
             what="there is no recorded call",
             where=str(path),
-            expected="an EVA record directory or a .jsonl, .jsonl.gz or .json file",
+            expected="a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file",
             seen="no such file or directory",
             remedy="Check the spelling of the path.",
         )
-    elif path.name.endswith(_AGENT_RECORD_SUFFIX):
+    elif path.name.endswith(_AGENT_RECORD_SUFFIXES):
         yield _read_agent_record(path)
     elif not path.name.endswith(_WIRE_SUFFIXES):
         raise RecordingError(
             what="this kind of file holds no recorded calls",
             where=str(path),
-            expected="a name that ends in .jsonl, .jsonl.gz or .json",
+            expected="a name that ends in .jsonl, .jsonl.gz, .json or .json.gz",
             seen=path.name,
             remedy="Name the directory of the record instead, or rename the file if it is wire-level.",
         )
@@ -136,6 +144,12 @@ def _record_directories(directory: Path, levels_below: int) -> Iterator[Path]:
     elif levels_below:
         for child in sorted(child for child in directory.iterdir() if child.is_dir()):
             yield from _record_directories(child, levels_below - 1)
+
+
+def _agent_records(directory: Path) -> list[Path]:
+    """Files by their name; hidden ones are of the file system."""
+    files = [child for child in directory.iterdir() if child.is_file() and not child.name.startswith(".")]
+    return sorted(child for child in files if child.name.endswith(_AGENT_RECORD_SUFFIXES))
 
 
 def _read_record_directory(directory: Path) -> RecordedCall:
@@ -235,7 +249,7 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
         raise shape_error(where, '"id" of printable characters', ascii(conversation_id)[:80])
     pipeline_type = line.get("pipeline_type", "cascade")
     if pipeline_type not in PIPELINE_TYPES:
-        raise shape_error(where, f'"pipeline_type" as one of {", ".join(PIPELINE_TYPES)}', repr(pipeline_type)[:80])
+        raise shape_error(where, f'"pipeline_type" as one of {", ".join(PIPELINE_TYPES)}', shown(pipeline_type))
     if not any(name in line for name in _WIRE_STREAMS):
         raise shape_error(where, f"at least one of the lists {', '.join(_WIRE_STREAMS)}", "none of them")
     streams = {
@@ -261,7 +275,7 @@ def _read_agent_record(path: Path) -> RecordedCall:
             what="this is no record of a conversation with an ElevenLabs agent",
             where=str(path),
             expected='the list "transcript" of entries with a "role", as GET and the post-call webhook give it, or that list',
-            seen=kind_of(document) if not isinstance(document, dict) else f"an object with {', '.join(document)}"[:200],
+            seen=shown(document) if isinstance(document, dict) else kind_of(document),
             remedy="An EVA record is named by its directory; wire-level calls stand one per line in a .jsonl file.",
         )
     try:
@@ -269,8 +283,9 @@ def _read_agent_record(path: Path) -> RecordedCall:
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         part = ".".join(map(str, detail["loc"]))
-        raise shape_error(f"{path}: {part}", detail["msg"], repr(detail["input"])[:80]) from error
-    conversation_id = call.conversation_id or path.stem
+        seen = shown(detail["input"], str(detail["loc"][-1]))
+        raise shape_error(f"{path}: {part}", detail["msg"], seen) from error
+    conversation_id = call.conversation_id or path.name.removesuffix(".gz").removesuffix(".json")
     if not conversation_id.isprintable():
         raise shape_error(str(path), '"conversation_id" of printable characters', ascii(conversation_id)[:80])
     started = {"type": "call_started", "timestamp": call.events[0]["timestamp"], "agent": call.agent}

@@ -1,9 +1,11 @@
 """Who speaks when: where both do, and where nobody does. Times in epoch milliseconds. Pure."""
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from consumers.engine.conversation_measures import Span
 from schemas.scores import Speaker
 
 
@@ -60,6 +62,27 @@ def silences(stretches: Sequence[Stretch], end_ms: float, least_ms: float) -> li
     gaps = [Interval(before.end_ms, after.start_ms, before.turn) for before, after in pairwise(heard)]
     gaps.append(Interval(heard[-1].end_ms, end_ms, heard[-1].turn))
     return [gap for gap in gaps if gap.length_ms >= least_ms]
+
+
+def cut(quiet: Iterable[Interval], runs: Sequence[Span]) -> Iterator[Interval]:
+    """What is left of silences outside of the runs; a run without a length cuts one in two all the same.
+
+    Args:
+        quiet: The silences, in any order.
+        runs: When something ran; in order, and apart from each other.
+    """
+    for silence in quiet:
+        start_ms = silence.start_ms
+        # The run before may reach into the silence.
+        for place in range(max(0, bisect_right(runs, start_ms, key=lambda run: run.start_ms) - 1), len(runs)):
+            run = runs[place]
+            if run.start_ms >= silence.end_ms:
+                break
+            if run.start_ms > start_ms:
+                yield silence._replace(start_ms=start_ms, end_ms=run.start_ms)
+            start_ms = max(start_ms, run.end_ms)
+        if start_ms < silence.end_ms:
+            yield silence._replace(start_ms=start_ms)
 
 
 def _joined(stretches: Iterable[Stretch]) -> list[Interval]:

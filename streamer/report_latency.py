@@ -6,7 +6,7 @@ from typing import Final
 from schemas.scores import Anchor, NotApplicable, Scored, Unscored, VoiceToVoiceLatency
 from streamer.markup import Child, Markup, element, joined
 from streamer.report_axis import Scale, round_ticks
-from streamer.report_numbers import MS_PER_SECOND, counted, in_words, number, seconds
+from streamer.report_numbers import MS_PER_SECOND, anchor_in_words, counted, in_words, number, seconds
 from streamer.report_stages import FAMILIES, StagePart, stage_parts, stages_table
 from streamer.report_timeline import legend
 from streamer.reported_call import ReportedCall
@@ -78,7 +78,7 @@ def _anchor_in_words(anchors: Collection[Anchor]) -> str:
     if len(anchors) != 1:
         return ""
     (anchor,) = anchors
-    return f" The end of the user's speech is known by {in_words(anchor)}."
+    return f" How the end of the user's speech is known: {anchor_in_words(anchor)}."
 
 
 def _axis(ticks: Sequence[float], scale: Scale) -> Markup:
@@ -125,7 +125,7 @@ def _row(
             bar, value = element("span", in_words(reason), class_="why"), element("span", "Unscored", class_="unscored")
         case NotApplicable(reason=why):
             bar, value = element("span", why, class_="why"), element("span", "Not applicable", class_="none")
-    anchor = None if record.anchor is None or not says_anchor else element("small", f"by {in_words(record.anchor)}")
+    anchor = None if record.anchor is None or not says_anchor else element("small", anchor_in_words(record.anchor))
     return element(
         "tr",
         element("th", link, scope="row"),

@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
-from schemas.scores import NotApplicable, Result, Scored, Unscored
+from schemas.scores import Anchor, NotApplicable, Result, Scored, Unscored
 
 MS_PER_SECOND: Final = 1_000
 _MS_PER_MINUTE: Final = 60_000
@@ -16,6 +16,14 @@ _LAST_YEAR_MS: Final = 253_402_300_799_999
 _UNITS: Final = ("_ms", "_seconds", "_secs", "_records", "_bytes")
 _IN_SECONDS: Final = frozenset({"eva_response_speed"})
 """EVA's metrics of which only the documentation says the unit."""
+_ANCHORS: Final = {
+    Anchor.AUDIO: "heard on the line",
+    Anchor.RECORD: "from the conversation record",
+    Anchor.VAD: "by voice detector",
+    Anchor.TURN_RELEASE: "by the bot's turn ruling",
+    Anchor.TRANSCRIPT: "by the time of the transcript",
+    Anchor.ESTIMATED: "estimated from arrival times",
+}
 _ACRONYMS: Final = {
     "x": "X",
     "eva": "EVA",
@@ -141,6 +149,16 @@ def in_words(name: str) -> str:
         'no user speech'
     """
     return name.replace("_", " ").strip()
+
+
+def anchor_in_words(anchor: Anchor) -> str:
+    """How the end of the user's speech is known.
+
+    Example:
+        >>> anchor_in_words(Anchor.RECORD)
+        'from the conversation record'
+    """
+    return _ANCHORS[anchor]
 
 
 def title(name: str) -> str:

@@ -26,6 +26,8 @@ _ICON: Final = (
 )
 _INDEX_ID: Final = "calls"
 _REASON_CHARS: Final = 60
+_FIRST_MS: Final = 946_684_800_000
+"""The year 2000: no call is older."""
 
 
 def page(sections: Sequence[Markup], index: Markup | None, notes: Sequence[str], version: str) -> Markup:
@@ -113,7 +115,7 @@ def _index_row(call: ReportedCall, heads: Sequence[str]) -> Markup:
         None if closed is None else closed.turns,
         _or_unknown(call.median_wait_ms),
         _or_unknown(max(waits_ms.values(), default=None)),
-        str(sum(each.times for each in call.dead_air)),
+        "not known" if call.dead_air_times is None else str(call.dead_air_times),
         _progress_value(call),
         end_in_words(call),
     ]
@@ -181,13 +183,18 @@ def _facts(call: ReportedCall) -> Markup:
         ("Tenant", labels.tenant),
         ("Environment", labels.environment),
         ("Pipeline", in_words(labels.pipeline_type)),
-        ("Began", day_and_time(call.heard.start_ms)),
+        ("Began", _began(call.heard.start_ms)),
         ("Ended", end_in_words(call)),
     ]
     shown = [(name, value) for name, value in facts if value != "unknown" or name == "Agent"]
     return element(
         "dl", [element("div", element("dt", name), element("dd", value)) for name, value in shown], class_="facts"
     )
+
+
+def _began(start_ms: float) -> str:
+    """A recording without a time of day counts from the beginning of the epoch."""
+    return "not known" if start_ms < _FIRST_MS else day_and_time(start_ms)
 
 
 def _figures(call: ReportedCall) -> Markup:
@@ -197,7 +204,7 @@ def _figures(call: ReportedCall) -> Markup:
     by = [fact.by for fact in call.of(InterruptionFact)]
     uses = call.of(ToolUseFact)
     failed = sum(use.outcome is not ToolOutcome.SUCCESS for use in uses)
-    dead_ms = sum(each.silence.length_ms for each in call.dead_air)
+    dead_times, dead_ms = call.dead_air_times, call.dead_air_ms
     figures = [
         ("Length", duration(call.length_ms), "" if closed is None else counted(closed.turns, "turn")),
         ("Median wait", _or_unknown(median_ms), f"of {counted(len(waits_ms), 'turn')}"),
@@ -206,7 +213,11 @@ def _figures(call: ReportedCall) -> Markup:
             "not known" if slowest is None else seconds(waits_ms[slowest]),
             "" if slowest is None else f"turn {slowest}",
         ),
-        ("Dead air", counted(sum(each.times for each in call.dead_air), "time"), seconds(dead_ms) if dead_ms else ""),
+        (
+            "Dead air",
+            "not known" if dead_times is None else counted(dead_times, "time"),
+            seconds(dead_ms) if dead_ms else "",
+        ),
         (
             "Interruptions",
             str(len(by)),
@@ -244,8 +255,21 @@ def _score_figures(call: ReportedCall) -> list[tuple[str, str, str]]:
 def _standouts(call: ReportedCall) -> Markup:
     found = standouts(call)
     if not found:
-        return element("p", "Nothing: no long wait, no interruption, no dead air, no tool that failed.", class_="note")
+        return element("p", _nothing(call), class_="note")
     return element("dl", [_standout(call, each) for each in found], class_="standouts")
+
+
+def _nothing(call: ReportedCall) -> str:
+    """That there is nothing of what can be known."""
+    known = {
+        "long wait": bool(call.waits_ms),
+        "interruption": True,
+        "dead air": call.dead_air_times is not None,
+        "tool that failed": True,
+    }
+    said = "Nothing: " + ", ".join(f"no {fault}" for fault in known if known[fault]) + "."
+    unknown = [fault for fault in known if not known[fault]]
+    return f"{said} Not known: {', '.join(unknown)}." if unknown else said
 
 
 def _standout(call: ReportedCall, found: Standout) -> Markup:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+from consumers.engine.speech_measures import LONG_SILENCE_MS
 from schemas.score_record import Result
 from schemas.speech_scores import SideSpeech, SpeechScore
 from streamer.markup import Markup, element, joined
-from streamer.report_numbers import counted, outcome, percent
+from streamer.report_numbers import counted, outcome, percent, seconds
 from streamer.reported_call import ReportedCall
 
 _ROWS: Final = {
@@ -53,7 +54,7 @@ def speech(call: ReportedCall) -> Markup | None:
         ("Assistant's share of the talk", _share(score.result)),
         ("Assistant's first word after", outcome("first_word_ms", score.first_word_ms)),
         ("Both spoke for", outcome("overlap_ms", score.overlap_ms)),
-        ("Dead air", outcome("dead_air_ms", score.dead_air_ms)),
+        (f"Dead air, each from {seconds(LONG_SILENCE_MS)}", outcome("dead_air_ms", score.dead_air_ms)),
     )
     return joined(
         sides,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from schemas.latency_stages import CONTRIBUTIONS, Stage
 from schemas.stage_scores import StageLatency, TurnStages
 from streamer.markup import Child, Markup, element, joined
-from streamer.report_numbers import in_words, seconds
+from streamer.report_numbers import anchor_in_words, in_words, seconds
 from streamer.reported_call import ReportedCall
 
 MOST_ROWS: Final = 500
@@ -140,7 +140,7 @@ def _row(record: TurnStages, columns: Sequence[Stage]) -> Markup:
 
 
 def _cell(latency: StageLatency) -> Child:
-    anchor = f", {in_words(latency.anchor)}" if latency.anchor else ""
+    anchor = f", {anchor_in_words(latency.anchor)}" if latency.anchor else ""
     others = "".join(f"; {source} says {seconds(other_ms)}" for source, other_ms in latency.others_ms.items())
     return joined(
         element("span", seconds(latency.latency_ms), class_="value"),

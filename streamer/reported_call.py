@@ -1,11 +1,16 @@
 """One recorded call as a report tells it: what was heard, and the score records that hold at its end."""
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from statistics import median
 from typing import Final, TypeVar
 
+from consumers.engine.conversation_measures import Span, merged
+from consumers.engine.speech_measures import LONG_SILENCE_MS
+from consumers.engine.tool_uses import PairedUse
 from schemas.goals import GoalSet
 from schemas.scores import (
     AnyScoreRecord,
@@ -20,8 +25,9 @@ from schemas.scores import (
     SubgoalScore,
     VoiceToVoiceLatency,
 )
+from schemas.speech_scores import SpeechScore
 from streamer.report_hearing import HeardCall
-from streamer.report_intervals import Interval, overlaps, silences
+from streamer.report_intervals import Interval, cut, overlaps, silences
 from streamer.report_texts import MOST_CHARS, Redacts, json_text, shortened
 
 _LEAST_OVERLAP_MS: Final = 1.0
@@ -109,6 +115,25 @@ class ReportedCall:
         return median(waits_ms.values()) if waits_ms else None
 
     @property
+    def dead_air_times(self) -> int | None:
+        """How often there was dead air; None where nobody could have told."""
+        times = sum(each.times for each in self.dead_air)
+        return times if times or self._measured_dead_air_ms is not None else None
+
+    @property
+    def dead_air_ms(self) -> float:
+        """How long it was together: as measured over the whole call if from the same length on, else what is drawn."""
+        measured_ms, facts = self._measured_dead_air_ms, self.of(DeadAirFact)
+        if facts and measured_ms is not None and all(fact.threshold_ms == LONG_SILENCE_MS for fact in facts):
+            return measured_ms
+        return sum(each.silence.length_ms for each in self.dead_air)
+
+    @property
+    def _measured_dead_air_ms(self) -> float | None:
+        results = (record.dead_air_ms for record in self.of(SpeechScore))
+        return next((result.value for result in results if isinstance(result, Scored)), None)
+
+    @property
     def last_progress(self) -> ProgressScore | None:
         """Progress after the last turn that has a record of it."""
         return max(self.of(ProgressScore), key=lambda record: record.turn or 0, default=None)
@@ -144,12 +169,27 @@ def held_records(written: Iterable[AnyScoreRecord], final: Iterable[AnyScoreReco
 def _dead_air(heard: HeardCall, facts: Iterable[DeadAirFact]) -> list[DeadAir]:
     """The silences of the facts. Where a speech has no end, only what the fact says is known: from when, and the threshold."""
     quiet = silences(heard.stretches, heard.end_ms, 0) if heard.has_ends else []
+    # As where dead air is found and measured: while a tool runs, waiting is explained.
+    quiet = list(cut(quiet, merged(_runs(heard.tools, quiet), keeps_moments=True)))
     found: dict[Interval, int] = {}
     for fact in facts:
         since_ms = fact.silent_since_ms
         least = Interval(since_ms, since_ms + fact.threshold_ms, fact.turn or 0)
-        # A fact has whole milliseconds, and a silence goes on where a tool was running.
+        # A fact has whole milliseconds.
         around = (each for each in quiet if each.start_ms - 1 <= since_ms < each.end_ms)
         silence = next(around, least)
         found[silence] = found.get(silence, 0) + 1
     return [DeadAir(silence, times) for silence, times in sorted(found.items())]
+
+
+def _runs(tools: Iterable[PairedUse], quiet: Sequence[Interval]) -> Iterator[Span]:
+    """When tools ran; one that never answered was waited for until somebody spoke."""
+    ends_ms = [each.end_ms for each in quiet]
+    for use in tools:
+        start_ms = use.called_at_ms
+        if start_ms is None:
+            continue
+        if use.duration_ms is not None:
+            yield Span(start_ms, start_ms + use.duration_ms)
+        elif (place := bisect_right(ends_ms, start_ms)) < len(ends_ms):
+            yield Span(start_ms, ceil(ends_ms[place]))

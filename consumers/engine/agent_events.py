@@ -13,7 +13,6 @@ from consumers.engine.elements import ToolUse
 from consumers.engine.live_side import LiveSide
 from consumers.engine.speaking import AgentWords, Moment, Words
 from consumers.engine.speaking_turns import SpeakingTurns
-from consumers.engine.tool_uses import outcome_of
 from schemas.elevenlabs_agent import (
     NO_WORDS,
     AgentFailed,
@@ -28,7 +27,6 @@ from schemas.elevenlabs_agent import (
     UserTranscript,
 )
 from schemas.elevenlabs_record import ConversationRecord
-from schemas.scores import ToolOutcome
 
 AGENT_EVENTS: Final = (
     UserTranscript,
@@ -43,6 +41,9 @@ AGENT_EVENTS: Final = (
     ConversationRecord,
 )
 """What an ElevenLabs agent and its provider say of a call, as far as a rule reads it."""
+
+MAX_REPLIES_OF_AN_ID: Final = 256
+"""Answers with the same id, or without one, that a correction is looked for; a provider gives each answer an id of its own."""
 
 _WITHOUT_ID: Final = -1
 # How well these words are known, as places among those of the other sources: what was heard of an answer first, then the whole
@@ -145,8 +146,10 @@ class AgentEvents:
             return
         key = speaking.from_agent(Moment.AGENT_SAID, time_ms, said.event_id, reply.said(None))
         event_id = _WITHOUT_ID if said.event_id is None else said.event_id
-        self._replies.setdefault(event_id, []).append(reply._replace(key=key))
-        self._correct(event_id, speaking)
+        replies = self._replies.setdefault(event_id, [])
+        if len(replies) < MAX_REPLIES_OF_AN_ID:
+            replies.append(reply._replace(key=key))
+            self._correct(event_id, speaking)
         if event.is_time_exact:
             live.someone_speaks(time_ms)
 
@@ -210,10 +213,9 @@ class AgentEvents:
         else:
             speaking.timeline.remove(tool.reply)
             tool.replied_ms = min(tool.replied_ms, time_ms)
-        answer = tool.result
-        if tool.result_is_error and outcome_of(answer) is not ToolOutcome.ERROR:
-            answer = {"status": "error", "result": answer}
-        use = ToolUse(replied.tool_name, answer, replied.tool_call_id)
+        # That it failed may be all that is known; to EVA a tool without an answer has not answered.
+        answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
+        use = ToolUse(replied.tool_name, answer, replied.tool_call_id, is_error=tool.result_is_error)
         tool.reply = speaking.from_agent(Moment.TOOL_RESPONSE, tool.replied_ms, replied.event_id, use)
 
 

@@ -4,15 +4,21 @@ A record groups into turns as the live events do: a turn begins when the caller 
 the live events by id; where they do not, turns are told by their place if there are as many, else by the caller's words.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.speaking import SpeakingMachine
+from consumers.engine.turn_metrics import TokenUsage
 from schemas.elevenlabs_record import LATENCY_METRIC, ConversationRecord, RecordEntry
 from schemas.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
 
 MS_PER_SECOND: Final = 1_000
 MS_DIGITS: Final = 3
+MAX_AMOUNT: Final = 1e12
+"""No turn uses more tokens, or costs more."""
+_PIECE_CHARS: Final = 64
+"""Characters of a text that take as long to read as a turn does."""
 
 
 class RecordedTurn(NamedTuple):
@@ -23,34 +29,60 @@ class RecordedTurn(NamedTuple):
         ids: Of its entries: whether it is the caller's, and the id of the live event.
         latency_ms: What the caller felt, by ElevenLabs' own measurement; None where there is none.
         metrics: Seconds by name; of several entries' the one that `SEVERAL` says.
+        usage: Tokens and their prices by model.
     """
 
     user_words: str
     ids: frozenset[tuple[bool, int]]
     latency_ms: float | None
     metrics: Mapping[str, float]
+    usage: Mapping[str, TokenUsage] = {}
+
+    @property
+    def measured(self) -> tuple[object, ...]:
+        """All that it says beside which turn it is."""
+        return self[2:]
 
 
 class AgentRecord:
-    """One record, placed beside the turns of a call."""
+    """One record, placed beside the turns of a call.
+
+    Attributes:
+        agent_id: ElevenLabs' id of the agent; None where the record does not say.
+    """
 
     def __init__(self, record: ConversationRecord) -> None:
+        self.agent_id = record.agent_id
         self._turns = _turns(record)
         self._worth = _worth(record)
         self._places: dict[int, int] = {}
+        self._place_by_id = {each: place for place, turn in enumerate(self._turns) for each in turn.ids}
+        self._spoken = [place for place, turn in enumerate(self._turns) if turn.user_words]
+        self._places_by_words: dict[str, list[int]] = {}
+        for place in self._spoken:
+            self._places_by_words.setdefault(self._turns[place].user_words, []).append(place)
 
     def is_worth_less_than(self, record: ConversationRecord) -> bool:
         """Whether the other says more: it is of a call that is over, is longer, or is newer."""
         return self._worth < _worth(record)
 
-    def place(self, machine: SpeakingMachine) -> set[int]:
+    @property
+    def placed(self) -> dict[int, RecordedTurn]:
+        """The live turns that were found in the record, and what it has of each."""
+        return {turn: self._turns[place] for turn, place in self._places.items()}
+
+    def place(self, machine: SpeakingMachine) -> int:
         """Find each live turn in the record.
 
         Returns:
-            The live turns that now stand for another turn of the record, or for none.
+            How much was read for it: turns, and pieces of text.
         """
-        before, self._places = self._places, self._found(machine)
-        return {turn for turn in before.keys() | self._places.keys() if before.get(turn) != self._places.get(turn)}
+        self._places = self._found(machine)
+        return sum(1 + sum(1 + _pieces(words.ref) for words in said) for said in machine.words.values())
+
+    def forget(self) -> None:
+        """The turns are others now, which are not in the record."""
+        self._places = {}
 
     def latency_ms(self, turn: int) -> float | None:
         """The latency of a live turn as ElevenLabs measured it; None where it did not."""
@@ -62,8 +94,13 @@ class AgentRecord:
         place = self._places.get(turn)
         return {} if place is None else self._turns[place].metrics
 
+    def usage(self, turn: int) -> Mapping[str, TokenUsage]:
+        """Tokens and their prices by model of a live turn; none where nobody counted."""
+        place = self._places.get(turn)
+        return {} if place is None else self._turns[place].usage
+
     def _found(self, machine: SpeakingMachine) -> dict[int, int]:
-        by_id = {each: place for place, turn in enumerate(self._turns) for each in turn.ids}
+        by_id = self._place_by_id
         found: dict[int, int] = {}
         taken: set[int] = set()
         for turn in sorted(machine.words):
@@ -76,16 +113,16 @@ class AgentRecord:
 
     def _found_by_words(self, machine: SpeakingMachine) -> dict[int, int]:
         live = [(turn, words) for turn in sorted(machine.words) if (words := _user_words(machine, turn))]
-        recorded = [(place, turn.user_words) for place, turn in enumerate(self._turns) if turn.user_words]
         found = {0: 0} if self._turns and 0 in machine.words and not self._turns[0].user_words else {}
-        if len(live) == len(recorded):
-            return found | {turn: place for (turn, _), (place, _) in zip(live, recorded, strict=True)}
+        if len(live) == len(self._spoken):
+            return found | {turn: place for (turn, _), place in zip(live, self._spoken, strict=True)}
         first = 0
         for turn, words in live:
-            same = next((at for at in range(first, len(recorded)) if recorded[at][1] == words), None)
-            if same is not None:
-                found[turn] = recorded[same][0]
-                first = same + 1
+            places = self._places_by_words.get(words, [])
+            at = bisect_left(places, first)
+            if at < len(places):
+                found[turn] = places[at]
+                first = places[at] + 1
         return found
 
 
@@ -116,6 +153,7 @@ def _turn(entries: list[RecordEntry]) -> RecordedTurn:
         ),
         latency_ms=round(wait_s * MS_PER_SECOND, MS_DIGITS) if wait_s is not None else None,
         metrics=_together(seconds for _, seconds in measured),
+        usage=_used(entry.llm_usage for entry in entries),
     )
 
 
@@ -130,9 +168,41 @@ def _together(entries: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
     return metrics
 
 
+def _used(entries: Iterable[object]) -> Mapping[str, TokenUsage]:
+    """Tokens of a turn by model. Equal counts are one told twice: what a model is sent grows from request to request."""
+    counted: list[tuple[str, TokenUsage]] = []
+    for entry in entries:
+        by_model = entry.get("model_usage") if isinstance(entry, Mapping) else None
+        if isinstance(by_model, Mapping):
+            counted += [
+                (str(model), _token_usage(each)) for model, each in by_model.items() if isinstance(each, Mapping)
+            ]
+    usage: dict[str, TokenUsage] = {}
+    for model, used in dict.fromkeys(counted):
+        usage[model] = usage.get(model, TokenUsage()).plus(used)
+    return usage
+
+
+def _token_usage(counts: Mapping[str, object]) -> TokenUsage:
+    kinds = [counts.get(kind) for kind in ("input", "input_cache_read", "input_cache_write", "output_total")]
+    found = [each if isinstance(each, Mapping) else {} for each in kinds]
+    tokens = [int(_amount(each.get("tokens"))) for each in found]
+    return TokenUsage(*tokens, *(_amount(each.get("price")) for each in found))
+
+
+def _amount(value: Any) -> float:
+    """A number of tokens or of dollars; what cannot be one counts for nothing."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= MAX_AMOUNT else 0.0
+
+
 def _user_words(machine: SpeakingMachine, turn: int) -> str:
     said = [words.ref for words in machine.words[turn] if words.is_user]
     return _plain(" ".join(text for text in said if isinstance(text, str)))
+
+
+def _pieces(ref: int | str) -> int:
+    return len(ref) // _PIECE_CHARS if isinstance(ref, str) else 0
 
 
 def _plain(text: str) -> str:

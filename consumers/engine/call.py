@@ -207,12 +207,12 @@ class Call:
         self.live.announce(out)
         last_ms = self.history.last_time_ms()
         records = self.live.final_records(last_ms)
-        records += self._measures.final_records(self.live, self.context(), last_ms)
-        out += self._measures.closing_counts()
         if not self.is_over:
             self._judged.finish(self.live, last_ms, now_ms, out, asks=False)
+            self._book.caused_at_ms = now_ms
+        records += self._measures.final_records(self.live, self.context(), last_ms)
+        out += self._measures.closing_counts()
         records += self._judged.final_records(last_ms, now_ms)
-        self._book.caused_at_ms = now_ms
         ended_reason = None if self.ended_reason is None else self._book.redactor.redact(self.ended_reason)
         closed = self._book.record(
             ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), event_time_ms=last_ms,

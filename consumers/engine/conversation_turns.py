@@ -8,7 +8,7 @@ from consumers.engine.history import EvaHistory
 from consumers.engine.live_side import LiveSide
 from consumers.engine.redaction import Redactor
 from consumers.engine.speaking import SpeakingMachine, SpeakingTurn, Words
-from consumers.engine.tool_uses import PairedUse, ToolUses
+from consumers.engine.tool_uses import PairedUse, ToolUses, outcome_of
 from consumers.engine.turn_facts import CalledTool, TurnFacts
 from consumers.engine.turn_machine import TurnMachine
 from consumers.engine.turn_state import TurnState, joined
@@ -85,13 +85,19 @@ def transcript_of(turn: int, facts: TurnFacts, redactor: Redactor) -> tuple[Tran
         items.append(TranscriptItem(turn=turn, kind="tool_call", text=_json(call.arguments, redactor), tool=call.tool))
         if call.is_success is not None:
             items.append(
-                TranscriptItem(turn=turn, kind="tool_response", text=_json(call.answer, redactor), tool=call.tool)
+                TranscriptItem(turn=turn, kind="tool_response", text=_json(_answer(call), redactor), tool=call.tool)
             )
     if facts.assistant_words:
         items.append(
             TranscriptItem(turn=turn, kind="assistant", text=redactor.beginning(facts.assistant_words, MAX_TEXT_CHARS))
         )
     return tuple(items)
+
+
+def _answer(call: CalledTool) -> object:
+    """The answer, which says that the tool failed where it did: a judge sees nothing else of it."""
+    says_enough = call.is_success or outcome_of(call.answer) is ToolOutcome.ERROR
+    return call.answer if says_enough else {"status": "error", "result": call.answer}
 
 
 def _called(use: PairedUse) -> CalledTool:

@@ -50,12 +50,14 @@ def key_time_ms(key: int) -> int:
 class ToolUse:
     """Payload of a tool call or response: the tool, and its parameters or its answer (None when there is none).
 
-    `call_id` is what its source pairs calls and responses by; None where it pairs them by nothing.
+    `call_id` is what an ElevenLabs agent pairs calls and responses by; None in the audit log, which pairs them by nothing.
+    `is_error` says that the tool failed, whatever stands in its answer.
     """
 
-    __slots__ = ("call_id", "name", "value")
+    __slots__ = ("call_id", "is_error", "name", "value")
 
-    def __init__(self, name: str, value: object, call_id: str | None = None) -> None:
+    def __init__(self, name: str, value: object, call_id: str | None = None, *, is_error: bool = False) -> None:
         self.name = name
         self.value = value
         self.call_id = call_id
+        self.is_error = is_error

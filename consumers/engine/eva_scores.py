@@ -13,7 +13,7 @@ from consumers.engine.effects import Count, Effect, PublishScore
 from consumers.engine.eva_metrics.bot_context import context_as_heard
 from consumers.engine.eva_metrics.composites import EXPERIENCE_THRESHOLDS, eva_x_mean, eva_x_pass
 from consumers.engine.eva_metrics.final_scores import FinalScore, WholeCall, final_scores
-from consumers.engine.eva_metrics.heard_times import HeardTimes, heard_times, may_be_scored
+from consumers.engine.eva_metrics.heard_times import HeardTimes, heard_times, is_scored_at_the_close, may_be_scored
 from consumers.engine.eva_metrics.pre_tool_speech import pre_tool_speech_rate
 from consumers.engine.eva_metrics.response_speed import speed_of
 from consumers.engine.eva_metrics.supplied import Supplied
@@ -73,6 +73,8 @@ class EvaScores:
             self._has_used_tools = True
             self._has_waited_anew |= not touched.isdisjoint(self._latency_s)  # a wait counts by whether a tool was used
         for turn in sorted(touched):
+            if is_scored_at_the_close(live, turn):
+                continue
             heard = None
             if may_be_scored(live, turn):
                 heard = heard_times(live, turn, has_tool_call=self._tools.has_call(turn))
@@ -114,7 +116,7 @@ class EvaScores:
             if (found := heard_times(live, turn, has_tool_call=self._tools.has_call(turn))) is not None
         }
         if isinstance(machine, SpeakingMachine):
-            context = context_as_heard(context, heard)
+            context = context_as_heard(context, heard, machine.last_tool)
             scores = {turn: score for turn, each in heard.items() if (score := live_score(turn, each)) is not None}
         else:
             scores = turn_scores_of(context)
@@ -133,6 +135,7 @@ class EvaScores:
             scores,
             silence,
             pre_tool_speech_rate(live.history.timeline),
+            machine.last_tool is not None,
             live.history.caller_line,
             self.supplied,
         )
@@ -250,7 +253,8 @@ class EvaScores:
         published = self._book.published
         progression = _rating(published.get((JudgeKind.CONVERSATION_PROGRESSION.value, None, 0)))
         parts[JudgeKind.CONVERSATION_PROGRESSION.value] = progression
-        ratings = [_rating(published.get((JudgeKind.CONCISENESS.value, turn, 0))) for turn in (0, *self._values)]
+        rated = sorted(subject for subject in published if subject[0] == JudgeKind.CONCISENESS.value)
+        ratings = [_rating(published[subject]) for subject in rated]
         known = [rating for rating in ratings if rating is not None]
         parts[JudgeKind.CONCISENESS.value] = round(fmean(known), _RATING_DIGITS) if known else None
         return parts

@@ -22,7 +22,8 @@ class HeardTurn(NamedTuple):
     `user` is what the agent understood of the caller; where that is not known, what a simulated caller meant to say. `spoken`
     is what the agent said, as far as it came: the text that speech synthesis had got to, else what the caller heard. `written`
     is what its model had written, in the audit log. Starts and spans are of sound, in epoch seconds; a span without an end
-    goes on for ever. `user_ms` and `agent_ms` are when the words were logged, for a side without sound.
+    goes on for ever. `user_ms` and `agent_ms` are when the words were logged, for a side without sound. `is_corrected` says that
+    an ElevenLabs agent told how much of its answer was heard.
     """
 
     user: str = ""
@@ -33,6 +34,7 @@ class HeardTurn(NamedTuple):
     user_ms: int | None = None
     agent_ms: int | None = None
     is_barge_in: bool = False
+    is_corrected: bool = False
 
 
 def heard_turns(machine: TurnMachine | SpeakingMachine, history: EvaHistory) -> dict[int, HeardTurn]:
@@ -47,9 +49,9 @@ def cut_off_turns(turns: dict[int, HeardTurn]) -> set[int]:
     """The turns in which the caller spoke over the agent: each time, the one whose sound it was.
 
     A barge-in stands in the caller's turn, which is the next one, or the same where the agent had no text yet. Where no
-    sound tells, it was the turn before.
+    sound tells, it was the turn before. A correction stands in the turn itself, also where the caller then hung up.
     """
-    cut: set[int] = set()
+    cut = {number for number, turn in turns.items() if turn.is_corrected}
     for number, turn in turns.items():
         if turn.is_barge_in:
             over = [
@@ -108,6 +110,8 @@ def _heard_by_the_bot(machine: SpeakingMachine, history: EvaHistory, number: int
         user_ms=_first_ms(heard.transcripts or heard.agent_heard, said, is_user=True),
         agent_ms=_first_ms(heard.bot_texts or heard.agent_said, said, is_user=False),
         is_barge_in=heard.user_interrupted,
+        # The audit log's words are keys in EVA's history, so a text of this rank is the whole of a corrected answer.
+        is_corrected=any(not words.is_user and words.rank == 1 and isinstance(words.ref, str) for words in said),
     )
 
 

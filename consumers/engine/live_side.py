@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from consumers.engine.agent_record import AgentRecord
+from consumers.engine.agent_records import AgentRecords
 from consumers.engine.call_memory import CallMemory, Subject
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.elements import ToolUse, key_time_ms
@@ -43,7 +44,6 @@ class LiveSide:
         taken: When the broker took the record in hand.
         turns: The turns and what was published of them.
         silence: Looks for dead air.
-        record: The record of a conversation with an ElevenLabs agent; None before it has come.
     """
 
     def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits, memory: CallMemory | None = None) -> None:
@@ -51,7 +51,6 @@ class LiveSide:
         self.taken = Taken(0, 0)
         self.turns = LiveTurns(book)
         self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
-        self.record: AgentRecord | None = None
         self.history = history
         self._book = book
         self._limits = limits
@@ -61,7 +60,7 @@ class LiveSide:
         self._has_announced = False
         self._found: list[DeadAir] = []
         self._logged_ms = 0
-        self._is_record_new = False
+        self._records = AgentRecords()
         self._memory = memory
         history.listener = self
 
@@ -79,6 +78,11 @@ class LiveSide:
     def machine(self) -> TurnMachine | SpeakingMachine:
         """Whose turns the call is heard in: EVA's where a simulated caller hears it, else the bot's own."""
         return self.history.machine if self._speaking is None else self._speaking.machine
+
+    @property
+    def record(self) -> AgentRecord | None:
+        """The record of a conversation with an ElevenLabs agent; None before it has come."""
+        return self._records.current
 
     @property
     def newest_ms(self) -> int:
@@ -120,7 +124,7 @@ class LiveSide:
         if self._speaking is not None:
             self._speaking = None
             self.history.listener = None
-            machine.touched |= self.turns.turns | set(machine.turns)
+            machine.touched |= self.turns.turns | set(machine.turns) | self._records.forget()
         if is_start:
             self.someone_speaks(int(at_s * 1000))
         elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
@@ -189,9 +193,7 @@ class LiveSide:
 
     def take_record(self, record: ConversationRecord) -> None:
         """What an ElevenLabs agent's provider has recorded of the call; of several the one that says most counts."""
-        if self.record is None or self.record.is_worth_less_than(record):
-            self.record = AgentRecord(record)
-            self._is_record_new = True
+        self._records.take(record)
 
     def refresh(self, time_ms: int, broker_ms: int, out: list[Effect]) -> set[int]:
         """Publish what changed, and settle turns that every stream has passed.
@@ -201,8 +203,8 @@ class LiveSide:
         """
         machine = self.history.machine if self._speaking is None else self._speaking.machine
         touched = machine.touched
-        if self.record is not None and (touched or self._is_record_new):
-            touched |= self._placed_anew(self.record)
+        if self._records.is_any and self._speaking is not None:
+            touched |= self._records.follow(self._speaking.machine, out)
         if touched:
             machine.touched = set()
             self._book.caused_at_ms = broker_ms
@@ -268,6 +270,7 @@ class LiveSide:
 
     def final_records(self, last_ms: int | None) -> list[AnyScoreRecord]:
         """Every score once more, as final, with sound that has no end closed as EVA closes it."""
+        self._records.finish(None if self._speaking is None else self._speaking.machine)
         if self._speaking is None:
             heard = self.history.machine
             end_s = self.history.session_end_s()
@@ -294,15 +297,8 @@ class LiveSide:
             for turn in numbers
             if turn in turns
         }
-        return views if self.record is None else {turn: _with(self.record, turn, view) for turn, view in views.items()}
-
-    def _placed_anew(self, record: AgentRecord) -> set[int]:
-        """The turns of which the record says something else than before."""
-        if self._speaking is None:
-            return set()
-        machine = self._speaking.machine
-        is_new, self._is_record_new = self._is_record_new, False
-        return record.place(machine) | (set(machine.turns) if is_new else set())
+        record = self.record
+        return views if record is None else {turn: _with(record, turn, view) for turn, view in views.items()}
 
     def _publish(self, records: list[AnyScoreRecord], out: list[Effect]) -> None:
         if records:

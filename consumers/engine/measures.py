@@ -54,9 +54,7 @@ class Measures:
 
     def follow(self, live: LiveSide, touched: set[int], time_ms: int, out: list[Effect]) -> None:
         """These turns may have changed. What is about the call as a whole is looked at when it comes to another turn."""
-        if live.record is not None:
-            for turn in touched:
-                self.stages.take_convai(turn, live.record.metrics(turn))
+        self._take_recorded(live, touched)
         for measure in self._at_once:
             measure.follow(live, touched, time_ms, out)
         self._touched |= touched
@@ -72,6 +70,7 @@ class Measures:
 
     def final_records(self, live: LiveSide, context: MetricContext, last_ms: int | None) -> list[AnyScoreRecord]:
         """Every value once more, as final."""
+        self._take_recorded(live, live.machine.turns)
         measures = (*self._at_once, *self._by_turn)
         return [record for measure in measures for record in measure.final_records(live, context, last_ms)]
 
@@ -83,3 +82,10 @@ class Measures:
         """Withdraw what an earlier evaluator said and this one does not know."""
         for measure in (*self._at_once, *self._by_turn):
             measure.take_back(subjects, out)
+
+    def _take_recorded(self, live: LiveSide, turns: Iterable[int]) -> None:
+        """What the record of an ElevenLabs agent has measured of these turns; nothing of one that it does not know."""
+        record = live.record
+        if record is not None:
+            for turn in turns:
+                self.stages.take_convai(turn, record.metrics(turn))

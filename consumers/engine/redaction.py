@@ -178,7 +178,8 @@ class _Value:
         if isinstance(value, list | tuple):
             return [self.redacted(each, keys) for each in value]
         if isinstance(value, int | float) and not isinstance(value, bool) and LEAST_NUMBER <= abs(value) < MOST_NUMBER:
-            text = str(value)
+            # 4155550123.0 is no other number than 4155550123.
+            text = str(int(value) if float(value).is_integer() else value)
             redacted = self._text(text, keys)
             # A number stays one or is taken out whole, so that the value stays JSON.
             return value if redacted == text else _SEALED.findall(redacted)[0]
@@ -207,6 +208,8 @@ def may_hold_any(text: str) -> bool:
     if "@" in text or sum(map(len, _NUMBERS.findall(text))) >= FEWEST_DIGITS:
         return True
     lower = text.lower()
+    if "at)" in lower or "at]" in lower:  # jane[at]example.com
+        return True
     if "birth" in lower or "born" in lower or "d.o.b" in lower:
         return True
     said = _LETTERS.findall(lower)

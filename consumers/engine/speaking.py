@@ -103,13 +103,15 @@ class SpeakingMachine:
 
     `bot_turn` is the turn in which the bot now speaks (None while silent), `pending_vad` a stretch of sound that no
     ruling has made a turn yet: (start, end or None, whether the bot spoke when it began). `hears_transcripts` is no state
-    but a fact of the call: whether its transcripts are stamped when the caller's turn ended. `words` has what was said, by turn.
+    but a fact of the call: whether its transcripts are stamped when the caller's turn ended. `words` has what was said, by turn;
+    `have_words_changed` since somebody who follows them has set it back.
     """
 
     def __init__(self) -> None:
         self.turns: dict[int, SpeakingTurn] = {}
         self.words: dict[int, tuple[Words, ...]] = {}
         self.touched: set[int] = set()
+        self.have_words_changed = False
         self.turn = 0
         self.has_bot_spoken = False
         self.bot_turn: int | None = None
@@ -145,6 +147,7 @@ class SpeakingMachine:
         self.touched.update(number for number, state in self.turns.items() if turns.get(number) is not state)
         self.turns = dict(turns)
         self.words = dict(words)
+        self.have_words_changed = True
 
     def _change(self, number: int, **changes: Any) -> None:
         self.touched.add(number)
@@ -231,6 +234,7 @@ class SpeakingMachine:
     def _words(self, words: Words, _time_ms: int) -> None:
         # No part of a turn as it is heard: what was said shows nowhere but where goals are judged.
         self.words[self.turn] = (*self.words.get(self.turn, ()), words)
+        self.have_words_changed = True
 
     def _bot_text(self, key: int, time_ms: int) -> None:
         self._words(Words(is_user=False, rank=0, ref=key), time_ms)

@@ -115,6 +115,7 @@ class SpeakingTurns:
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
         self.machine.touched.clear()
+        self.machine.have_words_changed = False  # a snapshot is taken when all was followed
 
 
 def _text_key(key: int) -> int:

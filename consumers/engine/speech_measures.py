@@ -89,7 +89,7 @@ class SpeechMeasures:
         if record is not None:
             live.announce(out)
             out.append(PublishScore(record))
-        if self._work > MAX_RUNNING_WORK:
+        if self._work > MAX_RUNNING_WORK and not self._book.is_silent:
             out.append(Count("callgauge_limits_hit_total", ("running_speech",)))
 
     def final_records(self, live: LiveSide, context: MetricContext, last_ms: int | None) -> Iterable[AnyScoreRecord]:

@@ -2,7 +2,7 @@
 
 The turn of a value follows from times alone, so it does not matter whether a number comes before or after the sound that
 makes the turn; when a turn moves, so do its numbers. Endpointing is also known from the speech itself, and a tool's run from
-the audit log: they stand beside what is reported.
+the audit log or an ElevenLabs agent's events: they stand beside what is reported.
 """
 
 from bisect import bisect_left
@@ -28,6 +28,7 @@ from schemas.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, Stage, Sta
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, Scored, TurnStatus
 from schemas.stage_scores import TurnStages
+from schemas.wire import MAX_NAME_CHARS
 
 NAME = "stage_latencies"
 MAX_UNKNOWN_KEYS = 32
@@ -55,7 +56,7 @@ class StageLatencies:
         self._windows = TurnWindows()
         self._has_windows = False
         self._tools = ToolUses()
-        self._tool_runs_ms: dict[int, dict[int, int]] = {}
+        self._tool_runs_ms: dict[int, dict[int, tuple[StageSource, int]]] = {}
         self._convai: dict[int, Mapping[str, float]] = {}
         self._stale: set[int] = set()
         self._bases: dict[int, object] = {}
@@ -125,7 +126,8 @@ class StageLatencies:
         if heard is None:
             return TurnMetrics({}, {})
         seconds = convai_seconds(self._reports(turn, self._own(turn, heard)), heard.voice_to_voice_ms)
-        return TurnMetrics(seconds, self._usage(turn))
+        recorded = None if live.record is None else live.record.usage(turn)
+        return TurnMetrics(seconds, recorded or self._usage(turn))
 
     def _usage(self, turn: int) -> Mapping[str, TokenUsage]:
         """Tokens by model. Several may have counted the same ones: the best of those who did is believed."""
@@ -150,7 +152,8 @@ class StageLatencies:
         if keys:
             self.has_news = True
             self._counts[_UNMAPPED, source.value] += len(keys)
-            self.unknown_keys.update(keys[: MAX_UNKNOWN_KEYS - len(self.unknown_keys)])
+            room = MAX_UNKNOWN_KEYS - len(self.unknown_keys)
+            self.unknown_keys.update(key[:MAX_NAME_CHARS] for key in keys[:room])
 
     def _is_stale_at(self, begin_s: float) -> None:
         turn = self._windows.turn_at(begin_s)
@@ -172,7 +175,8 @@ class StageLatencies:
             if use is None or use.duration_ms is None:
                 runs.pop(index, None)
             else:
-                runs[index] = use.duration_ms
+                source = StageSource.ELEVENLABS if use.is_from_agent else StageSource.AUDIT
+                runs[index] = source, use.duration_ms
             self._stale.add(turn)
 
     def _record(self, live: LiveSide, turn: int, time_ms: int | None, *, is_over: bool) -> TurnStages | None:
@@ -229,12 +233,14 @@ class StageLatencies:
 
     def _own(self, turn: int, heard: "_Heard") -> tuple[tuple[Stage, StageSource, float], ...]:
         """What follows from the times of speech and of tools."""
-        runs = self._tool_runs_ms.get(turn)
+        runs = self._tool_runs_ms.get(turn, {})
         own = []
         if heard.endpointing_s is not None:
             own.append((Stage.ENDPOINTING, StageSource.SPEECH, heard.endpointing_s))
-        if runs:
-            own.append((Stage.TOOL_RUN, StageSource.AUDIT, sum(runs.values()) / MS_PER_SECOND))
+        for teller in (StageSource.ELEVENLABS, StageSource.AUDIT):
+            told_ms = [duration_ms for source, duration_ms in runs.values() if source is teller]
+            if told_ms:
+                own.append((Stage.TOOL_RUN, teller, sum(told_ms) / MS_PER_SECOND))
         return tuple(own)
 
     def _reports(self, turn: int, own: Iterable[tuple[Stage, StageSource, float]]) -> Reports:

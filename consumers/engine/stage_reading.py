@@ -143,7 +143,7 @@ def _service_latency(data: Any, at_s: float, findings: Findings) -> None:
     service = service_kind(processor)
     stage = FIRST_BYTE_STAGES[service] if kind == "ttfb" and service is not None else None
     end_s = _moment(record.get("timestamp"), at_s)
-    key = f"service_latency {kind} of {processor}"
+    key = f"service_latency {_named(kind)} of {processor}"
     findings.took(key, stage, StageSource.PIPECAT, record.get("seconds"), end_s=end_s, model=record.get("model"))
 
 
@@ -181,7 +181,7 @@ def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
     for item in _items(record.get("ttfb")):
         service = service_kind(_text(item.get("processor")))
         stage = None if service is None else FIRST_BYTE_STAGES[service]
-        _part(f"ttfb of {item.get('processor')}", stage, item, at_s, findings, rank=1)
+        _part(f"ttfb of {_named(item.get('processor'))}", stage, item, at_s, findings, rank=1)
     aggregation = record.get("text_aggregation")
     if isinstance(aggregation, Mapping):
         _part("text_aggregation", Stage.SENTENCE_AGGREGATION, aggregation, at_s, findings, rank=1)
@@ -198,7 +198,7 @@ def _contributions(items: list[Json], at_s: float, findings: Findings) -> None:
         stage = CONTRIBUTIONS.get(_text(item.get("key")))
         seconds, begin_s = item.get("duration_secs"), _moment(item.get("start_time"), at_s)
         if stage is None or not _is_number(seconds) or seconds < 0:
-            findings.unknown.append(f"contribution {item.get('key')}")
+            findings.unknown.append(f"contribution {_named(item.get('key'))}")
             continue
         first_s, sum_s = sums.get(stage, (begin_s, 0.0))
         sums[stage] = (min(first_s, begin_s), sum_s + seconds)
@@ -270,6 +270,11 @@ def _moment(value: Any, otherwise_s: float) -> float:
 
 def _text(value: object) -> str:
     return value[:MAX_NAME_CHARS] if isinstance(value, str) else ""
+
+
+def _named(value: object) -> str:
+    """A name as it is told; of what is no name only what it is, however large that may be."""
+    return value[:MAX_NAME_CHARS] if isinstance(value, str) else type(value).__name__
 
 
 def _items(value: object) -> list[Json]:

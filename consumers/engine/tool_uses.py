@@ -37,7 +37,8 @@ class ToolEntry:
 @dataclass(slots=True)
 class PairedUse:
     """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. What it was given and what
-    it answered are the events' own values, shared and not to be changed.
+    it answered are the events' own values, shared and not to be changed. `is_from_agent` says that an ElevenLabs agent told of
+    it and no audit log.
     """
 
     turn: int
@@ -48,6 +49,7 @@ class PairedUse:
     duration_ms: int | None = None
     arguments: object = None
     answer: object = None
+    is_from_agent: bool = False
 
 
 class ToolUses:
@@ -98,13 +100,14 @@ class ToolUses:
         else:
             index = self._used.get(entry.turn, 0)
             self._used[entry.turn] = index + 1
-            use = PairedUse(entry.turn, index, tool, None if entry.is_response else entry.time_ms)
+            called_at_ms = None if entry.is_response else entry.time_ms
+            use = PairedUse(entry.turn, index, tool, called_at_ms, is_from_agent=entry.use.call_id is not None)
             if not entry.is_response:
                 use.arguments = entry.use.value
                 self._waiting.setdefault(pairing, deque()).append(use)
         if entry.is_response:
             use.answer = entry.use.value
-            use.outcome = outcome_of(entry.use.value)
+            use.outcome = ToolOutcome.ERROR if entry.use.is_error else outcome_of(entry.use.value)
             use.duration_ms = None if use.called_at_ms is None else max(0, entry.time_ms - use.called_at_ms)
         self._entries.append(entry)
         self._uses.append(use)

@@ -70,7 +70,7 @@ def transcript_of(
     Args:
         conversation_id: Names the uses of tools, with their turn and their number in it.
         live: The call.
-        agent: The agent's name.
+        agent: The agent's name, which stands for its id where no record of the conversation has one.
         redactor: Goes over every text, and every value of a tool; None leaves them as they are.
         metrics_of: Says what was measured of a turn; None where nothing was.
 
@@ -131,7 +131,8 @@ class _Transcript:
         metrics_of: MetricsOf | None,
     ) -> None:
         self._conversation_id = conversation_id
-        self._metadata = AgentMetadata(agent_id=agent)
+        known_id = None if live.record is None else live.record.agent_id
+        self._metadata = AgentMetadata(agent_id=known_id or agent)
         self._redactor = redactor
         self._metrics_of = metrics_of
         self._measured: dict[int, TurnMetrics] = {}
@@ -308,10 +309,10 @@ def _at_ms(starts_s: Sequence[float], logged_ms: int | None) -> int | None:
 
 def _model_usage(used: TokenUsage) -> ModelUsage:
     return ModelUsage(
-        input=TokenCount(tokens=used.input_tokens),
-        input_cache_read=TokenCount(tokens=used.cache_read_tokens),
-        input_cache_write=TokenCount(tokens=used.cache_write_tokens),
-        output_total=TokenCount(tokens=used.output_tokens),
+        input=TokenCount(tokens=used.input_tokens, price=used.input_price),
+        input_cache_read=TokenCount(tokens=used.cache_read_tokens, price=used.cache_read_price),
+        input_cache_write=TokenCount(tokens=used.cache_write_tokens, price=used.cache_write_price),
+        output_total=TokenCount(tokens=used.output_tokens, price=used.output_price),
     )
 
 

@@ -84,7 +84,7 @@ class TranscriptErrors:
         if any(records):
             live.announce(out)
             out.extend([PublishScore(record) for record in records if record is not None])
-        if self._chars > MAX_RUNNING_CHARS:
+        if self._chars > MAX_RUNNING_CHARS and not self._book.is_silent:
             out.append(Count("callgauge_limits_hit_total", ("running_comparison",)))
 
     def final_records(self, live: LiveSide, context: MetricContext, last_ms: int | None) -> Iterable[AnyScoreRecord]:

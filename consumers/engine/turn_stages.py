@@ -42,7 +42,8 @@ class Told(NamedTuple):
         stage = STAGES[self.stage]
         fields: dict[str, Any] = {"stage": stage, "latency_ms": self.latency_ms, "source": SOURCES[self.source]}
         if stage in FROM_USER_SILENCE:
-            fields["anchor"] = Anchor.VAD  # who measures from the end of the user's speech has it from a detector
+            # Who measures from the end of the user's speech has it from a detector; ElevenLabs' record does not say how.
+            fields["anchor"] = Anchor.RECORD if SOURCES[self.source] is StageSource.ELEVENLABS else Anchor.VAD
         if self.model:
             fields["model"] = self.model
         if self.others_ms:

@@ -298,3 +298,120 @@ def test_an_entry_of_another_type_is_named(tmp_path: Path) -> None:
             )
         )
     assert caught.value.where.endswith("call.json: transcript.1.message")
+
+
+def transcript_of(call: RecordedCall) -> list[Json]:
+    """The transcript that is written at the call's close."""
+    plan = ScoringPlan(Limits(), GoalRules(), "test", None, writes_transcripts=True)
+    scoring = RecordedScoring(with_control_events(call), plan, None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    assert scoring.transcript is not None
+    turns: list[Json] = json.loads(scoring.transcript)
+    return turns
+
+
+@pytest.mark.parametrize(
+    "after", [(), (entry("user", "...", 12),), (entry("user", "Mhm", 12, ignored_as_backchannel=True),)]
+)
+def test_a_caller_who_cuts_off_and_hangs_up_has_no_further_turn(tmp_path: Path, after: tuple[Json, ...]) -> None:
+    talk = [entry("user", "Hi", 1), entry("agent", "It is", 2, original_message="It is a long story", interrupted=True)]
+    call = read(stored(tmp_path / "call.json", released(*talk, *after)))
+    records = finals(call)
+    closed: Any = records["closed", None]
+    assert closed.turns == 1
+    assert not [name for name, turn in records if turn == 2]
+    _, answer = transcript_of(call)
+    assert (answer["message"], answer["original_message"], answer["interrupted"]) == (
+        "It is",
+        "It is a long story",
+        True,
+    )
+
+
+def test_stages_of_a_record_are_elevenlabs_own(tmp_path: Path) -> None:
+    measured = {
+        "convai_asr_trailing_service_latency": {"elapsed_time": 0.15},
+        "convai_ttf_audio_since_silence": {"elapsed_time": 2.35},
+    }
+    talk = [
+        entry("user", "My badge", 5, 5_100),
+        entry("agent", None, 6, 6_000, tool_calls=[CALL]),
+        entry("agent", None, 7, 6_900, tool_results=[RESULT]),
+        entry("agent", "Yes?", 8, 7_500, conversation_turn_metrics={"metrics": measured}),
+    ]
+    stages: Any = finals(read(stored(tmp_path / "call.json", released(*talk))))["stage_latencies", 1]
+    assert {each.stage: (each.source, each.anchor, each.latency_ms) for each in stages.stages} == {
+        "stt_trailing": ("elevenlabs", "record", 150.0),
+        "tool_run": ("elevenlabs", None, 800.0),
+        "voice_to_voice": ("elevenlabs", "record", 2_350.0),
+    }
+
+
+def test_the_transcript_of_a_record_has_the_agent_s_id_the_tool_s_own_words_and_the_prices(tmp_path: Path) -> None:
+    used = {
+        "input": {"tokens": 1_500, "price": 0.1},
+        "input_cache_read": {"tokens": 20, "price": 0.01},
+        "input_cache_write": {"tokens": 0, "price": 0.0},
+        "output_total": {"tokens": 50, "price": 0.2},
+    }
+    later = used | {"input": {"tokens": 1_600, "price": 0.2}, "output_total": {"tokens": None, "price": "much"}}
+    failed = RESULT | {"result_value": "Timed out", "is_error": True}
+    talk = [
+        seed_entry(entry("user", "My badge", 5)),
+        seed_entry(entry("agent", None, 6, tool_calls=[CALL], llm_usage={"model_usage": {"gpt": used}})),
+        seed_entry(entry("agent", None, 7, tool_results=[failed], llm_usage={"model_usage": {"gpt": used}})),
+        seed_entry(entry("agent", "Later.", 8, llm_usage={"model_usage": {"gpt": later}})),
+    ]
+    document = {"agent_id": "agent_1", "agent_name": "Desk", "conversation_id": "c", "transcript": talk}
+    call = read(stored(tmp_path / "call.json", document))
+    _, _, result, answer = transcript_of(call)
+    assert answer["agent_metadata"]["agent_id"] == "agent_1"
+    assert [(each["result_value"], each["is_error"]) for each in result["tool_results"]] == [("Timed out", True)]
+    assert answer["llm_usage"] == {
+        "model_usage": {
+            "gpt": {
+                "input": {"tokens": 3_100, "price": 0.3},
+                "input_cache_read": {"tokens": 40, "price": 0.02},
+                "input_cache_write": {"tokens": 0, "price": 0.0},
+                "output_total": {"tokens": 50, "price": 0.2},
+            }
+        }
+    }
+    started: Any = finals(call)["closed", None]
+    assert started.labels.agent == "Desk"
+
+
+def test_a_packed_record_and_a_folder_of_records(tmp_path: Path) -> None:
+    nameless = [seed_entry(each) for each in TALK]
+    (tmp_path / "call_2.json.gz").write_bytes(gzip.compress(json.dumps(nameless).encode()))
+    stored(tmp_path / "call_1.json", released(*TALK))
+    stored(tmp_path / "._call_1.json", "of the file system")
+    (tmp_path / "notes.txt").write_text("no record")
+    assert read(tmp_path / "call_2.json.gz").conversation_id == "call_2"
+    assert [call.conversation_id for call in read_recordings(tmp_path)] == ["conv_1", "call_2"]
+
+
+def test_a_folder_with_another_document_is_refused_when_it_comes_to_that(tmp_path: Path) -> None:
+    stored(tmp_path / "a.json", released(*TALK))
+    stored(tmp_path / "b.json", {"model": {}})
+    calls = read_recordings(tmp_path)
+    assert next(calls).conversation_id == "conv_1"
+    with pytest.raises(RecordingError, match=r"b\.json"):
+        next(calls)
+
+
+@pytest.mark.parametrize(
+    ("packed", "seen"),
+    [
+        (b"{}", "Not a gzipped file"),
+        (gzip.compress(b'{"a": 1}')[:-6], "ended before"),
+        (gzip.compress(b" " * 2_000), "more, unpacked"),
+    ],
+)
+def test_a_packed_record_that_cannot_be_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, seen: str
+) -> None:
+    monkeypatch.setattr("streamer.recorded_json.MAX_DOCUMENT_BYTES", 1_000)
+    (tmp_path / "call.json.gz").write_bytes(packed)
+    with pytest.raises(RecordingError, match=seen):
+        read(tmp_path / "call.json.gz")

@@ -7,12 +7,15 @@ import pytest
 
 from consumers.engine.agent_events import AgentEvents
 from consumers.engine.call_end import CallEnd
-from consumers.engine.conversation_turns import ConversationTurns
+from consumers.engine.conversation_turns import ConversationTurns, transcript_of
 from consumers.engine.history import EvaHistory
 from consumers.engine.limits import Limits
 from consumers.engine.live_side import LiveSide
 from consumers.engine.record_book import RecordBook
+from consumers.engine.redaction import Redactor
+from consumers.engine.turn_facts import TurnFacts
 from schemas.codec import InputSource, decode
+from schemas.redaction import RedactionRules
 from schemas.scores import Anchor, TurnStatus, UnscoredReason
 from tests.agent_calls import (
     corrected,
@@ -182,6 +185,22 @@ def test_an_answer_under_the_other_name_of_its_payload() -> None:
     event["agent_tool_response_event"] = event.pop("agent_tool_response")
     feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), event)
     assert newest(feed, "tool_call").duration_ms == 200
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_error", "shown"),
+    [
+        ("Timed out", True, '{"status":"error","result":"Timed out"}'),
+        (None, True, '{"status":"error"}'),
+        ('{"status": "failed", "why": "full"}', True, '{"status":"failed","why":"full"}'),
+        ("Timed out", False, '"Timed out"'),
+    ],
+)
+def test_a_judge_is_told_that_a_tool_failed(answer: str | None, shown: str, *, is_error: bool) -> None:
+    reply = tool_replied("find", "a", 300, is_error=is_error, full_tool_result=answer)
+    facts = facts_of(heard("Hello", 0, 2), tool_requested("find", "a", 100), reply)
+    *_, item = transcript_of(1, facts[1], Redactor(RedactionRules()))
+    assert (item.kind, item.text) == ("tool_response", shown)
 
 
 def test_dead_air_from_the_transcript_on() -> None:
@@ -409,8 +428,8 @@ def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
     assert feed.latencies() == {1: 1_000.0}
 
 
-def words_of(*events: Json) -> list[tuple[str, str]]:
-    """What each side said, by turn, as goals are judged on it."""
+def facts_of(*events: Json) -> dict[int, TurnFacts]:
+    """The turns as goals are judged on them."""
     live = LiveSide(EvaHistory(), RecordBook("call", "test"), Limits())
     agent = AgentEvents()
     for event in events:
@@ -418,7 +437,12 @@ def words_of(*events: Json) -> list[tuple[str, str]]:
         agent.take(typed, int(event["timestamp"]), live, CallEnd(T0_MS, Limits()))
     turns = ConversationTurns()
     turns.follow(live.machine)
-    facts = turns.facts(live, range(live.machine.turn + 1))
+    return turns.facts(live, range(live.machine.turn + 1))
+
+
+def words_of(*events: Json) -> list[tuple[str, str]]:
+    """What each side said, by turn, as goals are judged on it."""
+    facts = facts_of(*events)
     return [(facts[turn].user_words, facts[turn].assistant_words) for turn in sorted(facts)]
 
 

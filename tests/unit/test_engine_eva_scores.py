@@ -6,7 +6,9 @@ import pytest
 
 from consumers.engine.limits import Limits
 from schemas.score_record import NotApplicable, Scored, Unscored
-from tests.engine_feed import Feed
+from tests.agent_calls import envelope_of, heard, tool_replied, tool_requested
+from tests.agent_calls import said as agent_said
+from tests.engine_feed import T0_MS, Feed
 
 LIMITS = Limits(closing_grace_ms=1_000)
 ENDED = {"type": "call_ended", "reason": "goodbye"}
@@ -249,6 +251,20 @@ def test_the_state_that_is_expected_is_compared(name: str, success: float) -> No
     assert said(feed, "eva_task_completion") == [success]
 
 
+def test_the_hash_of_the_final_state_counts_where_it_comes_with_the_state() -> None:
+    cases: list[tuple[list[dict[str, Any]], float]] = [
+        ([{**ENDED, "final_state": {"fees": {}}, "final_state_hash": "abc"}], 0.0),
+        ([{**ENDED, "final_state_hash": "abc"}, {**ENDED, "final_state": {"fees": {}}}], 1.0),
+    ]
+    for events, completion in cases:
+        feed = phoned()
+        feed.send("audit", {"type": "call_started", "expected_state": {"fees": {}}}, 0)
+        for event in events:
+            feed.send("judge", event, 59_000)
+        ended(feed)
+        assert said(feed, "eva_task_completion") == [completion]
+
+
 def test_a_final_state_that_nobody_tells_is_unknown() -> None:
     feed = phoned()
     feed.send("audit", {"type": "call_started", "expected_state": {"fees": {}}}, 0)
@@ -273,7 +289,62 @@ def test_tool_calls_are_compared_with_the_schemas_of_the_agents_tools() -> None:
     assert (value(record), record.sub_metrics["unfit_arguments_rate"]) == (0.5, 0.5)
 
 
+# An ElevenLabs agent's tools, of which EVA knows nothing.
+
+
+def agent_ended(feed: Feed) -> Feed:
+    """The call is over, and no record of it comes."""
+    feed.send("judge", ENDED, 60_000)
+    feed.advance(3_600_000)
+    assert feed.evaluator.open_calls == 0
+    return feed
+
+
+def agent_call(*tools: dict[str, Any]) -> Feed:
+    """A call with a real agent, its tools between a question and the answer; `book` takes a seat."""
+    feed = Feed(LIMITS)
+    schema = {"type": "object", "required": ["seat"]}
+    feed.send("audit", {"type": "call_started", "tools": [{"name": "book", "parameters": schema}]}, 0)
+    for event in (heard("A seat", 3_000, 1), *tools, agent_said("Done.", 6_000, 2), heard("Thanks", 9_000, 3)):
+        feed.send("user_sim", event, int(event["timestamp"]) - T0_MS, envelope=envelope_of(event))
+    return feed
+
+
+def test_the_tools_of_an_agent_count_in_the_end_as_they_did_live() -> None:
+    feed = agent_call(
+        tool_requested("book", "t1", 4_000, "client_tool_call", parameters={"seat": 1}),
+        tool_replied("book", "t1", 4_100, full_tool_result='{"error_type": "invalid_parameter"}'),
+        tool_requested("book", "t2", 4_200, "client_tool_call", parameters={}),
+        tool_replied("book", "t2", 4_300, full_tool_result="ok"),
+        tool_requested("book", "t3", 4_400, "client_tool_call", parameters={"seat": 2}),
+        tool_replied("book", "t3", 4_500, full_tool_result=None, is_error=True),
+    )
+    assert said(feed, "eva_tool_call_validity") == [0.6667]
+    agent_ended(feed)
+    assert said(feed, "eva_tool_call_validity") == [0.6667, 0.6667]
+    assert feed.records("eva_tool_call_validity")[-1].sub_metrics["num_tool_calls"] == 3.0
+    (record,) = feed.records("eva_tool_schema_validity")
+    assert (value(record), record.sub_metrics["num_tool_calls"]) == (0.6667, 3.0)
+
+
+def test_a_tool_of_which_nothing_more_is_told_was_used_all_the_same() -> None:
+    feed = agent_ended(agent_call(tool_requested("book", "t1", 4_000)))
+    assert said(feed, "eva_tool_call_validity") == ["no answer of a tool is known"]
+    assert said(feed, "eva_tool_schema_validity") == ["what the tools were given is not known"]
+    feed = agent_ended(agent_call())
+    assert said(feed, "eva_tool_call_validity") == said(feed, "eva_tool_schema_validity") == ["no tool was used"]
+
+
 # The end.
+
+
+def test_a_call_whose_times_only_order_says_so_as_its_turns_do() -> None:
+    feed = Feed(LIMITS)
+    for event in (heard("Hello", 3_000, 1, is_time_exact=False), agent_said("Hi.", 4_000, 2, is_time_exact=False)):
+        feed.send("user_sim", event, int(event["timestamp"]) - T0_MS, envelope=envelope_of(event))
+    agent_ended(feed)
+    assert timing(feed, 1)[-1] == "times_unknown"
+    assert said(feed, "eva_turn_taking") == said(feed, "eva_response_speed") == ["times_unknown"]
 
 
 def test_the_end_is_eva_s_own_and_the_last_turn_is_not_held_against_the_agent() -> None:

@@ -75,5 +75,14 @@ def test_the_states_travel_in_the_control_events(tmp_path: Path) -> None:
     assert with_state(_with(call, told)).control == (told,)  # what a recording says itself stands
 
 
+def test_the_hash_of_the_run_travels_with_its_state_only(tmp_path: Path) -> None:
+    result = {"final_scenario_db_hash": "abc"}
+    (call,) = read_recordings(record(tmp_path, result=result, final_scenario_db={"fees": {}}))
+    _, ended = with_state(with_control_events(call)).control
+    assert (ended["final_state"], ended["final_state_hash"]) == ({"fees": {}}, "abc")
+    told = {"type": "call_ended", "timestamp": 1, "final_state": {"fees": 1}}
+    assert with_state(_with(call, told)).control == (told,)
+
+
 def _with(call: RecordedCall, event: dict[str, Any]) -> RecordedCall:
     return RecordedCall("7.1", "cascade", None, call.audit, None, None, control=(event,), directory=call.directory)

@@ -8,6 +8,7 @@ import pytest
 
 from streamer.recordings import MAX_LINE_BYTES, RecordedCall, RecordingError, read_recordings
 
+CARD = "4111 1111 1111 1111"
 ENTRY = {"value": "hello", "timestamp": "1790000000100", "message_type": "user"}
 WORD = {"type": "tts_text", "data": {"frame": "Hello"}, "timestamp": 1790000000200}
 SOUND = {"timestamp": 1790000000300, "event_type": "audio_start", "user": "assistant", "audio_timestamp": 1790000000.3}
@@ -115,7 +116,7 @@ def test_calls_before_a_broken_line_are_read(tmp_path: Path) -> None:
         (b'{"id": "a", "audit": {}}\n', "a list of events", "an object"),
         (b'{"id": "a", "audit": [{}, 3]}\n', "an event as a JSON object", "a number"),
         (b'{"id": "a", "audit": [], "pipeline_type": "duplex"}\n', "cascade, audio_llm, s2s", "'duplex'"),
-        (b'{"id": "a", "audit": [], "pipeline_type": []}\n', "cascade, audio_llm, s2s", "[]"),
+        (b'{"id": "a", "audit": [], "pipeline_type": []}\n', "cascade, audio_llm, s2s", "a list"),
         (b'{"id": "a", "audit": [], "conversation_ended_reason": 3}\n', "a text or null", "a number"),
     ],
 )
@@ -186,7 +187,55 @@ def test_the_message_has_five_parts(tmp_path: Path) -> None:
         list(read_recordings(tmp_path / "gone"))
     assert str(caught.value) == (
         f"{tmp_path / 'gone'}: there is no recorded call:\n"
-        "  expected an EVA record directory or a .jsonl, .jsonl.gz or .json file; seen no such file or directory.\n"
+        "  expected a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file; seen no such file or directory.\n"
         "  This call is not read and reading stops here; calls before it were read.\n"
         "  Check the spelling of the path."
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"message": f"my card {CARD}" + " x" * 20_000}, "'my card [CARD] x x"),
+        ({"message": "x" * 70 + f" {CARD}" + " y" * 20_000}, "x [CARD]"),  # a number that the end would cut in two
+        ({"message": f"so\n{CARD}" + "\n" * 40_000}, "'so\\n[CARD]\\n"),
+        ({"time_in_call_secs": "jane.doe@example.com"}, "'[EMAIL]'"),
+        ({"message": 4111111111111111}, "[CARD]"),
+        ({"message": {"jane@example.com": CARD}}, "an object with [EMAIL]"),
+        ({"message": [CARD]}, "a list"),
+    ],
+)
+def test_no_personal_data_is_told_of_a_record_that_cannot_be_read(
+    tmp_path: Path, change: dict[str, object], shown: str
+) -> None:
+    path = tmp_path / "call.json"
+    path.write_text(json.dumps({"transcript": [{"role": "user", "message": "hi"} | change]}))
+    with pytest.raises(RecordingError) as caught:
+        the_call(path)
+    assert shown in caught.value.seen
+    assert len(caught.value.seen) < 200
+    assert not [part for part in ("4111", "1111", "jane") if part in str(caught.value).replace(str(path), "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("call.json", f'{{"{CARD}": 1, "jane@example.com": 2}}'),
+        ("calls.jsonl", f'{{"id": "a", "audit": [], "pipeline_type": "{CARD}"}}\n'),
+        ("calls.jsonl", '{"id": "a", "audit": [4111111111111111e999]}\n'),
+    ],
+)
+def test_nor_of_any_other_file(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(RecordingError) as caught:
+        the_call(path)
+    told = str(caught.value).replace(str(path), "")
+    assert "1111" not in told
+    assert "jane" not in told
+
+
+def test_whoever_says_what_was_seen_need_not_think_of_it() -> None:
+    error = RecordingError(what="w", where="f:1", expected="e", seen=f"a line with {CARD}", remedy="r")
+    assert error.seen == "a line with [CARD]"
+    assert "seen a line with [CARD].\n" in str(error)

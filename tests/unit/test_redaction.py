@@ -62,6 +62,42 @@ def test_a_number_without_its_country_is_one_of_the_regions(regions: str, number
     assert ("[PHONE]" in with_rules(phone_regions=regions.split(",")).redact(number)) is is_found
 
 
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("4111_1111_1111_1111.", "[CARD]."),
+        ("<b>4111</b> 1111 1111<br/>1111", "<b>[CARD]"),
+        (r'"card:\n4111\n1111\n1111\n1111\nyes"', r'"card:\n[CARD]\nyes"'),  # JSON as it is written
+        ("4111 1111 1111 1112 is my card", "[CARD] is my card"),
+        ("4111 1111 1111 1112. That's the visa card.", "[CARD]. That's the visa card."),
+        ("jane (at) example (dot) com", "[EMAIL]"),
+        ("jane[at]example.com", "[EMAIL]"),
+        ("jane.doe { at } big-shop [dot] co [dot] uk", "[EMAIL]"),
+    ],
+)
+def test_what_is_written_in_another_way_is_found(text: str, redacted: str) -> None:
+    assert Redactor().redact(text) == redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "order_4111_1111_1111_1111",
+        "4111_1111_1111_1111_x",
+        "conv_20260101_4155550123",
+        "_4155550123_",
+        "4111 1111 1111 1112 is my order, paid by card",
+        "4111 1111 1111 1112 is a gift card",
+        "4111 1111 1111 1112 was sent. The card came later",
+        "order 4111 1111 1111 1112 is on my card",
+        "we met (at last) and said dot com",
+        "1 < 2 > 0 and a<b>c",
+    ],
+)
+def test_what_looks_like_it_and_is_something_else_stays(text: str) -> None:
+    assert Redactor().redact(text) == text
+
+
 @pytest.mark.parametrize(("year", "is_found"), [(1984, False), (1985, True), (2009, True)])
 def test_until_when_an_unexplained_date_is_one_of_birth_is_a_rule(year: int, is_found: bool) -> None:
     redactor = with_rules(latest_birth_year=year)
@@ -138,11 +174,12 @@ def test_numbers_that_are_personal_data_become_texts() -> None:
     value = {
         "card": 4111111111111111,
         "as_float": 4111111111111111.0,
-        "contact": {"mobile": [4155550142]},
+        "contact": {"mobile": [4155550142, 4155550142.0]},
         "n": 10**5000,
     }
     redacted = Redactor().redact_value(value)
-    assert redacted == {"card": "[CARD]", "as_float": "[CARD]", "contact": {"mobile": ["[PHONE]"]}, "n": 10**5000}
+    mobile = ["[PHONE]", "[PHONE]"]
+    assert redacted == {"card": "[CARD]", "as_float": "[CARD]", "contact": {"mobile": mobile}, "n": 10**5000}
     assert Redactor().redact_value(float("nan")) != 0
 
 

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.engine.conversation_measures import Span, merged
 from schemas.latency_stages import Stage, StageSource
-from schemas.scores import NotApplicable, Scored, Speaker, Unscored, UnscoredReason
+from schemas.scores import Anchor, NotApplicable, Scored, Speaker, Unscored, UnscoredReason
 from schemas.stage_scores import StageLatency
 from streamer import markup, report_axis, report_numbers, report_stages, report_texts
 from streamer.report_axis import Scale, round_ticks, spaced, time_ticks
-from streamer.report_intervals import Interval, Stretch, overlaps, silences
-from streamer.report_numbers import clock, outcome, seconds, title
+from streamer.report_intervals import Interval, Stretch, cut, overlaps, silences
+from streamer.report_numbers import anchor_in_words, clock, outcome, seconds, title
 from streamer.report_texts import shortened
 
 USER, ASSISTANT = Speaker.USER, Speaker.ASSISTANT
@@ -66,6 +67,12 @@ def test_a_clock_says_when(offset_ms: int) -> None:
 def test_a_heading_is_words() -> None:
     assert title("stt_wer") == "STT WER"
     assert title("success_final_turn") == "Success final turn"
+
+
+def test_every_anchor_has_words_of_its_own() -> None:
+    told = {anchor_in_words(anchor) for anchor in Anchor}
+    assert len(told) == len(Anchor)
+    assert all(len(text.split()) > 1 for text in told)
 
 
 def test_a_long_text_says_how_much_is_missing() -> None:
@@ -135,6 +142,18 @@ def test_nobody_speaks() -> None:
     assert silences([], 9000, 500) == []
 
 
+def test_tools_cut_a_silence() -> None:
+    quiet = [Interval(0, 100, 1), Interval(200, 300, 2)]
+    assert list(cut(quiet, [])) == quiet
+    # One that answers at once cuts too; one may run before and after; one where somebody speaks cuts nothing.
+    assert list(cut(quiet, [Span(50, 50), Span(90, 210), Span(350, 360)])) == [
+        Interval(0, 50, 1),
+        Interval(50, 90, 1),
+        Interval(210, 300, 2),
+    ]
+    assert list(cut(quiet, [Span(0, 100), Span(199, 300)])) == []
+
+
 _stretches = st.lists(
     st.builds(
         lambda speaker, turn, start, length: Stretch(speaker, turn, start, start + length),
@@ -158,6 +177,20 @@ def test_every_moment_is_told_once(stretches: list[Stretch]) -> None:
         assert sum(each.start_ms < moment < each.end_ms for each in both) == (is_user and is_assistant)
         is_quiet = moment > first and not is_user and not is_assistant
         assert sum(each.start_ms < moment < each.end_ms for each in quiet) == is_quiet
+
+
+@given(_stretches, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), max_size=8))
+def test_every_quiet_moment_without_a_tool_is_left(stretches: list[Stretch], tools: list[tuple[int, int]]) -> None:
+    quiet = silences(stretches, 400, 1)
+    runs = merged([Span(start, start + length) for start, length in tools], keeps_moments=True)
+    pieces = list(cut(quiet, runs))
+    for tick in range(400):
+        moment = tick + 0.5
+        is_left = any(each.start_ms < moment < each.end_ms for each in quiet) and not any(
+            run.start_ms < moment < run.end_ms for run in runs
+        )
+        assert sum(each.start_ms < moment < each.end_ms for each in pieces) == is_left
+    assert not any(piece.start_ms < run.start_ms < piece.end_ms for piece in pieces for run in runs)
 
 
 # Stages.

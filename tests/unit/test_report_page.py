@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.scores import CallLabels, ProgressScore, Scored, Unscored, UnscoredReason
+from schemas.scores import Anchor, CallLabels, DeadAirFact, ProgressScore, Scored, Unscored, UnscoredReason
+from schemas.speech_scores import SpeechScore
 from streamer import report_timeline, report_transcript
 from streamer.report_page import index, page, section
 from streamer.reported_call import ReportedCall
-from tests.report_calls import Marks, goal_set, recorded, reported
+from tests.report_calls import T0_MS, Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")
 HOSTILE = [
@@ -150,7 +151,100 @@ def test_a_call_without_faults_says_so() -> None:
     calm = recorded("word", turns=1)
     without_tools = [event for event in calm.audit or () if not event["message_type"].startswith("tool")]
     text = words(whole(reported(replace(calm, audit=tuple(without_tools)))))
-    assert "Nothing: no long wait" in text
+    assert "Nothing: no long wait, no interruption, no dead air, no tool that failed. Timeline" in text
+
+
+@pytest.mark.parametrize(
+    ("tools", "lengths"),
+    [
+        ([], ["8.00 s"]),
+        ([(3_500, 0)], ["3.50 s", "4.50 s"]),
+        ([(3_500, 0), (6_000, 0)], ["3.50 s"]),
+        ([(3_200, 1_300)], ["3.20 s", "3.50 s"]),
+        ([(3_200, None)], ["3.20 s"]),
+        ([(1_000, None)], []),
+        ([(2_000, 0), (4_000, 0), (6_000, 0)], []),
+    ],
+)
+def test_dead_air_is_told_alike_everywhere(tools: list[tuple[int, int | None]], lengths: list[str]) -> None:
+    """In the tile, the index, the table, the timeline and its legend. The user waits for 8 s, and tools run in it."""
+    call = recorded("word", turns=3, pace=2)
+    events = []
+    for after_ms, took_ms in tools:
+        at_ms = T0_MS + 32_000 + after_ms
+        used = {"tool": f"tool {after_ms}", "parameters": {}}
+        events.append({"timestamp": at_ms, "message_type": "tool_call", "value": used})
+        if took_ms is not None:
+            answer = {"tool": f"tool {after_ms}", "response": {"status": "success"}}
+            events.append({"timestamp": at_ms + took_ms, "message_type": "tool_response", "value": answer})
+    audit = sorted((*(call.audit or ()), *events), key=lambda event: event["timestamp"])
+    told = reported(replace(call, audit=tuple(audit)))
+    text = section(told, has_index=False)
+    times, total = len(lengths), f"{sum(float(length.split()[0]) for length in lengths):.2f} s"
+    more = f"{total} Interruptions" if times else "Interruptions"
+    assert f"Dead air {times} time{'s' * (times != 1)} {more}" in words(text)
+    assert f"Dead air, each from 3.00 s {total}" in words(text)
+    assert re.findall("Dead air from [^<]*: nobody spoke for ([^<]*)<", text) == lengths
+    assert text.count('class="dead-air"') == times + bool(times)  # one in the legend
+    assert (f"Dead air, over 3.00 s ({times} time{'s' * (times != 1)})" in words(text)) is bool(times)
+    assert re.findall('data-head="Dead air">([^<]*)<', index([told])) == [str(times)]
+
+
+def test_the_tile_and_the_table_have_one_length_of_dead_air() -> None:
+    """The drawing may end a little later than what was measured: with the last event, not with the last sound."""
+    call = reported(recorded("word", turns=3, pace=2))
+    records = [
+        record.model_copy(update={"dead_air_ms": Scored(value=7_900)}) if isinstance(record, SpeechScore) else record
+        for record in call.records
+    ]
+    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    assert "Dead air 1 time 7.90 s Interruptions" in text
+    assert "Dead air, each from 3.00 s 7.90 s" in text
+
+
+def test_dead_air_of_another_length_is_summed_by_itself() -> None:
+    """The measured value is of silences from 3 s on, whatever dead air is in the settings."""
+    call = reported(recorded(turns=3, pace=2))
+    (fact,) = call.of(DeadAirFact)
+    others = [record for record in call.records if record is not fact]
+    shorter = fact.model_copy(update={"silent_since_ms": T0_MS + 20_000, "threshold_ms": 1_500, "index": 2})
+    changed = ReportedCall(
+        "c", call.heard, [*others, fact.model_copy(update={"threshold_ms": 1_500}), shorter], "c", PLAIN
+    )
+    assert (changed.dead_air_times, changed.dead_air_ms) == (2, 10_000)
+    assert "Dead air, each from 3.00 s 8.00 s" in words(section(changed, has_index=False))
+
+
+def test_dead_air_that_nobody_could_hear_is_not_known() -> None:
+    silent = recorded("word", turns=1)
+    call = reported(replace(silent, elevenlabs=None, pipecat=None, audit=()))
+    text = words(section(call, has_index=False))
+    assert "Dead air not known Interruptions" in text
+    assert "Nothing: no interruption, no tool that failed. Not known: long wait, dead air." in text
+    assert re.findall('data-head="Dead air">([^<]*)<', index([call])) == ["not known"]
+
+
+def test_the_day_of_a_recording_without_times_is_not_known() -> None:
+    call = reported(recorded(turns=1))
+    assert "Began 2026-" in words(section(call, has_index=False))
+    without = ReportedCall("c", call.heard._replace(start_ms=0.0), call.records, "c1", PLAIN)
+    assert "Began not known Ended" in words(section(without, has_index=False))
+
+
+def test_how_a_wait_is_known_is_said_in_words() -> None:
+    call = reported(recorded(turns=3))
+    assert "the end of the user's speech is known: heard on the line." in words(section(call, has_index=False))
+    first, second = call.latencies
+    others = [record for record in call.records if record not in (first, second)]
+    told = [
+        first.model_copy(update={"anchor": Anchor.RECORD}),
+        second.model_copy(update={"anchor": Anchor.ESTIMATED}),
+    ]
+    text = words(section(ReportedCall("c", call.heard, [*others, *told], "c1", PLAIN), has_index=False))
+    assert re.findall(r"\d s (from the conversation record|estimated from arrival times) ", text) == [
+        "from the conversation record",
+        "estimated from arrival times",
+    ]
 
 
 def test_what_is_taken_out_is_nowhere_on_the_page() -> None:

@@ -24,6 +24,8 @@ from schemas.score_record import NotApplicable, Result, Scored, Unscored, Unscor
 
 NO_CALLER: Final = NotApplicable(reason="there is no simulated caller")
 NO_TOOL: Final = NotApplicable(reason="no tool was used")
+NO_ANSWER: Final = NotApplicable(reason="no answer of a tool is known")
+NO_ARGUMENTS: Final = NotApplicable(reason="what the tools were given is not known")
 NO_SCHEMAS: Final = NotApplicable(reason="nobody said what the agent's tools take")
 NO_EXPECTED_STATE: Final = NotApplicable(reason="nobody said what the call should leave behind")
 NO_EXPECTED_SESSION: Final = NotApplicable(reason="the user need not be identified")
@@ -44,10 +46,11 @@ class WholeCall:
     """What the metrics of a call are computed from when it is over.
 
     Attributes:
-        context: EVA's context, with the times of the turns in which the call is heard.
+        context: EVA's context, with the times of the turns in which the call is heard, and with its tools.
         turn_scores: The scores of those turns.
         silence: Why nobody was heard; None when some turn has a score.
         pre_tool_speech_rate: Share of tool groups that the assistant announced; None without tools.
+        has_used_tool: Whether anything tells of a tool, be it without arguments and without an answer.
         caller_line: How the simulated caller's stream ends.
         supplied: What the producer said of the call.
     """
@@ -56,17 +59,17 @@ class WholeCall:
     turn_scores: Mapping[int, TurnScore]
     silence: UnscoredReason | None
     pre_tool_speech_rate: float | None
+    has_used_tool: bool
     caller_line: CallerLine
     supplied: Supplied
 
 
 def final_scores(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
     """Every metric that needs no judge, scored or with the reason why not; word errors are a measure of their own."""
-    context = call.context
     return {
         "eva_turn_taking": _turn_taking(call),
         "eva_response_speed": _response_speed(call),
-        "eva_tool_call_validity": _of(tool_call_validity(context)) if context.tool_responses else FinalScore(NO_TOOL),
+        "eva_tool_call_validity": _tool_call_validity(call),
         "eva_tool_schema_validity": _tool_schema_validity(call),
         **_ends(call),
         **_state(call),
@@ -96,11 +99,19 @@ def _response_speed(call: WholeCall) -> FinalScore:
     return FinalScore(NO_WAIT) if call.silence is None else _unscored(call.silence)
 
 
+def _tool_call_validity(call: WholeCall) -> FinalScore:
+    if call.context.tool_responses:
+        return _of(tool_call_validity(call.context))
+    return FinalScore(NO_ANSWER if call.has_used_tool else NO_TOOL)
+
+
 def _tool_schema_validity(call: WholeCall) -> FinalScore:
     if call.supplied.tools is None:
         return FinalScore(NO_SCHEMAS)
     result = tool_schema_validity(call.context.tool_params, call.supplied.tools)
-    return FinalScore(NO_TOOL) if result.skipped else _of(result)
+    if not result.skipped:
+        return _of(result)
+    return FinalScore(NO_ARGUMENTS if call.has_used_tool else NO_TOOL)
 
 
 def _ends(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
@@ -131,5 +142,5 @@ def _state(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
         tools = [tool.model_dump(include={"name", "tool_type"}) for tool in call.supplied.tools or ()]
         session = authentication_success(expected, final, call.context.tool_responses, tools)
         authentication = FinalScore(NO_EXPECTED_SESSION) if session.skipped else _of(session)
-        completion = _of(task_completion(expected, final))
+        completion = _of(task_completion(expected, final, call.supplied.final_state_hash))
     return {"eva_authentication_success": authentication, "eva_task_completion": completion}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from consumers.engine.eva_metrics.turn_scores import Segments, TurnTimes
 from consumers.engine.live_side import LiveSide
@@ -27,6 +27,11 @@ class HeardTimes(NamedTuple):
     is_open: bool
 
 
+MAX_LIVE_SOUNDS: Final = 256
+"""Stretches of sound of one side in a turn up to which it is scored while the call runs. A minute of it has some ten; a loop
+would make each event cost as much as all before it."""
+
+
 def may_be_scored(live: LiveSide, turn: int) -> bool:
     """Whether there is anything in the turn to score: both sides, or the fallback timer. Most that happens in a turn adds none."""
     machine = live.machine
@@ -36,6 +41,16 @@ def may_be_scored(live: LiveSide, turn: int) -> bool:
         return heard is not None and view is not None and (view.has_assistant or heard.is_fallback)
     state = machine.turns.get(turn)
     return state is not None and (state.is_fallback or (bool(state.assistant_starts) and bool(state.user_starts)))
+
+
+def is_scored_at_the_close(live: LiveSide, turn: int) -> bool:
+    """Whether the turn has more than `MAX_LIVE_SOUNDS`: until the close what was said of it last stands."""
+    machine = live.machine
+    if isinstance(machine, SpeakingMachine):
+        heard = machine.turns.get(turn)
+        return heard is not None and max(len(heard.bot_starts), len(heard.vad_starts)) > MAX_LIVE_SOUNDS
+    state = machine.turns.get(turn)
+    return state is not None and max(len(state.assistant_starts), len(state.user_starts)) > MAX_LIVE_SOUNDS
 
 
 def heard_times(live: LiveSide, turn: int, *, has_tool_call: bool) -> HeardTimes | None:

@@ -5,16 +5,12 @@ after is `word_errors`.
 """
 
 import re
-import warnings
 from functools import cache, lru_cache
 from typing import Final
 from unicodedata import category
 
-with warnings.catch_warnings():
-    # Python warns of an escape in its source whenever it has to compile it, as right after an installation.
-    warnings.simplefilter("ignore")
-    from whisper_normalizer.basic import BasicTextNormalizer
-    from whisper_normalizer.english import EnglishTextNormalizer
+from whisper_normalizer.basic import BasicTextNormalizer
+from whisper_normalizer.english import EnglishTextNormalizer
 
 MAX_CHARS: Final = 5_000
 """What is read of one text: five minutes of speech in one turn. Comparing takes the square of it."""

@@ -13,12 +13,14 @@ class Supplied:
         tools: The agent's tools; None while nobody has named them.
         expected_state: What the call should leave behind.
         final_state: What it did leave behind.
+        final_state_hash: The hash of that as the same event tells it, which counts if there is one.
     """
 
     def __init__(self) -> None:
         self.tools: Sequence[AgentTool] | None = None
         self.expected_state: Mapping[str, Any] | None = None
         self.final_state: Mapping[str, Any] | None = None
+        self.final_state_hash: str | None = None
 
     def started(self, event: CallStarted) -> None:
         """A `call_started` came."""
@@ -27,4 +29,5 @@ class Supplied:
 
     def ended(self, event: CallEnded) -> None:
         """A `call_ended` came."""
-        self.final_state = self.final_state if event.final_state is None else event.final_state
+        if event.final_state is not None:
+            self.final_state, self.final_state_hash = event.final_state, event.final_state_hash

@@ -63,7 +63,10 @@ def final_value(heard: HeardTimes, score: TurnScore | None, *, is_last: bool) ->
 
 
 def why_silent(heard: Mapping[int, HeardTimes], *, has_speech_events: bool) -> UnscoredReason:
-    """Why no turn of a call has a score."""
+    """Why no turn of a call has a score: what the first turn waits for in which both sides were heard, or who was not heard."""
+    pending = next((turn.pending for turn in heard.values() if turn.pending is not None), None)
+    if pending is not None:
+        return pending
     if not has_speech_events:
         return UnscoredReason.NO_SPEECH_EVENTS
     has_user = any(turn.times.user for turn in heard.values())

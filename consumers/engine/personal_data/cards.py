@@ -8,13 +8,15 @@ from stdnum import luhn
 
 from consumers.engine.personal_data.digit_runs import Digits, Run
 from consumers.engine.personal_data.span import Span
-from consumers.engine.personal_data.vocabulary import CARD_WORDS, NO_PAYMENT_CARDS
+from consumers.engine.personal_data.vocabulary import CARD_WORDS, NO_PAYMENT_CARDS, POINTERS
 from consumers.engine.personal_data.words import Words
 
 MOST_DIGITS: Final = 19
 FEWEST_SAID_TO_BE_ONE: Final = 13
 """A number that is said to be a card's, and has so many digits, is one, though a digit was misheard."""
 NEAR_WORDS: Final = 8
+NEAR_WORDS_BEHIND: Final = 4
+"""How near "card" must be behind a number: "that's my visa card"."""
 WRITTEN_GROUP: Final = 4
 """Digits of a written group with which a card may begin in the middle of others."""
 
@@ -34,8 +36,8 @@ def find_cards(words: Words, digits: Digits) -> Iterator[Span]:
         first = 0
         while first < len(run.groups):
             last = _last_of_card(run, first) if _may_begin(run, first) else None
-            if last is None and run.pauses[first] and _is_said_to_be_one(words, run, first):
-                last = _end_of_dictation(run, first)
+            if last is None and run.pauses[first]:
+                last = _end_of_said_one(words, run, first)
             if last is not None:
                 yield Span(words.all[run.groups[first].first].start, words.all[run.groups[last].last].end)
             first = first + 1 if last is None else last + 1
@@ -63,15 +65,37 @@ def _last_of_card(run: Run, first: int) -> int | None:
     return found
 
 
-def _is_said_to_be_one(words: Words, run: Run, first: int) -> bool:
+def _end_of_said_one(words: Words, run: Run, first: int) -> int | None:
+    """The last group of a number that begins here and that words before or just behind it call a card's."""
     if run.groups[first].digits[0] not in "23456":
-        return False
+        return None
+    last = _end_of_dictation(run, first)
+    if last is None:
+        return None
     for near in words.before(run.groups[first].first, NEAR_WORDS):
         if near.text in NO_PAYMENT_CARDS:
+            return None
+        if near.text in CARD_WORDS:
+            return None if _is_of_another_kind(words, near.place) else last
+    return last if _is_called_one_behind(words, run.groups[last].last) else None
+
+
+def _is_called_one_behind(words: Words, last: int) -> bool:
+    """Whether one sentence begins or goes on behind a number with "that's my card", or the like."""
+    behind = list(words.after(last, NEAR_WORDS_BEHIND))
+    if not behind or behind[0].text not in POINTERS:
+        return False
+    for near in behind[1:]:
+        if near.is_beyond_sentence != behind[0].is_beyond_sentence or near.text in NO_PAYMENT_CARDS:
             return False
         if near.text in CARD_WORDS:
-            return not any(words.is_at(near.place - step, NO_PAYMENT_CARDS) for step in (1, 2))
+            return True
     return False
+
+
+def _is_of_another_kind(words: Words, card: int) -> bool:
+    """Whether this card pays nothing: a gift card."""
+    return any(words.is_at(card - step, NO_PAYMENT_CARDS) for step in (1, 2))
 
 
 def _end_of_dictation(run: Run, first: int) -> int | None:

@@ -10,8 +10,10 @@ from consumers.engine.personal_data.words import Kind, Words
 MAX_GAP_WORDS: Final = 6
 """Words and signs that may stand between two groups of digits."""
 
-_JOINING_SIGNS: Final = frozenset("-\u2010\u2011\u2013\u2014/()\u00b7")
+_JOINING_SIGNS: Final = frozenset("-\u2010\u2011\u2013\u2014/()\u00b7_")
 _PAUSING_SIGNS: Final = frozenset(",;\u2026")
+_LONGEST_CODE: Final = 16
+"""Words and signs on one side of a number among which a letter makes all of it a code: order_2026_0012."""
 
 
 class Group(NamedTuple):
@@ -109,11 +111,23 @@ class Digits:
 
     def _is_part_of_a_code(self, index: int) -> bool:
         """Whether letters stand right beside the digits: a booking code, a flight, the 3rd, an identifier."""
-        words = self.words
-        before = index > 0 and words.is_joined(index - 1) and _is_lettered(words, index - 1)
-        if before or not words.is_joined(index) or not _is_lettered(words, index + 1):
-            return before
-        return words.all[index + 1].text not in {"x", "ext"}
+        if index > 0 and self._is_lettered(index, -1):
+            return True
+        return self._is_lettered(index, 1) and not self.words.is_at(index + 1, {"x", "ext"})
+
+    def _is_lettered(self, index: int, step: int) -> bool:
+        """Whether letters are joined to a number on one side, or an underscore that joins it to no other number."""
+        words, at = self.words, index
+        for _ in range(_LONGEST_CODE):
+            if not words.is_joined(min(at, at + step)):
+                break
+            at += step
+            if words.all[at].kind is Kind.WORD:
+                return True
+            if words.all[at].kind is not Kind.NUMBER and words.all[at].text != "_":
+                at -= step
+                break
+        return words.all[at].text == "_"
 
     def _pause(self, last: int, first: int) -> bool | None:
         """Whether there is a pause between two groups; None when they are not of one run."""
@@ -126,7 +140,7 @@ class Digits:
                 is_pause = True
             elif text == ".":
                 is_pause = is_pause or not self.words.is_joined(index)
-            elif text not in _JOINING_SIGNS and text not in JOINING_WORDS:
+            elif text not in _JOINING_SIGNS and text not in JOINING_WORDS and not _is_layout(text):
                 return None
         return is_pause
 
@@ -135,6 +149,6 @@ def _is_one_digit(text: str) -> bool:
     return len(text) == 1 and text.isdecimal()
 
 
-def _is_lettered(words: Words, index: int) -> bool:
-    word = words.all[index]
-    return word.kind is Kind.WORD or word.text == "_"
+def _is_layout(text: str) -> bool:
+    """Whether it is the end of a line, written as one, or markup."""
+    return len(text) > 1 and text[0] in "\\<"

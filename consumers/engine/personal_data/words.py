@@ -15,7 +15,9 @@ MAX_LOOKED_AT: Final = 60
 """Words and signs that are looked at on one side of a place, whatever they are."""
 
 _WORD: Final = re.compile(
-    r"(?P<SEALED>\[[A-Z][A-Z_]{1,39}\])|(?P<NUMBER>\d+)|(?P<WORD>[^\W\d_]+(?:['\u2019][^\W\d_]+)?)|(?P<SIGN>[^\w\s]|_)"
+    r"(?P<SEALED>\[[A-Z][A-Z_]{1,39}\])|(?P<NUMBER>\d+)|(?P<WORD>[^\W\d_]+(?:['\u2019][^\W\d_]+)?)"
+    r"|(?P<AT>[(\[{<]\s?at\s?[)\]}>])|(?P<DOT>[(\[{<]\s?dot\s?[)\]}>])"
+    r"|(?P<SIGN>\\[nrt]|</?[A-Za-z]{1,10}/?>|[^\w\s]|_)"  # an end of a line as JSON and messages write it; markup
 )
 _NO_DICTATION: Final = re.compile(
     r"(?<![\d:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\d:])"  # times
@@ -33,6 +35,10 @@ class Kind(Enum):
     NUMBER = "NUMBER"
     SIGN = "SIGN"
     SEALED = "SEALED"
+
+
+_IN_BRACKETS: Final = {"AT": ("@", Kind.SIGN), "DOT": ("dot", Kind.WORD)}
+"""As what (at) and [dot] are read: nobody writes them so but in an address."""
 
 
 class Word(NamedTuple):
@@ -117,7 +123,10 @@ class Words:
 
 
 def _word(found: re.Match[str]) -> Word:
-    text, kind = found[0], Kind[found.lastgroup or ""]
+    text, name = found[0], found.lastgroup or ""
+    if name in _IN_BRACKETS:
+        return Word(*_IN_BRACKETS[name], found.start(), found.end())
+    kind = Kind[name]
     if kind is Kind.NUMBER and not text.isascii():
         text = "".join(str(int(digit)) for digit in text)
     elif kind is Kind.WORD:
