@@ -6,6 +6,7 @@ ElevenLabs agent's turns gives way to what the record of the conversation has, o
 """
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 from consumers.engine.agent_record import AgentRecord
@@ -31,6 +32,8 @@ from schemas.scores import Anchor, AnyScoreRecord, CallLabels, CallStartedFact, 
 
 _STARTS = frozenset({Moment.VAD_STARTED, Moment.TURN_STARTED, Moment.BOT_STARTED})
 _NOBODY = SpeakingTurn()
+MAX_KEPT_LABELS = 16
+"""Changes of a call's labels that are kept; a call says once or twice what it is."""
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
 """Which of two records comes first that the broker took in the same millisecond, on two topics."""
 
@@ -60,6 +63,7 @@ class LiveSide:
         self._has_announced = False
         self._found: list[DeadAir] = []
         self._logged_ms = 0
+        self._labels_by_ms: list[tuple[int, CallLabels]] = []
         self._records = AgentRecords()
         self._memory = memory
         history.listener = self
@@ -254,6 +258,8 @@ class LiveSide:
         self._book.caused_at_ms = broker_ms
         if labels != self._book.labels:
             self._book.labels = labels
+            self._labels_by_ms.append((self.taken.broker_ms, labels))
+            del self._labels_by_ms[:-MAX_KEPT_LABELS]
             self._has_announced = False
         self.announce(out)
 
@@ -335,14 +341,21 @@ class LiveSide:
 
     def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
         self._book.caused_at_ms = dead_air.known_at_ms
+        newest, self._book.labels = self._book.labels, self._labels_at(dead_air.known_at_ms)
         record = self._book.record(
             DeadAirFact, ("dead_air", dead_air.turn, dead_air.number), TurnStatus.FINAL, (dead_air,),
             event_time_ms=dead_air.silent_since_ms + threshold_ms,
             silent_since_ms=dead_air.silent_since_ms, threshold_ms=threshold_ms,
         )  # fmt: skip
+        self._book.labels = newest
         if record is not None:
             self.announce(out)
             out.append(RecordFact(record))
+
+    def _labels_at(self, broker_ms: int) -> CallLabels:
+        """What was known of the call at that time, so that a silence found later says the same as one found at once."""
+        known = [each for each in self._labels_by_ms if each[0] <= broker_ms]
+        return max(known, key=itemgetter(0))[1] if known else CallLabels()
 
 
 def _with(record: AgentRecord, turn: int, view: TurnView) -> TurnView:

@@ -407,6 +407,7 @@ def test_a_folder_with_another_document_is_refused_when_it_comes_to_that(tmp_pat
         (gzip.compress(b'{"a": 1}')[:-6], "ended before"),
         (gzip.compress(b" " * 2_000), "more, unpacked"),
     ],
+    ids=["not packed", "cut off", "too large"],
 )
 def test_a_packed_record_that_cannot_be_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, seen: str

@@ -28,6 +28,18 @@ def test_silence_is_known_when_threshold_and_delivery_time_have_passed() -> None
     assert fact.threshold_ms == 3_000
 
 
+@pytest.mark.parametrize(("started_ms", "agent"), [(5_499, "desk"), (5_501, "unknown")])
+def test_dead_air_that_is_found_late_has_the_labels_of_its_time(started_ms: int, agent: str) -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.send("judge", {"type": "call_started", "agent": "desk"}, started_ms)
+    feed.user_audio(9_000)
+    feed.advance(20_000)
+    (fact,) = feed.records("dead_air")
+    assert (fact.caused_at_ms, fact.labels.agent) == (T0_MS + 5_500, agent)
+    assert feed.records("call_started")[-1].labels.agent == "desk"
+
+
 def test_the_detector_s_delay_is_silence_already_passed() -> None:
     feed = Feed(LIMITS)
     feed.user_audio(1_000, 2_000, behind_ms=800)  # logged and taken at 2,800
