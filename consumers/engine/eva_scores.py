@@ -72,7 +72,8 @@ class EvaScores:
         if self._tools.follow(machine.last_tool):
             self._has_used_tools = True
             self._has_waited_anew |= not touched.isdisjoint(self._latency_s)  # a wait counts by whether a tool was used
-        for turn in sorted(touched):
+        # What is heard late of an answer also says how long it went on under the next turn.
+        for turn in sorted(touched.union(turn + 1 for turn in touched if turn + 1 in machine.turns)):
             if is_scored_at_the_close(live, turn):
                 continue
             heard = None
