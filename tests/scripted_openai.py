@@ -25,7 +25,7 @@ class Asked:
     """One request as it came in.
 
     Attributes:
-        began: When, on the monotonic clock; `ended` when the answer was out, None while it is not.
+        began: When, on the monotonic clock; `ended` when its answer began, None until then.
         at_once: Requests on their way at that moment, this one included.
         cached_chars: How many of its first characters had been seen at the beginning of an earlier one.
     """
@@ -176,12 +176,13 @@ class ScriptedOpenAI:
             done, _ = await asyncio.wait([gone], timeout=waiting)
             if done:
                 return False
-            return await self._answer(writer, asked, does)
         finally:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
+            # Before the answer is out: who has it may look here, or ask again, at once.
             self._at_once -= 1
             asked.ended = time.monotonic()
+        return await self._answer(writer, asked, does)
 
     async def _answer(self, writer: asyncio.StreamWriter, asked: Asked, does: Does) -> bool:
         body = does.body if does.body is not None else _body(asked, does)

@@ -33,6 +33,11 @@ class ToolEntry:
         self.time_ms = time_ms
         self.is_response = is_response
 
+    def is_as(self, other: "ToolEntry") -> bool:
+        """Whether the other one, at the same place of another chain, is of the same event."""
+        # An event keeps its payload through replays and snapshots; only its turn can become another.
+        return self.use is other.use and self.turn == other.turn and self.is_response is other.is_response
+
 
 @dataclass(slots=True)
 class PairedUse:
@@ -62,8 +67,8 @@ class ToolUses:
         self._used: dict[int, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Flat, because a chain is pickled as deep as it is long. The machine rebuilds its own chain, of other objects, so
-        # what follows it next takes everything back and finds it again: whatever is gone by then is said to be.
+        # Flat, because a chain is pickled as deep as it is long. The machine rebuilds its own chain, of other objects, which
+        # the next follow takes for what they are: the same events.
         return _restored, ([(entry.turn, entry.use, entry.time_ms, entry.is_response) for entry in self._entries],)
 
     def __iter__(self) -> Iterator[PairedUse]:
@@ -85,6 +90,9 @@ class ToolUses:
             fresh.append(last)
             last = last.previous
         shared = 0 if last is None else last.place + 1
+        while fresh and shared < len(entries) and entries[shared].is_as(fresh[-1]):
+            entries[shared] = fresh.pop()
+            shared += 1
         while len(entries) > shared:
             self._take_back(changed)
         for entry in reversed(fresh):

@@ -37,6 +37,22 @@ def test_an_answer_stamped_before_its_call_took_no_time() -> None:
     assert _uses((1, "call", "a", 20), (1, "answer", "a", 10)) == [(1, 0, "a", "success", 0)]
 
 
+def test_the_same_events_in_another_chain_change_nothing_but_what_is_in_another_turn() -> None:
+    """A machine that folds a call again, after a snapshot or a late event, has new entries of the events it had."""
+    payloads = [ToolUse(tool, {}) for tool in "abc"]
+
+    def chain(*turns: int) -> ToolEntry | None:
+        last = None
+        for place, (turn, use) in enumerate(zip(turns, payloads, strict=False)):
+            last = ToolEntry(last, turn, use, place, is_response=False)
+        return last
+
+    uses = ToolUses()
+    assert uses.follow(chain(1, 1)).keys() == {(1, 0), (1, 1)}
+    assert not uses.follow(chain(1, 1))
+    assert uses.follow(chain(1, 2, 2)).keys() == {(1, 1), (2, 0), (2, 1)}
+
+
 @pytest.mark.parametrize("response", [{"status": "error"}, {"status": "failed"}, {"error_type": "x"}, {"error": "no"}])
 def test_answers_that_say_it_failed(response: object) -> None:
     assert outcome_of(response) is ToolOutcome.ERROR
