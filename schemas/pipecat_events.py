@@ -100,6 +100,28 @@ class SpeechEventRecord(PipecatLine):
     data: SpeechMoment
 
 
+class FunctionCall(WireModel):
+    """pipecat's `FunctionCallEvent`: `timestamp` is when it happened, in epoch seconds. A call is first asked for, then in
+    progress, then settled; what it answered is there only where the bot is told to report it.
+    """
+
+    kind: Name
+    function_name: Name | None = None
+    tool_call_id: Name | None = None
+    timestamp: WireTimeSeconds | None = None
+    in_progress_at: WireTimeSeconds | None = None
+    arguments: Any = None
+    result: Any = None
+    error: Text | None = None
+
+
+class FunctionCallRecord(PipecatLine):
+    """A moment of pipecat's `FunctionCallObserver`."""
+
+    type: Literal["function_call_event"]
+    data: FunctionCall
+
+
 class ObserverRecord(PipecatLine):
     """Other records of pipecat's observers: what was said, how long stages took, what was used."""
 
@@ -111,7 +133,6 @@ class ObserverRecord(PipecatLine):
         "latency_breakdown",
         "service_latency",
         "service_usage",
-        "function_call_event",
         "user_message",
         "assistant_message",
         "turn_started",
@@ -152,6 +173,7 @@ PipecatEvent = Annotated[
     | IgnoredLine
     | ToolLine
     | SpeechEventRecord
+    | FunctionCallRecord
     | ObserverRecord
     | PipecatMetric
     | CallStarted

@@ -146,7 +146,7 @@ class DeadAirFact(CallRecord):
 
 
 class ToolUseFact(CallRecord):
-    """A tool call came to its outcome; `duration_ms` from call to response on the audit log's clock."""
+    """A tool call came to its outcome; `duration_ms` from call to response, by who reports it: audit log, agent, pipecat."""
 
     kind: Literal["fact"] = "fact"
     name: Literal["tool_call"] = "tool_call"

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import from_json
 
 from consumers.engine.call_end import CallEnd
-from consumers.engine.elements import ToolUse
 from consumers.engine.live_side import LiveSide
+from consumers.engine.reported_tools import ReportedTools
 from consumers.engine.speaking import AgentWords, Moment, Words
 from consumers.engine.speaking_turns import SpeakingTurns
+from schemas.codec import InputSource
 from schemas.elevenlabs_agent import (
     NO_WORDS,
     AgentFailed,
@@ -65,21 +66,6 @@ class _Reply(NamedTuple):
         return AgentWords((whole._replace(ref=heard), whole._replace(rank=_WRITTEN_RANK)), self.is_exact)
 
 
-class _Tool:
-    """One use of a tool, as far as its events have come: `call` and `reply` are its keys on the timeline."""
-
-    __slots__ = ("arguments", "call", "called_ms", "replied_ms", "reply", "result", "result_is_error")
-
-    def __init__(self) -> None:
-        self.call: int | None = None
-        self.called_ms = 0
-        self.arguments: object = None
-        self.reply: int | None = None
-        self.replied_ms = 0
-        self.result: object = None
-        self.result_is_error = False
-
-
 class AgentEvents:
     """The agent's events of one call. Nothing of them is in EVA's history, and where a simulated caller hears the call they
     are not needed.
@@ -90,7 +76,7 @@ class AgentEvents:
     def __init__(self) -> None:
         self._replies: dict[int, list[_Reply]] = {}
         self._heard: dict[int, dict[str, str]] = {}
-        self._tools: dict[str, _Tool] = {}
+        self._tools = ReportedTools(InputSource.ELEVENLABS)
 
     def take(self, event: Any, time_ms: int, live: LiveSide, end: CallEnd) -> bool:
         """One event, received at `time_ms`, or the record of the conversation.
@@ -184,39 +170,23 @@ class AgentEvents:
 
     def _on_tool(self, event: ToolRequested, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
         called = event.data
-        tool = self._tools.setdefault(called.tool_call_id, _Tool())
-        if called.parameters is not None:
-            tool.arguments = called.parameters
-        if tool.call is None:
-            tool.called_ms = time_ms
-            if event.is_time_exact:
-                live.silence.tool_called(time_ms, live.taken)
-        else:
-            speaking.timeline.remove(tool.call)
-            tool.called_ms = min(tool.called_ms, time_ms)
-        use = ToolUse(called.tool_name, tool.arguments, called.tool_call_id)
-        tool.call = speaking.from_agent(Moment.TOOL_CALL, tool.called_ms, called.event_id, use)
+        is_news = self._tools.called(
+            speaking, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id
+        )
+        if is_news and event.is_time_exact:
+            live.silence.tool_called(time_ms, live.taken)
 
     def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
         replied = event.data
         if replied.is_called is False:
             return  # it was not run, so it has not answered
-        tool = self._tools.setdefault(replied.tool_call_id, _Tool())
-        tool.result_is_error = tool.result_is_error or bool(replied.is_error)
-        if replied.full_tool_result is not None:
-            tool.result = _parsed(replied)
-        if tool.reply is None:
-            tool.replied_ms = time_ms
-            if event.is_time_exact:
-                live.silence.tool_answered(time_ms, live.taken)
-                live.needs_wakeup = True
-        else:
-            speaking.timeline.remove(tool.reply)
-            tool.replied_ms = min(tool.replied_ms, time_ms)
-        # That it failed may be all that is known; to EVA a tool without an answer has not answered.
-        answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
-        use = ToolUse(replied.tool_name, answer, replied.tool_call_id, is_error=tool.result_is_error)
-        tool.reply = speaking.from_agent(Moment.TOOL_RESPONSE, tool.replied_ms, replied.event_id, use)
+        is_news = self._tools.answered(
+            speaking, replied.tool_call_id, replied.tool_name, time_ms, _parsed(replied), replied.event_id,
+            is_error=bool(replied.is_error),
+        )  # fmt: skip
+        if is_news and event.is_time_exact:
+            live.silence.tool_answered(time_ms, live.taken)
+            live.needs_wakeup = True
 
 
 def _parsed(replied: ToolReply) -> object:

@@ -19,6 +19,7 @@ from consumers.engine.judged_sides import JudgedSides
 from consumers.engine.limits import Limits
 from consumers.engine.live_side import INPUT_RANK, LiveSide
 from consumers.engine.measures import Measures
+from consumers.engine.pipecat_records import PIPECAT_RECORDS, take_pipecat_record
 from consumers.engine.record_book import RecordBook
 from consumers.engine.redaction import Redactor
 from consumers.engine.repeats import Repeats
@@ -37,8 +38,7 @@ from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
 from schemas.codec import InputSource, UnrecognizedEvent
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.pipecat_events import LlmResponse, ObserverRecord, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
-from schemas.pipecat_metrics import PipecatMetric
+from schemas.pipecat_events import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
 from schemas.scores import CallLabels, ClosedFact, CloseReason, TurnStatus
 from schemas.simulator_events import (
     USER_ROLES,
@@ -280,16 +280,8 @@ class Call:
         self.history.simulator(AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
-    def _on_observer(self, event: ObserverRecord, time_ms: int, _out: list[Effect]) -> None:
-        text = event.data.get("content") if isinstance(event.data, dict) else None
-        if isinstance(text, str) and event.type in ("user_message", "assistant_message"):
-            self._kept_bytes += len(text)
-            self.live.message(time_ms, text, event.data, is_user=event.type == "user_message")
-        else:
-            self._measures.observe(InputSource.PIPECAT, event, time_ms)
-
-    def _on_metric(self, event: PipecatMetric, time_ms: int, _out: list[Effect]) -> None:
-        self._measures.observe(InputSource.PIPECAT, event, time_ms)
+    def _on_pipecat_record(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
+        self._kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)
@@ -379,8 +371,6 @@ _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     TurnMarker: Call._on_marker,
     UserSpeaking: Call._on_user_speaking,
     SpeechEventRecord: Call._on_speech_event,
-    ObserverRecord: Call._on_observer,
-    PipecatMetric: Call._on_metric,
     AudioEvent: Call._on_audio,
     UserSpeech: Call._on_user_speech,
     AssistantSpeech: Call._on_assistant_speech,
@@ -396,5 +386,6 @@ _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     CallEnded: Call._on_call_ended,
     UserTextUpdated: Call._on_user_text_updated,
     JudgeVerdict: Call._on_verdict,
+    **dict.fromkeys(PIPECAT_RECORDS, Call._on_pipecat_record),
     **dict.fromkeys(AGENT_EVENTS, Call._on_agent_event),
 }

@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from schemas.codec import InputSource
+
 INDEX_BITS = 32
 RANK_BITS = 2
 TIME_SHIFT = INDEX_BITS + RANK_BITS
@@ -50,14 +52,23 @@ def key_time_ms(key: int) -> int:
 class ToolUse:
     """Payload of a tool call or response: the tool, and its parameters or its answer (None when there is none).
 
-    `call_id` is what an ElevenLabs agent pairs calls and responses by; None in the audit log, which pairs them by nothing.
-    `is_error` says that the tool failed, whatever stands in its answer.
+    `call_id` is what an ElevenLabs agent and pipecat pair calls and responses by; None in the audit log, which pairs them by
+    nothing. `is_error` says that the tool failed, whatever stands in its answer, `source` who reports it.
     """
 
-    __slots__ = ("call_id", "is_error", "name", "value")
+    __slots__ = ("call_id", "is_error", "name", "source", "value")
 
-    def __init__(self, name: str, value: object, call_id: str | None = None, *, is_error: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        value: object,
+        call_id: str | None = None,
+        *,
+        is_error: bool = False,
+        source: InputSource = InputSource.AUDIT,
+    ) -> None:
         self.name = name
         self.value = value
         self.call_id = call_id
         self.is_error = is_error
+        self.source = source

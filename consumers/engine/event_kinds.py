@@ -16,7 +16,7 @@ from schemas.elevenlabs_agent import (
 )
 from schemas.elevenlabs_record import ConversationRecord
 from schemas.judging import JudgeVerdict
-from schemas.pipecat_events import LlmResponse, TtsText
+from schemas.pipecat_events import FunctionCallRecord, LlmResponse, TtsText
 from schemas.simulator_events import AssistantSpeech, UserSpeech
 
 AUDIO_KINDS: Final = {
@@ -32,7 +32,17 @@ STEERING: Final = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdi
 """Events of no stream: that one of them came on a topic says nothing of how far its stream is."""
 
 KEPT: Final = frozenset(
-    (TtsText, LlmResponse, UserSpeech, AssistantSpeech, AuditUser, AuditAssistant, AuditToolCall, AuditToolResponse)
+    (
+        TtsText,
+        LlmResponse,
+        FunctionCallRecord,
+        UserSpeech,
+        AssistantSpeech,
+        AuditUser,
+        AuditAssistant,
+        AuditToolCall,
+        AuditToolResponse,
+    )
 ) | {
     CallStarted,
     CallEnded,

@@ -14,6 +14,7 @@ from consumers.engine.agent_records import AgentRecords
 from consumers.engine.call_memory import CallMemory, Subject
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.elements import ToolUse, key_time_ms
+from consumers.engine.function_calls import FunctionCalls
 from consumers.engine.history import EvaHistory
 from consumers.engine.limits import Limits
 from consumers.engine.live_turns import LiveTurns
@@ -27,7 +28,7 @@ from consumers.engine.turn_view import TurnView, rests_on_open_sound, view_of_au
 from schemas.call_events import PipelineType
 from schemas.codec import InputSource
 from schemas.elevenlabs_record import ConversationRecord
-from schemas.pipecat_events import message_began_ms
+from schemas.pipecat_events import FunctionCall, message_began_ms
 from schemas.scores import Anchor, AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
 
 _STARTS = frozenset({Moment.VAD_STARTED, Moment.TURN_STARTED, Moment.BOT_STARTED})
@@ -65,6 +66,7 @@ class LiveSide:
         self._logged_ms = 0
         self._labels_by_ms: list[tuple[int, CallLabels]] = []
         self._records = AgentRecords()
+        self._function_calls = FunctionCalls()
         self._memory = memory
         history.listener = self
 
@@ -171,16 +173,23 @@ class LiveSide:
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
         """A tool is about to run."""
+        self._function_calls.give_way(self._speaking)
         if self._speaking is not None:
             self._speaking.audited(Moment.TOOL_CALL, time_ms, use)
         self.silence.tool_called(time_ms, self.taken)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
         """A tool has answered."""
+        self._function_calls.give_way(self._speaking)
         if self._speaking is not None:
             self._speaking.audited(Moment.TOOL_RESPONSE, time_ms, use)
         self.silence.tool_answered(time_ms, self.taken)
         self.needs_wakeup = True
+
+    def function_call(self, call: FunctionCall, time_ms: int) -> None:
+        """Pipecat says how far a tool has got."""
+        if self._function_calls.take(call, time_ms, self.taken, self.silence, self._speaking):
+            self.needs_wakeup = True
 
     def text_placed(self, key: int) -> None:
         """A group of the bot's text begins: its speech, in a call whose bot does not say when it speaks."""

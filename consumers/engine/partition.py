@@ -22,7 +22,7 @@ from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 8
+SNAPSHOT_VERSION = 9
 MAX_HELD_PER_CALL = 1_000
 """Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
 _HERE: Mapping[InputSource, int] = {}  # a call that closed here: what comes again of it is recognised by its offset

@@ -37,6 +37,8 @@ class _Kind(IntEnum):
     TOOL_CALLED = 2
     TOOL_ANSWERED = 3
     LINE_DOWN = 4
+    FUNCTION_CALLED = 5
+    FUNCTION_SETTLED = 6
 
 
 class _Moment(NamedTuple):
@@ -66,6 +68,7 @@ class SilenceWatch:
         "_is_line_down",
         "_last_start_ms",
         "_latest_ms",
+        "_log_has_tools",
         "_place",
         "_running_tools",
         "_since_ms",
@@ -93,6 +96,7 @@ class SilenceWatch:
         self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
+        self._log_has_tools = False
         self._tool_called_ms: int | None = None
         self._counted_since_ms: int | None = None
         self._user_end_ms = 0
@@ -120,6 +124,14 @@ class SilenceWatch:
     def tool_answered(self, time_ms: int, taken: Taken) -> None:
         """A tool has answered: silence counts from there."""
         self._wait(_Kind.TOOL_ANSWERED, time_ms, taken, self._threshold_ms)
+
+    def function_called(self, time_ms: int, taken: Taken) -> None:
+        """Pipecat says that a tool runs, which counts until the first tool that another source tells of."""
+        self._wait(_Kind.FUNCTION_CALLED, time_ms, taken)
+
+    def function_settled(self, time_ms: int, taken: Taken) -> None:
+        """Pipecat says that it does not run any more."""
+        self._wait(_Kind.FUNCTION_SETTLED, time_ms, taken, self._threshold_ms)
 
     def line_went_down(self, taken: Taken) -> None:
         """The call is over: nobody waits for an answer any more."""
@@ -178,9 +190,13 @@ class SilenceWatch:
                 self._on_user_ended(moment)
             case _Kind.SPEECH_STARTED:
                 self._on_speech_started(moment)
-            case _Kind.TOOL_CALLED:
+            case _Kind.TOOL_CALLED | _Kind.TOOL_ANSWERED:
+                self._on_tool_of_the_log(moment)
+            case _Kind.FUNCTION_CALLED | _Kind.FUNCTION_SETTLED if self._log_has_tools:
+                pass
+            case _Kind.FUNCTION_CALLED:
                 self._on_tool_called(moment)
-            case _Kind.TOOL_ANSWERED:
+            case _Kind.FUNCTION_SETTLED:
                 self._on_tool_answered(moment)
             case _Kind.LINE_DOWN:
                 self._hang_up()
@@ -206,6 +222,15 @@ class SilenceWatch:
         if not self._running_tools and start_ms - self._since_ms >= self._threshold_ms:
             self._declare(moment.broker_ms)
         self._since_ms = self._due_at_ms = None
+
+    def _on_tool_of_the_log(self, moment: _Moment) -> None:
+        if not self._log_has_tools:
+            self._log_has_tools = True
+            self._running_tools = 0  # pipecat's, of which nothing more is heard
+        if moment.kind is _Kind.TOOL_CALLED:
+            self._on_tool_called(moment)
+        else:
+            self._on_tool_answered(moment)
 
     def _on_tool_called(self, moment: _Moment) -> None:
         if moment.time_ms < self._user_end_ms:

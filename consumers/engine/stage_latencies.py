@@ -172,11 +172,11 @@ class StageLatencies:
             self._stale |= self._windows.update(machine, touched)
         for (turn, index), use in self._tools.follow(machine.last_tool).items():
             runs = self._tool_runs_ms.setdefault(turn, {})
-            if use is None or use.duration_ms is None:
+            # How long pipecat's run is in the record itself.
+            if use is None or use.duration_ms is None or use.source is InputSource.PIPECAT:
                 runs.pop(index, None)
             else:
-                source = StageSource.ELEVENLABS if use.is_from_agent else StageSource.AUDIT
-                runs[index] = source, use.duration_ms
+                runs[index] = StageSource(use.source), use.duration_ms
             self._stale.add(turn)
 
     def _record(self, live: LiveSide, turn: int, time_ms: int | None, *, is_over: bool) -> TurnStages | None:

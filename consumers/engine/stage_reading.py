@@ -23,7 +23,7 @@ from schemas.latency_stages import (
     StageSource,
     service_kind,
 )
-from schemas.pipecat_events import ObserverRecord
+from schemas.pipecat_events import FunctionCallRecord, ObserverRecord
 from schemas.pipecat_metrics import PipecatMetric
 from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
 
@@ -220,11 +220,11 @@ def _part(key: str, stage: Stage | None, item: Json, at_s: float, findings: Find
     )
 
 
-def _function_call(data: Any, at_s: float, findings: Findings) -> None:
+def _function_call(event: FunctionCallRecord, at_s: float, findings: Findings) -> None:
     """A tool has answered, or failed; while it runs nothing is known yet."""
-    record: Json = data if isinstance(data, Mapping) else {}
-    begin_s, end_s = record.get("in_progress_at"), _moment(record.get("timestamp"), at_s)
-    if record.get("kind") in ("function_call_completed", "function_call_failed") and _is_number(begin_s):
+    call = event.data
+    begin_s, end_s = call.in_progress_at, _moment(call.timestamp, at_s)
+    if call.kind in ("function_call_completed", "function_call_failed") and begin_s is not None:
         seconds = round(end_s - begin_s, 6)
         findings.took("function_call_event", Stage.TOOL_RUN, StageSource.PIPECAT, seconds, begin_s=begin_s)
 
@@ -243,6 +243,7 @@ def _llm_call(event: AuditLlmCall, at_s: float, findings: Findings) -> None:
 _READERS: Mapping[type, Callable[[Any, float, Findings], None]] = {
     PipecatMetric: _metric,
     AuditLlmCall: _llm_call,
+    FunctionCallRecord: _function_call,
 }
 _RECORD_READERS: Mapping[str, Callable[[Any, float, Findings], None]] = {
     "service_latency": _service_latency,
@@ -250,7 +251,6 @@ _RECORD_READERS: Mapping[str, Callable[[Any, float, Findings], None]] = {
     "latency_breakdown": _breakdown,
     "user_bot_latency": _user_bot_latency,
     "first_bot_speech_latency": _first_bot_speech,
-    "function_call_event": _function_call,
 }
 
 

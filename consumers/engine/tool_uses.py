@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consumers.engine.elements import ToolUse
+from schemas.codec import InputSource
 from schemas.scores import ToolOutcome
 
 _ERROR_STATUSES = frozenset({"error", "failed", "failure"})
@@ -42,8 +43,7 @@ class ToolEntry:
 @dataclass(slots=True)
 class PairedUse:
     """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. What it was given and what
-    it answered are the events' own values, shared and not to be changed. `is_from_agent` says that an ElevenLabs agent told of
-    it and no audit log.
+    it answered are the events' own values, shared and not to be changed. `source` says who reports it.
     """
 
     turn: int
@@ -54,7 +54,7 @@ class PairedUse:
     duration_ms: int | None = None
     arguments: object = None
     answer: object = None
-    is_from_agent: bool = False
+    source: InputSource = InputSource.AUDIT
 
 
 class ToolUses:
@@ -109,7 +109,7 @@ class ToolUses:
             index = self._used.get(entry.turn, 0)
             self._used[entry.turn] = index + 1
             called_at_ms = None if entry.is_response else entry.time_ms
-            use = PairedUse(entry.turn, index, tool, called_at_ms, is_from_agent=entry.use.call_id is not None)
+            use = PairedUse(entry.turn, index, tool, called_at_ms, source=entry.use.source)
             if not entry.is_response:
                 use.arguments = entry.use.value
                 self._waiting.setdefault(pairing, deque()).append(use)

@@ -18,6 +18,13 @@ MOMENTS = (
     *("user_speech_started", "user_speech_stopped", "user_turn_started", "user_turn_stopped"),
     *("bot_speech_started", "bot_speech_stopped", "interruption", "of a later version"),
 )
+
+
+def _function_call(moment: str, **fields: Any) -> Json:
+    data = {"kind": f"function_call_{moment}", "function_name": "rebook", "tool_call_id": "one", **fields}
+    return {"type": "function_call_event", "data": data}
+
+
 STRANGE: dict[str, tuple[Json, ...]] = {
     "audit": (
         {"message_type": "note", "value": 1, "extra": True},
@@ -33,6 +40,9 @@ STRANGE: dict[str, tuple[Json, ...]] = {
         {"type": "TTFBMetricsData", "processor": "OneLLMService#0", "model": "m", "value": 0.7},
         {"type": "service_latency", "data": {"kind": "ttfb", "processor": "OneTTSService#0", "seconds": 0.2}},
         {"type": "latency_breakdown", "data": {"contributions": [{"key": "llm_inference", "duration_secs": 0.6}]}},
+        *(_function_call(moment) for moment in ("started", "in_progress", "completed", "timed_out", "cancelled")),
+        _function_call("in_progress", arguments={"order": 4}, timestamp=START_MS / 1000),
+        _function_call("failed", error="no seat", in_progress_at=(START_MS + 4000) / 1000),
     ),
     "user_sim": (
         {"type": "caller_sighed", "data": {}},
