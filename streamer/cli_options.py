@@ -25,6 +25,13 @@ HttpPortOption = Annotated[
     int | None,
     typer.Option("--http-port", metavar="N", help="Port of /metrics (8080 unless set); 0 takes a free one."),
 ]
+ArrivalOption = Annotated[
+    int | None,
+    typer.Option(
+        "--arrival", metavar="SEED", help="Read the sources interleaved at random by this seed, each in its own order."
+    ),
+]
+AgentOption = Annotated[str | None, typer.Option("--agent", help="Agent name for calls whose recording has none.")]
 PathsArgument = Annotated[
     list[Path],
     typer.Argument(

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from consumers.engine.redaction import Redactor
-from streamer.cli_options import ConfigOption, PathsArgument, say, settings_from, with_example
+from streamer.cli_options import AgentOption, ConfigOption, PathsArgument, say, settings_from, with_example
 from streamer.offline_contexts import folded_recording
 from streamer.offline_scores import RecordedScoring, ScoringPlan
 from streamer.offline_screen import reading_progress, tell_refused
@@ -59,7 +59,7 @@ def report(
         ),
     ] = None,
     judge: Annotated[JudgeSwitch, typer.Option(help="Whether a model judges what code cannot.")] = JudgeSwitch.OFF,
-    agent: Annotated[str | None, typer.Option(help="Agent name for calls whose recording has none.")] = None,
+    agent: AgentOption = None,
     config: ConfigOption = None,
 ) -> None:
     settings = settings_from(config)

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from streamer.cli_options import ConfigOption, PathsArgument, settings_from, with_example
+from streamer.cli_options import AgentOption, ArrivalOption, ConfigOption, PathsArgument, settings_from, with_example
 from streamer.offline_eva import eva_metrics_of
 from streamer.offline_scores import RecordedScoring, ScoringPlan
 from streamer.offline_screen import reading_progress, tell_refused
@@ -56,15 +56,8 @@ def score(
     all_records: Annotated[
         bool, typer.Option("--all", help="Every record as it would have been written, not only what holds at the end.")
     ] = False,
-    arrival: Annotated[
-        int | None,
-        typer.Option(
-            "--arrival",
-            metavar="SEED",
-            help="Read the sources interleaved at random by this seed, each in its own order.",
-        ),
-    ] = None,
-    agent: Annotated[str | None, typer.Option(help="Agent name for calls whose recording has none.")] = None,
+    arrival: ArrivalOption = None,
+    agent: AgentOption = None,
     config: ConfigOption = None,
 ) -> None:
     if output is ScoreFormat.EVA:

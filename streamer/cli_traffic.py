@@ -18,6 +18,7 @@ from streamer.backtest import DEFAULT_INTO
 from streamer.backtest_command import run_backtest
 from streamer.cli import STOPPED_BY_SIGNAL
 from streamer.cli_options import (
+    AgentOption,
     BootstrapOption,
     ConfigOption,
     PrefixOption,
@@ -110,7 +111,7 @@ def replay(
             "--keep-times", help="Keep the recorded times; the evaluator refuses old ones unless its limit is off."
         ),
     ] = False,
-    agent: Annotated[str | None, typer.Option(help="Agent name for calls whose recording has none.")] = None,
+    agent: AgentOption = None,
     goals: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
-from streamer.cli_options import ConfigOption, PathsArgument, say, settings_from, with_example
+from streamer.cli_options import (
+    AgentOption,
+    ArrivalOption,
+    ConfigOption,
+    PathsArgument,
+    say,
+    settings_from,
+    with_example,
+)
 from streamer.offline_scores import RecordedScoring, ScoringPlan
 from streamer.offline_screen import reading_progress, tell_refused
 from streamer.playback import with_control_events
@@ -35,15 +43,8 @@ def transcript(
         typer.Option(metavar="DIR", help="One file per call there, named after its id, instead of standard output."),
     ] = None,
     packs: Annotated[bool, typer.Option("--gzip", help="Pack the files (.json.gz).")] = False,
-    arrival: Annotated[
-        int | None,
-        typer.Option(
-            "--arrival",
-            metavar="SEED",
-            help="Read the sources interleaved at random by this seed, each in its own order.",
-        ),
-    ] = None,
-    agent: Annotated[str | None, typer.Option(help="Agent name for calls whose recording has none.")] = None,
+    arrival: ArrivalOption = None,
+    agent: AgentOption = None,
     config: ConfigOption = None,
 ) -> None:
     if packs and folder is None:

@@ -14,7 +14,7 @@ from consumers.runtime.http import AddressInUseError
 from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
 from streamer.cli_doctor import DOCTOR_HELP, doctor
 from streamer.cli_goals import goals_app
-from streamer.cli_options import PathsArgument, with_example
+from streamer.cli_options import ArrivalOption, PathsArgument, with_example
 from streamer.cli_quarantine import quarantine_app
 from streamer.cli_report import REPORT_HELP, ReportFileError, report
 from streamer.cli_score import SCORE_HELP, score
@@ -90,16 +90,7 @@ def _callgauge(
     pass
 
 
-def context(
-    paths: PathsArgument,
-    *,
-    arrival: Annotated[
-        int | None,
-        typer.Option(
-            "--arrival", metavar="SEED", help="Interleave the sources at random by this seed, each in its own order."
-        ),
-    ] = None,
-) -> None:
+def context(paths: PathsArgument, *, arrival: ArrivalOption = None) -> None:
     with reading_progress() as progress:
         for result in contexts_of(paths, arrival_seed=arrival, on_event=progress.event):
             progress.calls += 1

@@ -5,7 +5,6 @@ A call may carry control events in `control`; `control_on` names the stream on w
 
 import gzip
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +24,6 @@ SOURCE_OF = {
     "user_sim": InputSource.ELEVENLABS,
     "judge": InputSource.JUDGE,  # only control events come there
 }
-CONFORMANCE = Path(os.environ.get("CONFORMANCE_DIR") or Path(__file__).parents[2] / "shared" / "conformance")
 
 
 def wire_calls(path: Path) -> Iterator[Json]:

@@ -1,15 +1,14 @@
 """Recorded-looking input for the benchmarks: broker records of simulated calls, made before any clock starts."""
 
 import json
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from schemas.codec import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.playback import in_time_order
 from streamer.recordings import read_recordings
 from streamer.simulator import simulate_call
+from tests.conformance_data import RECORD
 
 START_MS = 1_790_000_000_000
 
@@ -76,8 +75,7 @@ def long_call(minutes: float, seed: int = 7) -> list[tuple[int, InputSource, byt
 
 def recorded_events() -> list[tuple[int, InputSource, bytes]]:
     """The recorded real call of the conformance data; empty where the data are not."""
-    record = Path(os.environ.get("CONFORMANCE_DIR", "../shared/conformance")) / "record_1.1.2"
-    if not record.is_dir():
+    if not RECORD.is_dir():
         return []
-    call = next(iter(read_recordings(record)))
+    call = next(iter(read_recordings(RECORD)))
     return [(event.arrival_ms, InputSource(event.source), event.value) for event in in_time_order(call)]

@@ -14,10 +14,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from streamer import cli
 from tests.browser.conftest import DESKTOP, PHONE, Opened, opened
+from tests.conformance_data import RECORD, conformance
 from tests.report_calls import goal_set, recorded, wire_line
-from tests.wire_calls import CONFORMANCE
 
-RECORD = CONFORMANCE / "record_1.1.2"
 RECORD_ONLY = pytest.mark.parametrize("file", ["record"], indirect=True)
 GOALS = {
     "id": "rebooking",
@@ -66,7 +65,7 @@ def _report(source: Path, goals: Path, html: Path) -> Path:
 @pytest.fixture(params=CALLS)
 def file(request: pytest.FixtureRequest, files: dict[str, Path]) -> Path:
     if request.param not in files:
-        pytest.skip("the conformance data are not there (record_1.1.2 in CONFORMANCE_DIR or next to the checkout)")
+        conformance(RECORD.name)
     return files[request.param]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from consumers.engine.intake import Arrival
 from consumers.engine.offline import context_of
+from tests.conformance_data import conformance
 from tests.wire_calls import (
-    CONFORMANCE,
     STREAMS,
     Order,
     arrivals_of,
@@ -64,9 +64,7 @@ def _differences(call: Json, actual: Json, *, is_older_encoding: bool) -> list[s
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", FILES)
 def test_context_equals_the_reference(name: str, seed: int) -> None:
-    path = CONFORMANCE / name
-    if not path.exists():
-        pytest.skip(f"the conformance data are not there ({name} in CONFORMANCE_DIR or next to the checkout)")
+    path = conformance(name)
     wrong = []
     calls = _calls(path)
     for call, by_stream in calls:

@@ -11,9 +11,10 @@ import pytest
 from consumers.engine.effects import Count
 from schemas.score_record import Scored, TurnStatus
 from streamer.offline_eva import eva_metrics_of
+from tests.conformance_data import RECORD, conformance
 from tests.engine_feed import records_of
 from tests.properties.evaluation import run
-from tests.wire_calls import CONFORMANCE, arrivals_of, in_random_order, in_time_order, wire_calls
+from tests.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls
 
 Json = dict[str, Any]
 
@@ -22,13 +23,10 @@ EXACT = ("conversation_correctly_finished", "response_speed", "tool_call_validit
 MEAN_WER_DIFFERENCE = 0.02
 MOST_CHANGED_SHARE = 0.01
 """Of the turns that were settled, how many may be something else in the end when events come in time."""
-RECORD = CONFORMANCE / "record_1.1.2"
 
 
 def _metrics(path: Path, seed: int | None) -> dict[str, Json]:
     """As JSON says it, so that a tuple equals a list and nothing else is forgiven."""
-    if not path.exists():
-        pytest.skip(f"the conformance data are not there ({path.name} in CONFORMANCE_DIR or next to the checkout)")
     results: dict[str, Json] = json.loads(
         json.dumps({call.conversation_id: call.metrics for call in eva_metrics_of([path], arrival_seed=seed)})
     )
@@ -49,8 +47,8 @@ def _differences(expected: Any, actual: Any, where: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_metrics_equal_the_reference(seed: int | None) -> None:
-    actual = _metrics(CONFORMANCE / "calls.jsonl.gz", seed)
-    reference = {call["id"]: call["metrics"] for call in wire_calls(CONFORMANCE / "call_metrics.jsonl.gz")}
+    actual = _metrics(conformance("calls.jsonl.gz"), seed)
+    reference = {call["id"]: call["metrics"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))}
     assert actual.keys() == reference.keys()
     wrong, wer_differences = [], []
     for call_id, expected in reference.items():
@@ -66,7 +64,7 @@ def test_metrics_equal_the_reference(seed: int | None) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_recorded_call_has_its_reference_values(seed: int | None) -> None:
-    (metrics,) = _metrics(RECORD, seed).values()
+    (metrics,) = _metrics(conformance(RECORD.name), seed).values()
     turn_taking, speed = metrics["turn_taking"], metrics["response_speed"]
     assert turn_taking["score"] == 0.2696
     scores = [1.0, 0.7639, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.6623]
@@ -89,10 +87,8 @@ def test_the_recorded_call_has_its_reference_values(seed: int | None) -> None:
 
 @pytest.mark.parametrize("seed", [None, 6])
 def test_score_records_end_as_the_reference_and_settled_turns_stay(seed: int | None) -> None:
-    path = CONFORMANCE / "calls.jsonl.gz"
-    if not path.exists():
-        pytest.skip(f"the conformance data are not there ({path.name} in CONFORMANCE_DIR or next to the checkout)")
-    reference = {call["id"]: call["metrics"] for call in wire_calls(CONFORMANCE / "call_metrics.jsonl.gz")}
+    path = conformance("calls.jsonl.gz")
+    reference = {call["id"]: call["metrics"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))}
     wrong: list[str] = []
     settled: Counter[str] = Counter()
     for call in wire_calls(path):

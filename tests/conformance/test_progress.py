@@ -29,7 +29,7 @@ from consumers.engine.agent_inspect.progress import (
 from consumers.engine.agent_inspect.tools import tool_correctness
 from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
 from consumers.engine.agent_inspect.trials import pass_at_k, pass_hat_k
-from tests.wire_calls import CONFORMANCE
+from tests.conformance_data import CONFORMANCE, needs_conformance
 
 Json = dict[str, Any]
 
@@ -289,8 +289,7 @@ RESULT_OF: dict[str, Callable[[Json], Json]] = {
 
 def _cases() -> list[Any]:
     if not CASES.exists():
-        reason = f"the conformance data are not there ({CASES.name} in CONFORMANCE_DIR or next to the checkout)"
-        return [pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))]
+        return [pytest.param({}, id="none", marks=needs_conformance(CASES.name))]
     return [pytest.param(case, id=case["id"]) for case in json.loads(CASES.read_text())]
 
 

@@ -18,9 +18,10 @@ from streamer.offline_scores import RecordedScoring, ScoringPlan
 from streamer.playback import with_control_events
 from streamer.recordings import RecordedCall, read_recordings
 from streamer.simulator import simulate_call
+from tests.conformance_data import conformance
 from tests.required_tools import require_tool
 from tests.unit.test_transcript_schema import KEYS
-from tests.wire_calls import CONFORMANCE, record_call, wire_calls
+from tests.wire_calls import record_call, wire_calls
 
 Json = dict[str, Any]
 
@@ -36,9 +37,7 @@ def _calls(name: str) -> Iterator[RecordedCall]:
         for seed in range(SIMULATED_CALLS):
             yield simulate_call(seed, start_ms=1_790_000_000_000).call
         return
-    path = CONFORMANCE / name
-    if not path.exists():
-        pytest.skip(f"the conformance data are not there ({name} in CONFORMANCE_DIR or next to the checkout)")
+    path = conformance(name)
     yield from read_recordings(path)
 
 
@@ -132,7 +131,7 @@ def _of_the_transcript(turns: Iterable[Json]) -> dict[str, Counter[str]]:
 @pytest.mark.parametrize("name", FILES)
 def test_messages_and_tools_are_those_of_the_reference(name: str) -> None:
     """In calls that a simulated caller heard: others have the bot's own turns, of which the reference knows nothing."""
-    path = CONFORMANCE / name
+    path = conformance(name)
     found = dict(_turns(name))
     compared = 0
     for call in [record_call(path)] if path.is_dir() else wire_calls(path):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,26 +12,18 @@ from consumers.engine.eva_metrics.word_errors import WordErrors
 from consumers.engine.offline import NO_LIMITS
 from consumers.engine.partition import PartitionEvaluator
 from schemas.scores import NotApplicable, Scored, TranscriptDisagreement, TurnStatus, WordErrorRate
+from tests.conformance_data import RECORD, conformance
 from tests.engine_feed import records_of
-from tests.wire_calls import CONFORMANCE, STREAMS, arrivals_of, in_random_order, in_time_order, record_call, wire_calls
+from tests.wire_calls import STREAMS, arrivals_of, in_random_order, in_time_order, record_call, wire_calls
 
 Json = dict[str, Any]
 
-RECORD = CONFORMANCE / "record_1.1.2"
 LONG_MS = 24 * 3_600_000
-
-
-def _there(path: Path) -> Path:
-    if not path.exists():
-        pytest.skip(f"the conformance data are not there ({path.name} in CONFORMANCE_DIR or next to the checkout)")
-    return path
 
 
 def _reference() -> dict[str, Json]:
     """By call, EVA's own result; what is older than its sub-metrics has none."""
-    return {
-        call["id"]: call["metrics"]["stt_wer"] for call in wire_calls(_there(CONFORMANCE / "call_metrics.jsonl.gz"))
-    }
+    return {call["id"]: call["metrics"]["stt_wer"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))}
 
 
 def _result(call: Json) -> MetricResult:
@@ -55,7 +46,7 @@ def _live(call: Json, order: Sequence[tuple[str, int]]) -> list[Effect]:
 
 def test_every_field_equals_the_reference() -> None:
     reference = _reference()
-    calls = {call["id"]: call for call in wire_calls(_there(CONFORMANCE / "calls.jsonl.gz"))}
+    calls = {call["id"]: call for call in wire_calls(conformance("calls.jsonl.gz"))}
     assert calls.keys() == reference.keys()
     different = [
         name
@@ -70,7 +61,7 @@ def test_every_field_equals_the_reference() -> None:
 def test_the_last_word_of_the_live_engine_is_the_batch_value(seed: int | None) -> None:
     reference = _reference()
     scored = 0
-    for call in wire_calls(_there(CONFORMANCE / "calls.jsonl.gz")):
+    for call in wire_calls(conformance("calls.jsonl.gz")):
         order = in_time_order(call) if seed is None else in_random_order(call, seed)
         if not order:
             continue
@@ -93,7 +84,7 @@ def test_the_last_word_of_the_live_engine_is_the_batch_value(seed: int | None) -
 
 
 def test_a_real_call_turn_by_turn() -> None:
-    call = record_call(_there(RECORD))
+    call = record_call(conformance(RECORD.name))
     result = _result(call)
     assert (result.score, result.normalized_score) == (0.089, 0.911)
     effects = _live(call, in_time_order(call))

@@ -9,9 +9,9 @@ import pytest
 
 from consumers.engine.agent_inspect.curves import auc_of, ppt_of, progress_of
 from schemas.judging import Judged
+from tests.conformance_data import CONFORMANCE, needs_conformance
 from tests.judge_questions import judge_settings, question, running_judge, talk
 from tests.scripted_openai import Asked, Does, fails, scripted_openai
-from tests.wire_calls import CONFORMANCE
 
 MOST_REQUESTS = 1_000
 
@@ -43,7 +43,7 @@ def _fits(case: dict[str, Any]) -> bool:
 FILE = CONFORMANCE / "progress_cases.json"
 CASES = {case["id"]: case for case in json.loads(FILE.read_text()) if _fits(case)} if FILE.exists() else {}
 
-pytestmark = pytest.mark.skipif(not FILE.exists(), reason="the conformance data are not here (CONFORMANCE_DIR)")
+pytestmark = needs_conformance(FILE.name)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,6 +1,5 @@
 """How far a recorded real call gets, as a user would see it: goals in a folder, `run` here, `replay` there, and `score`."""
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,12 @@ from schemas.scores import (
     TurnStatus,
     Unscored,
 )
+from tests.conformance_data import RECORD, needs_conformance
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import written_scores
 from tests.scripted_openai import Asked, Does, grades, scripted_openai
 
-CONFORMANCE = Path(os.environ.get("CONFORMANCE_DIR", "../shared/conformance"))
-RECORD = CONFORMANCE / "record_1.1.2"
 DATASET_RECORD = RECORD / "dataset_record.json"
 CHECKED_BY_CODE = """
 id: desk
@@ -55,7 +53,7 @@ BOOKED = 8
 ASKED = 4 * BOOKED * 3
 """Each of its subgoals, in each turn up to that one, by the three trials that make a majority of five."""
 
-pytestmark = pytest.mark.skipif(not RECORD.is_dir(), reason="the conformance data are not here (CONFORMANCE_DIR)")
+pytestmark = needs_conformance(RECORD.name)
 
 
 @pytest.fixture

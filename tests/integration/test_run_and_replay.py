@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import signal
 import subprocess
 import time
@@ -14,16 +13,15 @@ from pathlib import Path
 import pytest
 
 from schemas.scores import ClosedFact, Scored, TurnStatus, VoiceToVoiceLatency
+from tests.conformance_data import CONFORMANCE, RECORD, needs_conformance
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import written_scores
 from tests.required_tools import require_tool
 
-CONFORMANCE = Path(os.environ.get("CONFORMANCE_DIR", "../shared/conformance"))
-RECORD = CONFORMANCE / "record_1.1.2"
 TURN_LATENCY = "callgauge_turn_response_latency_seconds"
 
-pytestmark = pytest.mark.skipif(not RECORD.is_dir(), reason="the conformance data are not here (CONFORMANCE_DIR)")
+pytestmark = needs_conformance(RECORD.name)
 
 
 def settings(bootstrap: str, prefix: str) -> dict[str, str]:

@@ -12,10 +12,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from schemas.scores import ClosedFact
+from tests.conformance_data import CONFORMANCE, needs_conformance
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import written_scores
-from tests.wire_calls import CONFORMANCE
 
 Json = dict[str, Any]
 
@@ -25,7 +25,7 @@ SECONDS = 60
 
 pytestmark = [
     pytest.mark.kafka,
-    pytest.mark.skipif(not (CONFORMANCE / "calls.jsonl.gz").exists(), reason="the conformance data are not here"),
+    needs_conformance("calls.jsonl.gz"),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from schemas.goals import GoalSet
 from streamer import cli
 from streamer.goal_words import set_in_words
-from tests.wire_calls import CONFORMANCE
+from tests.conformance_data import RECORD, conformance
 
 GOOD = """
 id: rebooking
@@ -132,9 +132,7 @@ def test_texts_of_a_file_cannot_steer_the_terminal(check: Check, tmp_path: Path)
 
 
 def test_the_recorded_call_s_record_is_checked_as_it_is(check: Check) -> None:
-    record = CONFORMANCE / "record_1.1.2" / "dataset_record.json"
-    if not record.is_file():
-        pytest.skip("the recorded call is not here")
+    record = conformance(RECORD.name) / "dataset_record.json"
     code, out, _ = check(record)
     assert code == 0
     assert out.count("by a judge: ") == 4

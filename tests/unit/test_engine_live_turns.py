@@ -5,8 +5,9 @@ import pytest
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.scores import Anchor, Scored, VoiceToVoiceLatency
+from tests.conformance_data import RECORD, conformance
 from tests.engine_feed import LATENCY, T0_MS, Feed, records_of, value_of
-from tests.wire_calls import CONFORMANCE, Json, arrivals_of, in_time_order, record_call
+from tests.wire_calls import Json, arrivals_of, in_time_order, record_call
 
 
 def _statuses(feed: Feed, turn: int) -> list[tuple[int, str]]:
@@ -181,10 +182,7 @@ def test_a_text_can_be_updated_before_its_entry_comes() -> None:
 
 @pytest.fixture(scope="module")
 def recorded() -> Json:
-    path = CONFORMANCE / "record_1.1.2"
-    if not path.exists():
-        pytest.skip("the conformance data are not there (record_1.1.2 in CONFORMANCE_DIR or next to the checkout)")
-    return record_call(path)
+    return record_call(conformance(RECORD.name))
 
 
 def test_a_recorded_call_says_each_latency_once_and_right(recorded: Json) -> None:

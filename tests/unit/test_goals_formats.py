@@ -9,9 +9,7 @@ from schemas.goal_reading import read_goals
 from schemas.goals import ExpectedToolCall, GoalSet
 from schemas.tool_strings import MAX_TOOL_STRING_CHARS, ToolStringError, calls_in
 from streamer.goal_files import read_goal_file
-from tests.wire_calls import CONFORMANCE
-
-RECORD = CONFORMANCE / "record_1.1.2" / "dataset_record.json"
+from tests.conformance_data import RECORD, conformance
 
 
 def only(document: object, fallback_id: str | None = None) -> GoalSet:
@@ -213,12 +211,11 @@ def test_an_eva_record_needs_no_ground_truth() -> None:
 
 def test_the_recorded_call_has_goals() -> None:
     """The real record beside the reference data; it is read where it lies."""
-    if not RECORD.is_file():
-        pytest.skip("the recorded call is not here")
-    file = read_goal_file(RECORD)
+    record = conformance(RECORD.name) / "dataset_record.json"
+    file = read_goal_file(record)
     assert file.mistakes == ()
     ((line, goals),) = file.sets
-    raw = json.loads(RECORD.read_text())
+    raw = json.loads(record.read_text())
     assert (line, goals.id) == (1, "1.1.2")
     assert [subgoal.details for subgoal in goals.subgoals] == raw["user_goal"]["decision_tree"]["must_have_criteria"]
     assert [tool for tool, _, _ in calls(goals)] == [

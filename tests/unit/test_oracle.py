@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +10,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests import oracle
+from tests.conformance_data import RECORD, conformance
 from tests.oracle import batch_context
 from tests.strategies import SOURCES, arrivals, calls, structured_calls, unstructured_calls, with_repeats
 
 Json = dict[str, Any]
 
-ROOT = Path(__file__).resolve().parents[2]
-CONFORMANCE = (ROOT / os.environ.get("CONFORMANCE_DIR", "../shared/conformance")).resolve()
-
-needs_conformance = pytest.mark.skipif(
-    not CONFORMANCE.is_dir(), reason=f"no conformance data in {CONFORMANCE}: set CONFORMANCE_DIR"
-)
 same_every_time = settings(
     derandomize=True,
     database=None,
@@ -41,12 +34,11 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-@needs_conformance
 @pytest.mark.parametrize(
     ("name", "count"), [("calls.jsonl.gz", 300), ("cut_calls.jsonl.gz", 150), ("eva_histories.jsonl.gz", 8)]
 )
 def test_every_field_of_every_conformance_call(name: str, count: int) -> None:
-    with gzip.open(CONFORMANCE / name, "rt", encoding="utf-8") as lines:
+    with gzip.open(conformance(name), "rt", encoding="utf-8") as lines:
         rows = [json.loads(text) for text in lines]
     wrong = {}
     for row in rows:
@@ -60,9 +52,8 @@ def test_every_field_of_every_conformance_call(name: str, count: int) -> None:
     assert len(rows) == count
 
 
-@needs_conformance
 def test_recorded_call() -> None:
-    record = CONFORMANCE / "record_1.1.2"
+    record = conformance(RECORD.name)
 
     def read(name: str) -> Any:
         return json.loads((record / name).read_text(encoding="utf-8"))
