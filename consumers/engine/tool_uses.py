@@ -2,7 +2,6 @@
 order of the timeline.
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +62,7 @@ class ToolUses:
     def __init__(self) -> None:
         self._entries: list[ToolEntry] = []
         self._uses: list[PairedUse] = []
-        self._waiting: dict[_Pairing, deque[PairedUse]] = {}
+        self._waiting: dict[_Pairing, list[PairedUse]] = {}  # one or two: an empty deque is ten times as large
         self._used: dict[int, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -104,7 +103,7 @@ class ToolUses:
         pairing = tool, entry.use.call_id
         waiting = self._waiting.get(pairing)
         if entry.is_response and waiting:
-            use = waiting.popleft()
+            use = waiting.pop(0)
         else:
             index = self._used.get(entry.turn, 0)
             self._used[entry.turn] = index + 1
@@ -112,7 +111,7 @@ class ToolUses:
             use = PairedUse(entry.turn, index, tool, called_at_ms, source=entry.use.source)
             if not entry.is_response:
                 use.arguments = entry.use.value
-                self._waiting.setdefault(pairing, deque()).append(use)
+                self._waiting.setdefault(pairing, []).append(use)
         if entry.is_response:
             use.answer = entry.use.value
             use.outcome = ToolOutcome.ERROR if entry.use.is_error else outcome_of(entry.use.value)
@@ -127,7 +126,7 @@ class ToolUses:
         pairing = use.tool, entry.use.call_id
         if not _begins(entry, use):
             use.outcome = use.duration_ms = use.answer = None
-            self._waiting[pairing].appendleft(use)
+            self._waiting[pairing].insert(0, use)
             changed[use.turn, use.index] = use
             return
         if not entry.is_response:
