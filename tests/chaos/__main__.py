@@ -43,6 +43,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="under full load")
     parser.add_argument("--seed", type=int, default=usual.seed, help="decides calls and faults")
     parser.add_argument("--calls", type=int, default=usual.calls, help="at the same time")
+    parser.add_argument(
+        "--rate", type=float, default=usual.rate, help="how many times faster than real they are played"
+    )
     parser.add_argument("--evaluators", type=int, default=usual.evaluators, help="at least so many")
     parser.add_argument("--partitions", type=int, default=usual.partitions)
     parser.add_argument("--spacing", type=float, default=usual.spacing_seconds, help="mean seconds between two faults")
@@ -62,6 +65,7 @@ def main() -> int:
         seed=arguments.seed,
         seconds=arguments.seconds,
         calls=arguments.calls,
+        rate=arguments.rate,
         evaluators=arguments.evaluators,
         partitions=arguments.partitions,
         spacing_seconds=arguments.spacing,

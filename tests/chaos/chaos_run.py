@@ -30,6 +30,7 @@ class Plan:
         seconds: Under full load; before that the calls begin one after the other.
         calls: At the same time.
         evaluators: At least so many places in the fleet.
+        rate: How many times faster than real the calls are played, where the run does not choose that itself.
         partitions: Of every topic.
         spacing_seconds: Mean wait between two faults.
         faults: What is drawn from, again and again.
@@ -39,6 +40,7 @@ class Plan:
     seed: int = 1
     seconds: float = 600
     calls: int = 2_100
+    rate: float = 1.0
     evaluators: int = 3
     partitions: int = 12
     spacing_seconds: float = 12
@@ -76,7 +78,7 @@ def chaos(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
     """
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
         stage.wait_for_fleet(plan.evaluators)
-        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed)
+        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate)
         faults = _Faults(plan, stage)
         faults.do_all()
         stage.finish()

@@ -24,7 +24,7 @@ def leaders_killed(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outc
     """
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
         stage.wait_for_fleet(plan.evaluators)
-        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed)
+        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate)
         killed: set[tuple[str, int]] = set()
         kills = 0
         begin = time.monotonic()

@@ -35,7 +35,7 @@ def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
     """
     with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
         stage.wait_for_fleet(2)
-        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed)
+        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate)
         stage.look_for(plan.seconds)
         victim, survivor = stage.fleet.members
         waiting = partitions_of(victim)
