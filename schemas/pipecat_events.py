@@ -114,6 +114,26 @@ class FunctionCall(WireModel):
     result: Any = None
     error: Text | None = None
 
+    @property
+    def is_in_progress(self) -> bool:
+        """Whether it runs from now on."""
+        return self.kind == "function_call_in_progress"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error, or at its deadline."""
+        return self.kind in ("function_call_failed", "function_call_timed_out")
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it came to an end by itself, well or not."""
+        return self.kind == "function_call_completed" or self.has_failed
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it runs no more; one that was cancelled has not answered."""
+        return self.has_answered or self.kind == "function_call_cancelled"
+
 
 class FunctionCallRecord(PipecatLine):
     """A moment of pipecat's `FunctionCallObserver`."""

@@ -8,10 +8,6 @@ from consumers.engine.speaking_turns import SpeakingTurns
 from schemas.codec import InputSource
 from schemas.pipecat_events import FunctionCall
 
-_IN_PROGRESS: Final = "function_call_in_progress"
-_CANCELLED: Final = "function_call_cancelled"
-_FAILED: Final = frozenset({"function_call_failed", "function_call_timed_out"})
-_ANSWERED: Final = _FAILED | {"function_call_completed"}
 _MS_PER_SECOND: Final = 1_000
 
 
@@ -36,8 +32,8 @@ class FunctionCalls:
             Whether a tool runs no more.
         """
         call_id, name = call.tool_call_id, call.function_name
-        is_over = call.kind in _ANSWERED or call.kind == _CANCELLED
-        if call_id is None or name is None or not (is_over or call.kind == _IN_PROGRESS):
+        is_over = call.is_over
+        if call_id is None or name is None or not (is_over or call.is_in_progress):
             return False
         at_ms = logged_ms if call.timestamp is None else int(call.timestamp * _MS_PER_SECOND)
         if (call_id, is_over) not in self._heard:
@@ -49,10 +45,9 @@ class FunctionCalls:
             self._tools.called(speaking, call_id, name, at_ms, call.arguments)
         elif call.in_progress_at is not None:
             self._tools.called(speaking, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
-        if call.kind in _ANSWERED:
+        if call.has_answered:
             result = call.result if call.error is None else {"status": "error", "message": call.error}
-            is_error = call.kind in _FAILED
-            self._tools.answered(speaking, call_id, name, at_ms, result, is_error=is_error)
+            self._tools.answered(speaking, call_id, name, at_ms, result, is_error=call.has_failed)
         return is_over
 
     def give_way(self, speaking: SpeakingTurns | None) -> None:

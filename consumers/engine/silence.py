@@ -66,9 +66,9 @@ class SilenceWatch:
         "_due_at_ms",
         "_found",
         "_is_line_down",
+        "_is_told_elsewhere",
         "_last_start_ms",
         "_latest_ms",
-        "_log_has_tools",
         "_place",
         "_running_tools",
         "_since_ms",
@@ -96,7 +96,7 @@ class SilenceWatch:
         self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
-        self._log_has_tools = False
+        self._is_told_elsewhere = False
         self._tool_called_ms: int | None = None
         self._counted_since_ms: int | None = None
         self._user_end_ms = 0
@@ -191,8 +191,8 @@ class SilenceWatch:
             case _Kind.SPEECH_STARTED:
                 self._on_speech_started(moment)
             case _Kind.TOOL_CALLED | _Kind.TOOL_ANSWERED:
-                self._on_tool_of_the_log(moment)
-            case _Kind.FUNCTION_CALLED | _Kind.FUNCTION_SETTLED if self._log_has_tools:
+                self._on_tool_told_elsewhere(moment)
+            case _Kind.FUNCTION_CALLED | _Kind.FUNCTION_SETTLED if self._is_told_elsewhere:
                 pass
             case _Kind.FUNCTION_CALLED:
                 self._on_tool_called(moment)
@@ -223,9 +223,9 @@ class SilenceWatch:
             self._declare(moment.broker_ms)
         self._since_ms = self._due_at_ms = None
 
-    def _on_tool_of_the_log(self, moment: _Moment) -> None:
-        if not self._log_has_tools:
-            self._log_has_tools = True
+    def _on_tool_told_elsewhere(self, moment: _Moment) -> None:
+        if not self._is_told_elsewhere:
+            self._is_told_elsewhere = True
             self._running_tools = 0  # pipecat's, of which nothing more is heard
         if moment.kind is _Kind.TOOL_CALLED:
             self._on_tool_called(moment)

@@ -221,10 +221,10 @@ def _part(key: str, stage: Stage | None, item: Json, at_s: float, findings: Find
 
 
 def _function_call(event: FunctionCallRecord, at_s: float, findings: Findings) -> None:
-    """A tool has answered, or failed; while it runs nothing is known yet."""
+    """A tool has answered, or failed, or taken too long; while it runs nothing is known yet."""
     call = event.data
     begin_s, end_s = call.in_progress_at, _moment(call.timestamp, at_s)
-    if call.kind in ("function_call_completed", "function_call_failed") and begin_s is not None:
+    if call.has_answered and begin_s is not None:
         seconds = round(end_s - begin_s, 6)
         findings.took("function_call_event", Stage.TOOL_RUN, StageSource.PIPECAT, seconds, begin_s=begin_s)
 

@@ -114,8 +114,9 @@ def final_stages(effects: Iterable[Effect]) -> dict[int | None, Any]:
 
 
 def transcript_metrics(evaluator: PartitionEvaluator) -> list[Any]:
-    """What a transcript would say of each turn, tokens included."""
+    """What a transcript would say of each turn, tokens included, if the call closed now: then every turn is looked at."""
     call = evaluator._calls["call"]
+    call._measures.stages.follow(call.live, set(call.live.machine.turns), T0_MS, [])
     return [call._measures.stages.turn_metrics(call.live, turn) for turn in sorted(call.live.machine.turns)]
 
 
