@@ -32,6 +32,9 @@ _VERDICT_OUTCOME = Label(
         "circuit_open",
     ),
 )  # fmt: skip
+_REPLY_FAULT = Label(
+    "fault", "what was wrong with the reply", ("too_large", "compressed", "redirected", "token_count")
+)
 _TOKEN_KIND = Label("kind", "read, read before, or written", ("prompt", "cached", "answer"))
 _BUDGET = Label("budget", "all calls together, or the agent that spent most", ("hour", "agent"))
 
@@ -57,6 +60,12 @@ JUDGE_METRICS: Final[tuple[Metric, ...]] = (
         "judge", (_MODEL,),
     ),
     Metric(
+        "callgauge_judge_reply_faults_total", "counter", "requests",
+        "Requests to the model with a reply that was dropped (larger than 1 MB, compressed, a redirect), or with a count of "
+        "tokens that cannot be and was not taken.",
+        "judge", (_MODEL, _REPLY_FAULT),
+    ),
+    Metric(
         "callgauge_judge_request_seconds", "histogram", "seconds",
         "Time of a request to the model, from its first sending to the end of the last answer.",
         "judge", (_MODEL, _REQUEST_OUTCOME), JUDGE_REQUEST_EDGES_SECONDS,
@@ -68,7 +77,8 @@ JUDGE_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_judge_cost_total", "counter", "money",
-        "Money spent on the model, by the configured prices; a request whose tokens nobody counted costs what it could.",
+        "Money spent on the model, by the configured prices; a request whose tokens nobody counted costs what it could, "
+        "one that never reached the endpoint nothing.",
         "judge", (_MODEL, _REQUEST_OUTCOME),
     ),
     Metric(

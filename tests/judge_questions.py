@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from consumers.judge.judge import Judge
 from consumers.judge.questions import Question
-from consumers.judge.reply import Asks, Reply
+from consumers.judge.reply import Asks, Delivery, Reply
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.registry import Instruments
 from schemas.judging import PROMPT_VERSIONS, JudgeKind, JudgeRequest, TranscriptItem, TrialOutcome
@@ -104,7 +104,7 @@ class ScriptedEndpoint:
         self._at_once = 0
         self._news = asyncio.Event()
 
-    async def ask(self, question: Question, timeout_seconds: float) -> Reply:
+    async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
         self.questions.append(question)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)

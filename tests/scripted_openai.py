@@ -71,6 +71,9 @@ class Does:
         body: Sent as it is in place of a completion.
         cut_at: So many bytes of the body are sent, then the connection is closed.
         hangs: Nothing is ever sent.
+        resets: The connection is torn down in place of an answer.
+        endless: Sent again and again after the beginning of an answer, until the client has gone.
+        pause_seconds: Before each of those.
     """
 
     text: str | None = None
@@ -82,6 +85,9 @@ class Does:
     body: bytes | None = None
     cut_at: int | None = None
     hangs: bool = False
+    resets: bool = False
+    endless: bytes | None = None
+    pause_seconds: float = 0.0
     counts_tokens: bool = True
 
 
@@ -99,11 +105,12 @@ Script = Callable[[Asked], Does]
 
 
 class ScriptedOpenAI:
-    """The endpoint; `script` may be changed at any time."""
+    """The endpoint; `script` may be changed at any time. `endless_bytes` counts what went out of answers without end."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self.asked: list[Asked] = []
+        self.endless_bytes = 0
         self.url = ""
         self._at_once = 0
         self._blocks: set[bytes] = set()
@@ -185,15 +192,23 @@ class ScriptedOpenAI:
         return await self._answer(writer, asked, does)
 
     async def _answer(self, writer: asyncio.StreamWriter, asked: Asked, does: Does) -> bool:
+        if does.resets:
+            writer.transport.abort()
+            return False
         body = does.body if does.body is not None else _body(asked, does)
         lines = [
             f"HTTP/1.1 {does.status} Scripted",
             "content-type: application/json",
-            f"content-length: {len(body)}",
+            f"content-length: {len(body) if does.endless is None else 10**12}",
             *(f"{name}: {value}" for name, value in does.headers.items()),
         ]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body[: does.cut_at])
         await writer.drain()
+        while does.endless is not None:  # a client that has gone ends it with an error
+            await asyncio.sleep(does.pause_seconds)
+            writer.write(does.endless)
+            await writer.drain()
+            self.endless_bytes += len(does.endless)
         return does.cut_at is None
 
     def _seen_before(self, prompt: str) -> int:

@@ -2,28 +2,53 @@
 
 The official client repeats what failed, by itself: after a pause that grows and varies, or after the one that `Retry-After`
 names, and a reply says how often. So nothing else here repeats requests.
+
+Nothing that an endpoint sends is logged but a status and an error's code, which could carry the question or the key.
 """
 
+import re
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
+import httpx2
 import openai
 import structlog
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field, ValidationError
 
 from consumers.judge.questions import Question
-from consumers.judge.reply import Reply
+from consumers.judge.reply import Delivery, Reply, ReplyFault
 from consumers.judge.settings import JudgeSettings
+from consumers.judge.transport import CURRENT_DELIVERY, MAX_REPLY_BYTES, client_for
 from schemas.judging import TokenUse, TrialOutcome
 
 log = structlog.get_logger()
 
+_STATUS_REDIRECT: Final = 300
+_STATUS_CLIENT_ERROR: Final = 400
 _STATUS_REQUEST_TIMEOUT: Final = 408
 _STATUS_CONFLICT: Final = 409
 _STATUS_SERVER_ERROR: Final = 500
-_RETRY_COUNT_HEADER: Final = "x-stainless-retry-count"
-"""With it the client says in each request how often it was sent before."""
+_MAX_CHOICES: Final = 128
+"""One is asked for; the interface allows so many."""
+_ERROR_CODE: Final = re.compile(r"[A-Za-z_]{1,64}")
+"""Of an error: a word such as `model_not_found`. Anything else might be the key or what a call's people say."""
+
+_UNREAD: Final[Mapping[ReplyFault, tuple[str, str]]] = MappingProxyType(
+    {
+        "too_large": (
+            f"a reply has more than {MAX_REPLY_BYTES} bytes; it was dropped",
+            "Check that judge.base_url is an OpenAI-compatible endpoint, and see what it answers.",
+        ),
+        "compressed": (
+            "a reply is compressed although it was asked for without; it was dropped",
+            "Switch compression off at the endpoint of judge.base_url, or at the proxy before it.",
+        ),
+    }
+)
+"""What happened, and what to do."""
 
 
 class _Message(BaseModel):
@@ -37,65 +62,105 @@ class _Choice(BaseModel):
 
 
 class _CachedTokens(BaseModel):
-    cached_tokens: int | None = Field(None, ge=0)
+    cached_tokens: int | None = None
 
 
 class _Usage(BaseModel):
-    prompt_tokens: int = Field(ge=0)
-    completion_tokens: int = Field(0, ge=0)
+    prompt_tokens: int
+    completion_tokens: int = 0
     prompt_tokens_details: _CachedTokens | None = None
 
 
 class _Completion(BaseModel):
-    """As much of a chat completion as is read, checked: what the client returns is whatever the endpoint sent."""
+    """As much of a chat completion as is read, checked: what the client returns is what the endpoint sent, whatever it is."""
 
-    choices: list[_Choice] = Field(min_length=1)
-    usage: _Usage | None = None
+    choices: list[_Choice] = Field(min_length=1, max_length=_MAX_CHOICES)
+    usage: Any = None
 
 
 class Endpoint:
     """The client of one endpoint."""
 
-    def __init__(self, settings: JudgeSettings, api_key: str) -> None:
-        """Keeps a client; nothing is connected before the first question."""
+    def __init__(
+        self, settings: JudgeSettings, api_key: str, network: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
+        """Keeps a client; nothing is connected before the first question.
+
+        Args:
+            settings: Where the endpoint is, and how it is asked.
+            api_key: Its key.
+            network: Stands in for the connections, in tests.
+        """
         self._settings = settings
-        self._told: set[int] = set()
-        self._client = AsyncOpenAI(api_key=api_key, base_url=settings.base_url, max_retries=settings.max_retries)
+        self._logged: set[object] = set()
+        self._client = AsyncOpenAI(
+            api_key=api_key,
+            base_url=settings.base_url,
+            max_retries=settings.max_retries,
+            http_client=client_for(settings.base_url, settings.max_concurrent_requests, network),
+        )
         self._create = self._client.chat.completions.with_raw_response.create  # loads a good part of the library
 
-    async def ask(self, question: Question, timeout_seconds: float) -> Reply:
+    async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
         """As in `Asks`. Repeats what fails, so that only the caller's deadline bounds how long it takes."""
         began = time.monotonic()
+        CURRENT_DELIVERY.set(delivery)
         text: str | None = None
         tokens: TokenUse | None = None
         try:
             raw = await self._create(**self._parameters(question), timeout=timeout_seconds)
-            request = raw.http_request
-            outcome, text, tokens = _read(raw.content)
-        except openai.APITimeoutError as error:
-            outcome, request = TrialOutcome.TIMED_OUT, error.request
-        except openai.APIConnectionError as error:
-            outcome, request = TrialOutcome.UNAVAILABLE, error.request
+            outcome, text, tokens = _read(raw.content, delivery)
+        except openai.APITimeoutError:
+            outcome = TrialOutcome.TIMED_OUT
+        except openai.APIConnectionError:
+            outcome = TrialOutcome.UNAVAILABLE
         except openai.APIStatusError as error:
-            outcome, request = _of_status(error.status_code), error.request
-            if outcome is TrialOutcome.REJECTED:
-                self._tell_rejected(error)
-        requests = 1 + int(request.headers[_RETRY_COUNT_HEADER])
-        return Reply(outcome, text, tokens, requests, round((time.monotonic() - began) * 1_000))
+            outcome = self._of_status(error, delivery)
+        except Exception as error:  # the client trips over what it was sent: that must not end the role
+            outcome = TrialOutcome.UNAVAILABLE
+            self._log_once(
+                type(error), "judge_reply_not_understood", error=type(error).__name__,
+                what_happens_now="such requests count as failed, and their questions may stay unscored (unavailable)",
+                what_to_do="See what the endpoint of judge.base_url answers; if it is in order, report a fault of callgauge.",
+            )  # fmt: skip
+        for fault in sorted(delivery.faults & _UNREAD.keys()):
+            what_happened, what_to_do = _UNREAD[fault]
+            self._log_once(
+                fault, "judge_reply_not_read", what_happened=what_happened,
+                what_happens_now="such answers count as unreadable", what_to_do=what_to_do,
+            )  # fmt: skip
+        return Reply(outcome, text, tokens, max(1, delivery.tries), round((time.monotonic() - began) * 1_000))
 
     async def close(self) -> None:
         """As in `Asks`."""
         await self._client.close()
 
-    def _tell_rejected(self, error: openai.APIStatusError) -> None:
-        """Once for each status: it is a setting that must be changed. What the endpoint says may repeat the question."""
-        if error.status_code in self._told:
-            return
-        self._told.add(error.status_code)
-        log.error(
-            "judge_request_rejected", status=error.status_code, code=error.code, model=self._settings.model,
-            now="such questions stay unscored (rejected)", mend="look at the key, the model's name and judge.base_url",
+    def _of_status(self, error: openai.APIStatusError, delivery: Delivery) -> TrialOutcome:
+        status = error.status_code
+        if status == openai.RateLimitError.status_code:
+            return TrialOutcome.RATE_LIMITED
+        if status >= _STATUS_SERVER_ERROR or status in (_STATUS_REQUEST_TIMEOUT, _STATUS_CONFLICT):
+            return TrialOutcome.UNAVAILABLE
+        if _STATUS_REDIRECT <= status < _STATUS_CLIENT_ERROR:
+            delivery.faults.add("redirected")
+            what_to_do = (
+                "Set judge.base_url to the address where the endpoint itself answers: redirects are not followed, since they "
+                "would take what a call's people say to another place."
+            )
+        else:
+            what_to_do = "Look at the key, the model's name and judge.base_url."
+        code = error.code if isinstance(error.code, str) and _ERROR_CODE.fullmatch(error.code) else None
+        self._log_once(
+            status, "judge_request_rejected", status=status, code=code, model=self._settings.model,
+            what_happens_now="such questions stay unscored (rejected)", what_to_do=what_to_do,
         )  # fmt: skip
+        return TrialOutcome.REJECTED
+
+    def _log_once(self, about: object, event: str, **fields: Any) -> None:
+        """An error that a person must remove, so one line is enough."""
+        if about not in self._logged:
+            self._logged.add(about)
+            log.error(event, **fields)
 
     def _parameters(self, question: Question) -> dict[str, Any]:
         settings = self._settings
@@ -115,15 +180,12 @@ class Endpoint:
         return parameters
 
 
-def _read(body: bytes) -> tuple[TrialOutcome, str | None, TokenUse | None]:
+def _read(body: bytes, delivery: Delivery) -> tuple[TrialOutcome, str | None, TokenUse | None]:
     try:
         completion = _Completion.model_validate_json(body)
     except ValidationError:
         return TrialOutcome.UNREADABLE, None, None
-    usage, tokens = completion.usage, None
-    if usage is not None:
-        cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
-        tokens = TokenUse(prompt=usage.prompt_tokens, cached=cached or 0, answer=usage.completion_tokens)
+    tokens = _tokens_in(completion.usage, delivery)
     choice = completion.choices[0]
     if choice.message.refusal is not None or choice.finish_reason == "content_filter":
         return TrialOutcome.REFUSED, choice.message.refusal, tokens
@@ -131,9 +193,14 @@ def _read(body: bytes) -> tuple[TrialOutcome, str | None, TokenUse | None]:
     return outcome, choice.message.content, tokens
 
 
-def _of_status(status: int) -> TrialOutcome:
-    if status == openai.RateLimitError.status_code:
-        return TrialOutcome.RATE_LIMITED
-    if status >= _STATUS_SERVER_ERROR or status in (_STATUS_REQUEST_TIMEOUT, _STATUS_CONFLICT):
-        return TrialOutcome.UNAVAILABLE
-    return TrialOutcome.REJECTED
+def _tokens_in(usage: Any, delivery: Delivery) -> TokenUse | None:
+    """The endpoint's count; None when there is none, or something that is no count."""
+    if usage is None:
+        return None
+    try:
+        counted = _Usage.model_validate(usage)
+    except ValidationError:
+        delivery.faults.add("token_count")
+        return None
+    cached = counted.prompt_tokens_details.cached_tokens if counted.prompt_tokens_details else None
+    return TokenUse(prompt=counted.prompt_tokens, cached=cached or 0, answer=counted.completion_tokens)

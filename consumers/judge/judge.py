@@ -129,8 +129,12 @@ class Judge:
                 promised.cancel()
 
     def recall(self, verdict: JudgeVerdict) -> None:
-        """Counts what an earlier owner of the question spent on it."""
-        self._budget.spend(verdict.conversation_id, verdict.agent, verdict.cost, verdict.timestamp)
+        """Counts what an earlier owner of the question spent on it.
+
+        A verdict of the future counts as one of now: otherwise the budget would wait for that hour, and count nothing until then.
+        """
+        at_ms = min(verdict.timestamp, wall_clock_ms())
+        self._budget.spend(verdict.conversation_id, verdict.agent, verdict.cost, at_ms)
 
     async def finish(self) -> None:
         """Begins with no more questions, and waits for those that are being asked."""

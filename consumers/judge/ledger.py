@@ -21,6 +21,8 @@ POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 2_000
 MAX_SILENT_SECONDS: Final = 30.0
 """How long the broker may leave us without a record of those that it says are there."""
+MAX_PARTITION_DIGITS: Final = 10
+"""Kafka numbers partitions with 32 bits; Python refuses to read numbers of more than 4,300 digits."""
 
 Recall = Callable[[JudgeVerdict], None]
 
@@ -51,6 +53,20 @@ class Answered:
         self._ids[request_id] = None
         if len(self._ids) > self._max_remembered:
             self._ids.popitem(last=False)
+
+
+def partition_number_in(record: Any, header: str) -> int | None:
+    """The partition number in a header of a record; None when there is none, or something that is no such number.
+
+    Args:
+        record: A consumer's record; anyone may have written it.
+        header: The header's name.
+    """
+    for name, value in record.headers:
+        if name == header:
+            is_number = value is not None and value.isdigit() and len(value) <= MAX_PARTITION_DIGITS
+            return int(value) if is_number else None
+    return None
 
 
 async def read_verdicts(
@@ -133,7 +149,7 @@ async def _read(
         heard_at = _require_news(heard_at, is_news=bool(batches), unread=unread)
         for batch in batches.values():
             for record in batch:
-                if _question_partition(record) in numbers and (verdict := _verdict_in(record)) is not None:
+                if partition_number_in(record, REQUEST_PARTITION_HEADER) in numbers and (verdict := _verdict_in(record)) is not None:
                     recall(verdict)
                     records += 1
 
@@ -155,13 +171,6 @@ def _require_news(heard_at: float, *, is_news: bool, unread: Mapping[TopicPartit
             "transaction of a producer hangs there."
         )
     return heard_at
-
-
-def _question_partition(record: Any) -> int | None:
-    for name, value in record.headers:
-        if name == REQUEST_PARTITION_HEADER:
-            return int(value) if value.isdigit() else None
-    return None
 
 
 def _verdict_in(record: Any) -> JudgeVerdict | None:

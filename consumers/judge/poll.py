@@ -12,7 +12,7 @@ from consumers.judge.answers import Answer, read_answer
 from consumers.judge.breaker import Breaker
 from consumers.judge.questions import Question, question_of
 from consumers.judge.rate_limit import RateLimit
-from consumers.judge.reply import Asks, Reply
+from consumers.judge.reply import Asks, Delivery, Reply
 from consumers.judge.settings import JudgeSettings
 from consumers.judge.spending import Budget, Promise
 from consumers.judge.tally import Tally
@@ -44,7 +44,8 @@ _PERHAPS_CHARGED: Final = frozenset(TrialOutcome) - {
     TrialOutcome.REJECTED,
     TrialOutcome.UNAVAILABLE,
 }
-"""Without a count of tokens these are taken to cost what they can at most; an error is not charged."""
+"""Without a count of tokens these are taken to cost what they can at most; an error is not charged, nor is a request that
+never reached the endpoint."""
 
 
 @dataclass(slots=True)
@@ -151,6 +152,7 @@ class Poll:
         self._trials += 1
         number = self._trials
         sent_at: float | None = None
+        delivery = Delivery()
         reply: Reply | None = None
         try:
             await asyncio.sleep(wait_ms / 1_000)
@@ -158,45 +160,55 @@ class Poll:
                 sent_at = time.monotonic()
                 if self.first_sent_ms is None:
                     self.first_sent_ms = means.now_ms()
-                reply = await means.endpoint.ask(trial.question, means.settings.request_timeout_ms / 1_000)
+                reply = await means.endpoint.ask(trial.question, means.settings.request_timeout_ms / 1_000, delivery)
         finally:
             if sent_at is None:
                 means.rate_limit.give_back(trial.most_tokens)
             elif reply is None:
                 latency_ms = round((time.monotonic() - sent_at) * 1_000)
-                self._learn(Reply(TrialOutcome.TIMED_OUT, latency_ms=latency_ms), None, number, trial)
+                cut_off = Reply(TrialOutcome.TIMED_OUT, requests=max(1, delivery.tries), latency_ms=latency_ms)
+                self._learn(cut_off, delivery, None, number, trial)
                 if means.now_ms() >= self.deadline_ms:  # else it was cut off because another judge has the question now
                     means.breaker.failed(means.now_ms())
         answer = None
         if reply.outcome in (TrialOutcome.ANSWERED, TrialOutcome.TRUNCATED):
             answer = read_answer(self.request.kind, means.settings.answer_form, reply.text, means.redactor)
-        outcome = self._learn(reply, answer, number, trial)
+        outcome = self._learn(reply, delivery, answer, number, trial)
         if outcome in _ENDPOINT_FAILED:
             means.breaker.failed(means.now_ms())
         else:
             means.breaker.succeeded()
         return answer
 
-    def _learn(self, reply: Reply, answer: Answer | None, number: int, trial: "_Trial") -> TrialOutcome:
+    def _learn(
+        self, reply: Reply, delivery: Delivery, answer: Answer | None, number: int, trial: "_Trial"
+    ) -> TrialOutcome:
         """Takes what one request brought, and what it cost."""
         means = self.means
         outcome = _outcome(reply, answer)
-        used = reply.tokens
+        used = reply.believed_tokens
+        if used is None and reply.tokens is not None:
+            delivery.faults.add("token_count")
+        sent = max(0, reply.requests - delivery.tries_that_stayed)
+        cost = 0.0
         if used is not None:
             cost = means.settings.prices.cost_of(used)
-            means.rate_limit.correct(trial.most_tokens, used.prompt + used.answer, reply.requests - 1)
+        elif sent and outcome in _PERHAPS_CHARGED:
+            cost = trial.most_cost
+        if sent:
+            means.rate_limit.correct(trial.most_tokens, _all_of(used, trial.most_tokens), sent - 1)
         else:
-            cost = trial.most_cost if outcome in _PERHAPS_CHARGED else 0.0
+            means.rate_limit.give_back(trial.most_tokens)
         trial.promise.settle(trial.most_cost, cost, means.now_ms())
         self.tokens += used or TokenUse()
         self.cost += cost
-        self.requests += reply.requests
+        self.requests += sent
         grade, explanation = (None, "") if answer is None else (answer.grade, answer.explanation)
         told = TrialAnswer(
             trial=number, outcome=outcome, grade=grade, explanation=explanation, latency_ms=reply.latency_ms
         )
         self.answers.append(told)
-        means.tally.request(reply, outcome, cost)
+        means.tally.request(reply, outcome, cost, delivery.faults)
         return outcome
 
 
@@ -216,9 +228,9 @@ class _Trial:
     promise: Promise
 
 
-_UNCOUNTED: Final = frozenset(
-    {TrialOutcome.ANSWERED, TrialOutcome.TRUNCATED, TrialOutcome.REFUSED, TrialOutcome.UNREADABLE}
-)
+def _all_of(used: TokenUse | None, most_tokens: int) -> int:
+    """The tokens of one request; without a count as many as it may have."""
+    return most_tokens if used is None else used.prompt + used.answer
 
 
 def _outcome(reply: Reply, answer: Answer | None) -> TrialOutcome:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from consumers.engine.redaction import Redactor
 from consumers.judge.judge import Judge, wall_clock_ms
-from consumers.judge.ledger import Answered, read_verdicts
+from consumers.judge.ledger import Answered, partition_number_in, read_verdicts
 from consumers.judge.open_offsets import OpenOffsets
 from consumers.judge.settings import JudgeSettings
 from consumers.judge.spending import HOUR_MS
@@ -265,10 +265,8 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._judge.ask(request).add_done_callback(self._on_verdict)
 
     def _reply_partition(self, record: Any) -> int | None:
-        for name, value in record.headers:
-            if name == REPLY_PARTITION_HEADER and value.isdigit() and int(value) < self._reply_partitions:
-                return int(value)
-        return None
+        number = partition_number_in(record, REPLY_PARTITION_HEADER)
+        return number if number is not None and number < self._reply_partitions else None
 
     def _on_verdict(self, promised: "asyncio.Future[JudgeVerdict]") -> None:
         if promised.cancelled() or self._is_leaving:

@@ -1,9 +1,10 @@
 """Counts what the judge asks and answers; here milliseconds become seconds."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
-from consumers.judge.reply import Reply
+from consumers.judge.reply import Reply, ReplyFault
 from consumers.runtime.registry import Instruments
 from schemas.judging import Judged, JudgeVerdict, NotRateable, Rated, TokenUse, TrialOutcome, Unjudged
 
@@ -23,14 +24,16 @@ class Tally:
         self._instruments = instruments
         self._model = model
 
-    def request(self, reply: Reply, outcome: TrialOutcome, cost: float) -> None:
+    def request(self, reply: Reply, outcome: TrialOutcome, cost: float, faults: Collection[ReplyFault]) -> None:
         """One request to the model is over, as often as it was sent."""
         labels = (self._model, outcome)
         self._instruments.inc("callgauge_judge_requests_total", labels)
         self._instruments.observe("callgauge_judge_request_seconds", labels, reply.latency_ms / MS_PER_SECOND)
         self._instruments.inc("callgauge_judge_retries_total", (self._model,), reply.requests - 1)
         self._instruments.inc("callgauge_judge_cost_total", labels, cost)
-        tokens = reply.tokens or TokenUse()
+        for fault in faults:
+            self._instruments.inc("callgauge_judge_reply_faults_total", (self._model, fault))
+        tokens = reply.believed_tokens or TokenUse()
         for kind, count in (
             ("prompt", tokens.prompt - tokens.cached),
             ("cached", tokens.cached),

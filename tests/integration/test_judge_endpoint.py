@@ -10,7 +10,7 @@ import structlog
 
 from consumers.judge.endpoint import Endpoint
 from consumers.judge.questions import question_of
-from consumers.judge.reply import Reply
+from consumers.judge.reply import Delivery, Reply
 from schemas.judging import Judged, TokenUse, TrialOutcome, Unjudged, UnjudgedReason
 from tests.judge_questions import judge_settings, question, running_judge, talk
 from tests.scripted_openai import Asked, Does, Script, fails, grades, scripted_openai
@@ -21,7 +21,7 @@ async def reply_to(script: Script, timeout_seconds: float = 10, **settings: Any)
         given = judge_settings(base_url=server.url, **settings)
         endpoint = Endpoint(given, "key")
         try:
-            reply = await endpoint.ask(question_of(question(), given.answer_form), timeout_seconds)
+            reply = await endpoint.ask(question_of(question(), given.answer_form), timeout_seconds, Delivery())
         finally:
             await endpoint.close()
         return reply, server.asked
@@ -78,7 +78,7 @@ async def test_a_request_that_is_rejected_is_told_once() -> None:
         given = judge_settings(base_url=server.url)
         endpoint = Endpoint(given, "key")
         for _ in range(3):
-            await endpoint.ask(question_of(question(), given.answer_form), 10)
+            await endpoint.ask(question_of(question(), given.answer_form), 10, Delivery())
         await endpoint.close()
     assert [(line["event"], line["status"], line["log_level"]) for line in lines] == [
         ("judge_request_rejected", 401, "error")
@@ -92,7 +92,7 @@ async def test_silence_is_waited_out_and_tried_again() -> None:
 
 async def test_nobody_listens() -> None:
     endpoint = Endpoint(judge_settings(base_url="http://127.0.0.1:9/v1", max_retries=0), "key")
-    reply = await endpoint.ask(question_of(question(), "structured"), 5)
+    reply = await endpoint.ask(question_of(question(), "structured"), 5, Delivery())
     await endpoint.close()
     assert (reply.outcome, reply.requests) == (TrialOutcome.UNAVAILABLE, 1)
 
