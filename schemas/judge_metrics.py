@@ -32,9 +32,7 @@ _VERDICT_OUTCOME = Label(
         "circuit_open",
     ),
 )  # fmt: skip
-_REPLY_FAULT = Label(
-    "fault", "what was wrong with the reply", ("too_large", "compressed", "redirected", "token_count")
-)
+_REPLY_FAULT = Label("cause", "what was wrong with the reply", ("too_large", "compressed", "redirected", "token_count"))
 _TOKEN_KIND = Label("kind", "read, read before, or written", ("prompt", "cached", "answer"))
 _BUDGET = Label("budget", "all calls together, or the agent that spent most", ("hour", "agent"))
 

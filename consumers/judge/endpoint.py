@@ -36,7 +36,7 @@ _MAX_CHOICES: Final = 128
 _ERROR_CODE: Final = re.compile(r"[A-Za-z_]{1,64}")
 """Of an error: a word such as `model_not_found`. Anything else might be the key or what a call's people say."""
 
-_UNREAD: Final[Mapping[ReplyFault, tuple[str, str]]] = MappingProxyType(
+_NOT_READ: Final[Mapping[ReplyFault, tuple[str, str]]] = MappingProxyType(
     {
         "too_large": (
             f"a reply has more than {MAX_REPLY_BYTES} bytes; it was dropped",
@@ -81,9 +81,7 @@ class _Completion(BaseModel):
 class Endpoint:
     """The client of one endpoint."""
 
-    def __init__(
-        self, settings: JudgeSettings, api_key: str, network: httpx2.AsyncBaseTransport | None = None
-    ) -> None:
+    def __init__(self, settings: JudgeSettings, api_key: str, network: httpx2.AsyncBaseTransport | None = None) -> None:
         """Keeps a client; nothing is connected before the first question.
 
         Args:
@@ -116,19 +114,10 @@ class Endpoint:
             outcome = TrialOutcome.UNAVAILABLE
         except openai.APIStatusError as error:
             outcome = self._of_status(error, delivery)
-        except Exception as error:  # the client trips over what it was sent: that must not end the role
+        except Exception as error:  # noqa: BLE001  # the client trips over what it was sent: that must not end the role
             outcome = TrialOutcome.UNAVAILABLE
-            self._log_once(
-                type(error), "judge_reply_not_understood", error=type(error).__name__,
-                what_happens_now="such requests count as failed, and their questions may stay unscored (unavailable)",
-                what_to_do="See what the endpoint of judge.base_url answers; if it is in order, report a fault of callgauge.",
-            )  # fmt: skip
-        for fault in sorted(delivery.faults & _UNREAD.keys()):
-            what_happened, what_to_do = _UNREAD[fault]
-            self._log_once(
-                fault, "judge_reply_not_read", what_happened=what_happened,
-                what_happens_now="such answers count as unreadable", what_to_do=what_to_do,
-            )  # fmt: skip
+            self._log_not_understood(error)
+        self._log_not_read(delivery)
         return Reply(outcome, text, tokens, max(1, delivery.tries), round((time.monotonic() - began) * 1_000))
 
     async def close(self) -> None:
@@ -141,26 +130,44 @@ class Endpoint:
             return TrialOutcome.RATE_LIMITED
         if status >= _STATUS_SERVER_ERROR or status in (_STATUS_REQUEST_TIMEOUT, _STATUS_CONFLICT):
             return TrialOutcome.UNAVAILABLE
+        what_to_do = "Look at the key, the model's name and judge.base_url."
         if _STATUS_REDIRECT <= status < _STATUS_CLIENT_ERROR:
             delivery.faults.add("redirected")
             what_to_do = (
-                "Set judge.base_url to the address where the endpoint itself answers: redirects are not followed, since they "
-                "would take what a call's people say to another place."
+                "Set judge.base_url to the address where the endpoint itself answers. Redirects are not followed: they would "
+                "take what the people of a call say to another place."
             )
-        else:
-            what_to_do = "Look at the key, the model's name and judge.base_url."
-        code = error.code if isinstance(error.code, str) and _ERROR_CODE.fullmatch(error.code) else None
-        self._log_once(
-            status, "judge_request_rejected", status=status, code=code, model=self._settings.model,
-            what_happens_now="such questions stay unscored (rejected)", what_to_do=what_to_do,
-        )  # fmt: skip
+        if self._is_first(status):
+            is_word = isinstance(error.code, str) and _ERROR_CODE.fullmatch(error.code)
+            log.error(
+                "judge_request_rejected", status=status, code=error.code if is_word else None, model=self._settings.model,
+                what_happens_now="such questions stay unscored (rejected)", what_to_do=what_to_do,
+            )  # fmt: skip
         return TrialOutcome.REJECTED
 
-    def _log_once(self, about: object, event: str, **fields: Any) -> None:
-        """An error that a person must remove, so one line is enough."""
-        if about not in self._logged:
-            self._logged.add(about)
-            log.error(event, **fields)
+    def _log_not_understood(self, error: Exception) -> None:
+        if self._is_first(type(error)):
+            log.error(
+                "judge_reply_not_understood", error=type(error).__name__, model=self._settings.model,
+                what_happens_now="such requests count as failed, so their questions may stay unscored (unavailable)",
+                what_to_do="See what the endpoint of judge.base_url answers. If that is in order, report a fault of callgauge.",
+            )  # fmt: skip
+
+    def _log_not_read(self, delivery: Delivery) -> None:
+        for fault in sorted(delivery.faults & _NOT_READ.keys()):
+            if self._is_first(fault):
+                what_happened, what_to_do = _NOT_READ[fault]
+                log.error(
+                    "judge_reply_not_read", what_happened=what_happened, model=self._settings.model,
+                    what_happens_now="such answers count as unreadable", what_to_do=what_to_do,
+                )  # fmt: skip
+
+    def _is_first(self, trouble: object) -> bool:
+        """Whether it is new: a person must remove it, so one line about it is enough."""
+        if trouble in self._logged:
+            return False
+        self._logged.add(trouble)
+        return True
 
     def _parameters(self, question: Question) -> dict[str, Any]:
         settings = self._settings

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
 from consumers.runtime.kafka import KafkaSettings, partition_counts
+from consumers.runtime.logs import about_record
 from schemas.judging import REQUEST_PARTITION_HEADER, JudgeVerdict
 from schemas.topics import JUDGE_VERDICTS_TOPIC
 
@@ -23,6 +24,8 @@ MAX_SILENT_SECONDS: Final = 30.0
 """How long the broker may leave us without a record of those that it says are there."""
 MAX_PARTITION_DIGITS: Final = 10
 """Kafka numbers partitions with 32 bits; Python refuses to read numbers of more than 4,300 digits."""
+MAX_UNREADABLE_LINES: Final = 10
+"""Log lines about unreadable records of one reading; all of them are counted in its last line."""
 
 Recall = Callable[[JudgeVerdict], None]
 
@@ -139,19 +142,27 @@ async def _read(
 ) -> None:
     unread = dict(ends)
     heard_at = asyncio.get_running_loop().time()
-    records = 0
+    records = unreadable = 0
     while True:
         unread = {tp: end for tp, end in unread.items() if await consumer.position(tp) < end}
         if not unread:
-            log.info("verdicts_read", requests_partitions=sorted(numbers), verdicts=records)
+            log.info("verdicts_read", requests_partitions=sorted(numbers), verdicts=records, unreadable=unreadable)
             return
         batches = await consumer.getmany(*unread, timeout_ms=POLL_MS)
         heard_at = _require_news(heard_at, is_news=bool(batches), unread=unread)
         for batch in batches.values():
             for record in batch:
-                if partition_number_in(record, REQUEST_PARTITION_HEADER) in numbers and (verdict := _verdict_in(record)) is not None:
-                    recall(verdict)
-                    records += 1
+                if partition_number_in(record, REQUEST_PARTITION_HEADER) not in numbers:
+                    continue
+                try:
+                    verdict = JudgeVerdict.model_validate_json(record.value or b"")
+                except ValidationError as error:  # another event, or one of another version
+                    unreadable += 1
+                    if unreadable <= MAX_UNREADABLE_LINES:
+                        _log_unreadable(record, error)
+                    continue
+                recall(verdict)
+                records += 1
 
 
 def _require_news(heard_at: float, *, is_news: bool, unread: Mapping[TopicPartition, int]) -> float:
@@ -173,11 +184,9 @@ def _require_news(heard_at: float, *, is_news: bool, unread: Mapping[TopicPartit
     return heard_at
 
 
-def _verdict_in(record: Any) -> JudgeVerdict | None:
-    """The verdict; None when it is another event, or one of another version."""
-    try:
-        return JudgeVerdict.model_validate_json(record.value or b"")
-    except ValidationError as error:
-        where = f"{record.topic}[{record.partition}]@{record.offset}"
-        log.warning("verdict_unreadable", record=where, reason=str(error).partition("\n")[0])
-        return None
+def _log_unreadable(record: Any, error: ValidationError) -> None:
+    log.warning(
+        "verdict_unreadable", **about_record(record), reason=str(error).partition("\n")[0],
+        what_happens_now="it is left out; if it answers a question of ours, that is asked and paid for again",
+        what_to_do="See who else writes judge.verdicts, and whether judges of several versions run.",
+    )  # fmt: skip

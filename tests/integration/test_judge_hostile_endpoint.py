@@ -41,7 +41,7 @@ def counting(tokens: str) -> Does:
 def faults_in(instruments: Instruments) -> Mapping[str, float]:
     read, name = instruments.registry.get_sample_value, "callgauge_judge_reply_faults_total"
     counted = {
-        fault: read(name, {"model": "gpt-4.1", "fault": fault})
+        fault: read(name, {"model": "gpt-4.1", "cause": fault})
         for fault in ("too_large", "compressed", "redirected", "token_count")
     }
     return {fault: value for fault, value in counted.items() if value}
@@ -103,7 +103,20 @@ async def test_whatever_it_answers_there_is_a_verdict(does: Does, reason: str) -
 
 @pytest.mark.parametrize(
     "tokens",
-    ["1" + "0" * 400, "-1", "10000001", "1e400", "NaN", "Infinity", "2.5", '"many"', "null", "[]", '{"a": 1}', '"\\u0000"'],
+    [
+        "1" + "0" * 400,
+        "-1",
+        "10000001",
+        "1e400",
+        "NaN",
+        "Infinity",
+        "2.5",
+        '"many"',
+        "null",
+        "[]",
+        '{"a": 1}',
+        '"\\u0000"',
+    ],
 )
 async def test_a_count_of_tokens_that_cannot_be_is_not_taken(tokens: str) -> None:
     """The answer counts all the same, and costs what it can at most, as without a count."""
@@ -260,7 +273,9 @@ def no_tls() -> Iterator[int]:
             thread.join(10)
 
 
-@pytest.mark.parametrize("base_url", ["http://127.0.0.1:{free}/v1", "https://nowhere.invalid/v1", "https://127.0.0.1:{no_tls}/v1"])
+@pytest.mark.parametrize(
+    "base_url", ["http://127.0.0.1:{free}/v1", "https://nowhere.invalid/v1", "https://127.0.0.1:{no_tls}/v1"]
+)
 async def test_a_connection_that_is_refused_costs_no_budget(base_url: str) -> None:
     """Nor an unknown name, nor TLS that fails: the second question need not wait, and no money is gone."""
     with no_tls() as port:

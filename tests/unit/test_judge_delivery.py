@@ -20,7 +20,9 @@ from tests.judge_questions import ScriptedEndpoint, answer, judge_settings, ques
 
 QUESTION = question_of(question(), "structured")
 ANSWER: dict[str, Any] = {
-    "choices": [{"message": {"content": '{"explanation": "x", "grade": "C"}', "refusal": None}, "finish_reason": "stop"}],
+    "choices": [
+        {"message": {"content": '{"explanation": "x", "grade": "C"}', "refusal": None}, "finish_reason": "stop"}
+    ],
     "usage": {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 2}},
 }
 
@@ -90,7 +92,9 @@ async def verdict_of(network: FakeNetwork, **settings: Any) -> JudgeVerdict:
 odd = st.recursive(
     st.none()
     | st.booleans()
-    | st.sampled_from([10**400, -1, MAX_REPORTED_TOKENS + 1, 1e308, float("nan"), float("inf"), -0.5, "", "\x00", "9" * 5_000])
+    | st.sampled_from(
+        [10**400, -1, MAX_REPORTED_TOKENS + 1, 1e308, float("nan"), float("inf"), -0.5, "", "\x00", "9" * 5_000]
+    )
     | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
     max_leaves=5,
