@@ -201,6 +201,17 @@ async def test_what_never_left_costs_nothing(error: Exception, outcome: TrialOut
     assert verdicts[2].result == Judged(is_completed=True)
 
 
+async def test_repeats_take_places_in_the_minute_too() -> None:
+    """Three requests may go out at once; so many were sent for the first question."""
+    endpoint = ScriptedEndpoint(lambda _: Reply(TrialOutcome.UNAVAILABLE, requests=3))
+    settings = judge_settings(max_requests_per_minute=18, longest_verdict_ms=1_000)
+    async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(10):
+        verdicts = [await judge.ask(question(trials=1, subgoal_id=name)) for name in "ab"]
+    reasons = [UnjudgedReason.UNAVAILABLE, UnjudgedReason.DEADLINE]
+    assert [verdict.result for verdict in verdicts] == [Unjudged(reason=reason) for reason in reasons]
+    assert len(endpoint.questions) == 1
+
+
 async def test_silence_after_a_request_has_left_costs_what_it_may() -> None:
     verdict = await verdict_of(FakeNetwork(httpx2.ReadTimeout("silence")))
     assert verdict.cost > 0.008
