@@ -52,8 +52,8 @@ def metric_of_series(series: str) -> Metric:
 
 
 def metrics_of(role: Role) -> tuple[Metric, ...]:
-    """The metrics that one role exposes, or those of every `process`, in the order of the table."""
-    return tuple(metric for metric in METRICS if metric.role == role)
+    """The metrics that one role exposes, those of every role included, in the order of the table."""
+    return tuple(metric for metric in METRICS if metric.role in (role, "every"))
 
 
 def render_markdown() -> str:

@@ -1,4 +1,4 @@
-"""The metrics of every process, whatever its roles: what its HTTP server had to refuse."""
+"""The metrics of every process, whatever its roles: what its HTTP server refused, and whether Kafka refuses its login."""
 
 from typing import Final
 
@@ -14,6 +14,11 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_http_limits_hit_total", "counter", "hits",
         "Times that a bound of the HTTP server ended a connection or refused a reader of /metrics; probes are never refused.",
-        "process", (_HTTP_LIMIT,),
+        "every", (_HTTP_LIMIT,),
+    ),
+    Metric(
+        "callgauge_kafka_logins_refused_total", "counter", "requests",
+        "Trial connections that Kafka refused: a login, a certificate or a token that holds no longer. Each is logged.",
+        "every",
     ),
 )  # fmt: skip
