@@ -99,7 +99,7 @@ def test_different_ids_have_different_names(one: str, other: str) -> None:
     assert file_stem(one) != file_stem(other)
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o077, 0o177], ids=oct)
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o377], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     yield request.param
