@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 MetricType = Literal["counter", "gauge", "histogram"]
-Role = Literal["exporter", "evaluator", "judge"]
+Role = Literal["exporter", "evaluator", "judge", "every"]
 Unit = Literal[
     "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
     "partitions", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stages", "stalls", "subgoals",
@@ -52,7 +52,7 @@ class Metric:
         type: Counter, gauge or histogram.
         unit: What one step of the value is.
         help: A full sentence; for a duration or an event, from when to when or at which moment.
-        role: The role whose `/metrics` shows it.
+        role: The role whose `/metrics` shows it; `every` if each does.
         label_set: Its labels, in the order in which children are addressed.
         edges: Upper edges of a histogram's buckets in its unit, ascending, without infinity; empty otherwise.
     """

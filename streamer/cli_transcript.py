@@ -82,7 +82,8 @@ def _to_stdout(_conversation_id: str, value: bytes) -> None:
 class _FolderWriter:
     def __init__(self, folder: Path, *, packs: bool) -> None:
         self._files = TranscriptFiles(folder, packs=packs)
-        self._files.prepare()
+        if self._files.prepare():
+            say(f"The folder {folder} can be looked into by every user of this machine; the files in it only by you.")
         self._written: set[Path] = set()
 
     def write(self, conversation_id: str, value: bytes) -> None:

@@ -15,6 +15,7 @@ from consumers.judge.service import JudgeWorker
 from consumers.runtime.access import require_access
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.login_watch import LoginWatch
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
 from streamer.evaluator_role import EvaluatorRole
@@ -81,6 +82,7 @@ class Service:
             group, redactor = settings.judge_group, Redactor(settings.redaction)
             self._roles["judge"] = JudgeWorker(kafka, settings.judge, instruments, group_id=group, redactor=redactor)
         self._running: dict[RoleName, asyncio.Task[None]] = {}
+        self._login = LoginWatch(kafka, instruments)
         self._server = MetricsServer(settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready)
 
     @property
@@ -109,6 +111,7 @@ class Service:
     async def _run_roles(self, stop: asyncio.Event) -> None:
         self._running = {name: asyncio.create_task(role.run(self.stopping)) for name, role in self._roles.items()}
         announcing, told = asyncio.create_task(self._announce()), asyncio.create_task(stop.wait())
+        watching = asyncio.create_task(self._login.follow(self.stopping))
         failed: list[RoleName] = []
         try:
             await asyncio.wait([*self._running.values(), told], return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +122,8 @@ class Service:
             log.info("service_stopping", roles=list(self._roles), failed=failed)
             announcing.cancel()
             told.cancel()
-            await asyncio.gather(*self._running.values(), announcing, told, return_exceptions=True)
+            watching.cancel()
+            await asyncio.gather(*self._running.values(), announcing, told, watching, return_exceptions=True)
             log.info("service_stopped", seconds=round(time.monotonic() - began_seconds, 3))
         failed += (name for name in self._running if self._has_failed(name) and name not in failed)
         for name in failed[1:]:
@@ -143,7 +147,7 @@ class Service:
     def _not_ready(self) -> list[str]:
         if self.stopping.is_set():
             return [f"{name}: stopping" for name in self._roles]
-        return [
+        return [*self._login.problems()] + [
             problem
             for name, role in self._roles.items()
             for problem in (role.problems() or (() if role.ready.is_set() else (f"{name}: not ready yet",)))

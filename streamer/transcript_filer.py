@@ -56,7 +56,15 @@ class TranscriptFiler:
         Raises:
             TranscriptFolderError: The folder cannot be used; nothing was read.
         """
-        await asyncio.to_thread(self._files.prepare)
+        if await asyncio.to_thread(self._files.prepare):
+            log.warning(
+                "transcripts_folder_is_open",
+                folder=str(self._files.folder),
+                problem="Every user of this machine may look into the folder of transcripts.",
+                what_happens_now="New files can be read by callgauge's user only; their names, which hold the calls' ids, "
+                "and files of an older version are open to all.",
+                what_to_do="Take the rights away: chmod o-rwx for the folder and the files in it.",
+            )
         while not stop.is_set():
             try:
                 await self._read(stop)

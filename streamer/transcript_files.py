@@ -1,12 +1,21 @@
-"""Transcripts as files: one per conversation, always whole, under a name that is safe whatever the conversation is called."""
+"""Transcripts as files: one per conversation, always whole, under a name that is safe whatever the conversation is called.
+
+They hold what people said, so only the user that callgauge runs as may read them, whatever the umask.
+"""
 
 import gzip
 import hashlib
 import os
 import re
+import stat
+import tempfile
 from pathlib import Path
 from typing import Final
 
+FILE_MODE: Final = 0o600
+"""Rights of a transcript's file: its owner reads and writes."""
+FOLDER_MODE: Final = 0o700
+"""Rights of a folder that is made for them. One that is there already keeps its own."""
 MAX_NAME_CHARS: Final = 100
 """What is kept of a conversation's id in a file's name; file systems take 255 bytes, some of them 143."""
 _PART_SUFFIX: Final = ".part"
@@ -18,7 +27,11 @@ class TranscriptFolderError(Exception):
 
 
 class TranscriptFiles:
-    """A folder of transcripts. A file appears as a whole or not at all; one that is there already is replaced."""
+    """A folder of transcripts. A file appears as a whole or not at all; one that is there already is replaced.
+
+    Attributes:
+        folder: Where the files are.
+    """
 
     def __init__(self, folder: Path, *, packs: bool) -> None:
         """Nothing is touched before `prepare`.
@@ -27,31 +40,34 @@ class TranscriptFiles:
             folder: Where the files are.
             packs: Whether they are gzipped.
         """
-        self._folder = folder
+        self.folder = folder
         self._packs = packs
 
-    def prepare(self) -> None:
+    def prepare(self) -> bool:
         """Makes the folder where it is not there, and takes away what a process that was killed had begun.
+
+        Returns:
+            Whether users other than the owner and its group can look into the folder.
 
         Raises:
             TranscriptFolderError: It cannot be made or written to.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            for part in self._folder.glob(f".*{_PART_SUFFIX}"):
-                part.unlink(missing_ok=True)
-            probe = self._folder / f".callgauge{_PART_SUFFIX}"
-            probe.write_bytes(b"")
-            probe.unlink(missing_ok=True)
+            _make_folder(self.folder)
+            for part in self.folder.glob(f".*{_PART_SUFFIX}"):
+                if part.is_symlink() or part.is_file():  # a link goes, and what it leads to stays
+                    part.unlink(missing_ok=True)
+            with tempfile.NamedTemporaryFile(prefix=".", suffix=_PART_SUFFIX, dir=self.folder):
+                return bool(self.folder.stat().st_mode & stat.S_IRWXO)
         except OSError as error:
             raise TranscriptFolderError(
-                f"Transcripts: the folder {self._folder} cannot be written to ({error.strerror or error}), so nothing was "
+                f"Transcripts: the folder {self.folder} cannot be written to ({error.strerror or error}), so nothing was "
                 "started. Make it, give this user the right to write there, or choose another one."
             ) from error
 
     def path_of(self, conversation_id: str) -> Path:
         """Where the transcript of this conversation is."""
-        return self._folder / f"{file_stem(conversation_id)}.json{'.gz' if self._packs else ''}"
+        return self.folder / f"{file_stem(conversation_id)}.json{'.gz' if self._packs else ''}"
 
     def write(self, conversation_id: str, value: bytes) -> Path:
         """Writes the file. It waits for the disk, so a thread should do it.
@@ -63,9 +79,12 @@ class TranscriptFiles:
             OSError: It could not; what was there before is there still.
         """
         path = self.path_of(conversation_id)
-        part = path.with_name(f".{path.name}.{os.getpid()}{_PART_SUFFIX}")
+        # A new file under a name that nobody can know: a link that waits there is not followed.
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART_SUFFIX, dir=self.folder)
+        part = Path(name)
         try:
-            with part.open("wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(descriptor, FILE_MODE)  # the umask may have left less
                 # Without the time of packing the same transcript is the same file.
                 file.write(gzip.compress(value, mtime=0) if self._packs else value)
                 file.flush()
@@ -75,6 +94,16 @@ class TranscriptFiles:
             part.unlink(missing_ok=True)
             raise
         return path
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes the folder and those above it that are not there; `Path.mkdir` gives those above the rights of the umask."""
+    if folder.is_dir():
+        return
+    if not folder.parent.exists():
+        _make_folder(folder.parent)
+    folder.mkdir(FOLDER_MODE, exist_ok=True)
+    folder.chmod(FOLDER_MODE)  # the umask may have left less
 
 
 def file_stem(conversation_id: str) -> str:

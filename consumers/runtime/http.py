@@ -8,6 +8,8 @@ Readiness: `/readyz` is 200 while every role does its work, so from its first as
 the moment when stopping begins.
 
 Both are for probes, which carry no token, so what they say is nothing secret: names of roles and what they wait for.
+Nothing that clients do to this server turns a probe: connections have bounds of their own (`http_connections`), and
+only `/metrics` answers 503 when too many read it at once.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ import contextlib
 import hmac
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Final
 
 import uvicorn
@@ -24,13 +27,26 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
+from consumers.runtime.http_connections import (
+    MAX_ACCEPTED_AT_ONCE,
+    MAX_PENDING,
+    BoundedConnection,
+    HttpLimit,
+    OpenConnections,
+)
 from consumers.runtime.registry import Instruments
 
 STOP_SECONDS: Final = 0.4
 """How long open connections may take to finish when the server stops; then they are cut."""
-MAX_CONNECTIONS: Final = 64
-"""Connections at a time; Prometheus, a browser and a probe need three."""
+MAX_SCRAPES: Final = 4
+"""Readers of /metrics at a time, from the request until the page is sent: each holds a page in memory. Two Prometheus
+servers and a person need three; one more is answered 503, and probes are not counted."""
+RETRY_SCRAPE_SECONDS: Final = 5
+"""When a reader of /metrics that is one too many should come again."""
+PAGE_PIECE_BYTES: Final = 65_536
+"""How much of a page is handed over at once: the rest waits until the client has read."""
 MAX_TOKEN_CHARS: Final = 1_024
 """A header line has room for more; whoever sets a longer one has set a file's content by mistake."""
 
@@ -73,11 +89,16 @@ class AddressInUseError(Exception):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals belong to the application."""
+    """uvicorn without its signal handlers, as signals belong to the application, and with a queue of our length."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(MAX_PENDING)  # its `backlog` is also how many one turn of the loop accepts
 
 
 class MetricsServer:
@@ -103,7 +124,6 @@ class MetricsServer:
         self._instruments = instruments
         self._stalled = stalled
         self._not_ready = not_ready
-        self._rendering = asyncio.Lock()
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._port = 0
@@ -128,10 +148,16 @@ class MetricsServer:
                 "Metrics cannot be shown, so callgauge does not start. Choose another port, or 0 for a free one."
             ) from error
         self._port = listening.getsockname()[1]
-        routes = [Route("/metrics", self._metrics), Route("/healthz", self._health), Route("/readyz", self._readiness)]
+        routes = [
+            Route("/metrics", _MetricsPage(self._settings.token, self._instruments), methods=["GET"]),
+            Route("/healthz", self._health),
+            Route("/readyz", self._readiness),
+        ]
+        count = partial(_count, self._instruments)
         config = uvicorn.Config(
             Starlette(routes=routes), lifespan="off", log_config=None, access_log=False, server_header=False,
-            ws="none", limit_concurrency=MAX_CONNECTIONS,
+            ws="none", backlog=MAX_ACCEPTED_AT_ONCE,
+            http=partial(BoundedConnection, OpenConnections(count)),  # type: ignore[arg-type]  # uvicorn only calls it
             timeout_graceful_shutdown=STOP_SECONDS,  # type: ignore[arg-type]  # asyncio waits for parts of a second too
         )  # fmt: skip
         self._server = _Server(config)
@@ -145,35 +171,69 @@ class MetricsServer:
         await self._serving
         self._server = self._serving = None
 
-    async def _metrics(self, request: Request) -> Response:
-        if (refused := self._refused(request)) is not None:
-            return refused
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        async with self._rendering:  # a page at a time: rendering shares the processor with the roles
-            self._instruments.refresh()
-            # 10,000 series take a tenth of a second: in a thread, so that no poll of Kafka waits for it.
-            page = await asyncio.to_thread(encode, self._instruments.registry)
-        return Response(page, headers={"content-type": content_type})
-
     async def _health(self, _request: Request) -> Response:
         return _told(self._stalled())
 
     async def _readiness(self, _request: Request) -> Response:
         return _told(self._not_ready())
 
+
+class _MetricsPage:
+    """`/metrics` as an ASGI application: renders the page, and hands it over no faster than its reader reads."""
+
+    def __init__(self, token: SecretStr | None, instruments: Instruments) -> None:
+        self._token = token
+        self._instruments = instruments
+        self._rendering = asyncio.Lock()
+        self._readers = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        if (refused := self._refused(request)) is not None:
+            await refused(scope, receive, send)
+        elif self._readers >= MAX_SCRAPES:
+            _count(self._instruments, "scrapes")
+            text = f"/metrics is read by {MAX_SCRAPES} clients already; come again in {RETRY_SCRAPE_SECONDS} s.\n"
+            headers = {"retry-after": str(RETRY_SCRAPE_SECONDS)}
+            await PlainTextResponse(text, status_code=503, headers=headers)(scope, receive, send)
+        else:
+            self._readers += 1
+            try:
+                await self._answer(request, send)
+            finally:
+                self._readers -= 1
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        async with self._rendering:  # a page at a time: rendering shares the processor with the roles
+            self._instruments.refresh()
+            # 10,000 series take a tenth of a second: in a thread, so that no probe and no poll of Kafka waits for it.
+            page = await asyncio.to_thread(encode, self._instruments.registry)
+        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(page)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for begin in range(
+            0, max(len(page), 1), PAGE_PIECE_BYTES
+        ):  # each `send` waits until the client has read enough
+            end = begin + PAGE_PIECE_BYTES
+            await send({"type": "http.response.body", "body": page[begin:end], "more_body": end < len(page)})
+
     def _refused(self, request: Request) -> Response | None:
         """The answer to who may not read the metrics; None for who may."""
-        if self._settings.token is None:
+        if self._token is None:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        expected = self._settings.token.get_secret_value()
         # Both as bytes: the function refuses text beyond ASCII, and a header may hold any byte.
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), expected.encode()):
+        expected = self._token.get_secret_value().encode()
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), expected):
             return None
         challenge = 'Bearer realm="callgauge"' + (', error="invalid_token"' if scheme else "")
         seen = "another token or scheme" if scheme else "no Authorization header"
         text = f"/metrics needs `Authorization: Bearer` with the token of the setting http_token; seen: {seen}.\n"
         return PlainTextResponse(text, status_code=401, headers={"www-authenticate": challenge})
+
+
+def _count(instruments: Instruments, limit: HttpLimit) -> None:
+    instruments.inc("callgauge_http_limits_hit_total", (limit,))
 
 
 def _told(sentences: Sequence[str]) -> Response:

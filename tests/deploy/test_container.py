@@ -1,6 +1,8 @@
 """The image and the compose set-up as far as they can be judged without an engine."""
 
+import asyncio
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +14,11 @@ from urllib.parse import urlparse
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
+
+from consumers.runtime.http import HttpSettings, MetricsServer
+from consumers.runtime.registry import Instruments
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -103,13 +110,42 @@ def test_only_locked_and_hashed_dependencies_are_installed() -> None:
     assert "--no-deps" in installs[1]
 
 
-def test_the_health_check_is_python_and_asks_the_published_port() -> None:
-    python, flag, program = json.loads(_last("HEALTHCHECK").split("CMD ", 1)[1])
-    assert (python, flag) == ("python", "-c")
-    compile(program, "HEALTHCHECK", "exec")
-    assert "CALLGAUGE_HTTP_PORT" in program
+HEALTH_CHECK: list[str] = json.loads(_last("HEALTHCHECK").split("CMD ", 1)[1])
+
+
+def test_the_port_of_the_health_check_is_the_one_exposed() -> None:
     environment = " ".join(rest for word, rest in LAST_STAGE if word == "ENV")
     assert f"CALLGAUGE_HTTP_PORT={_last('EXPOSE')}" in environment.split()
+
+
+async def _checked(**environment: str) -> int:
+    """Exit code of the image's own health check; 0 is healthy, 1 is not, and Docker knows no other."""
+    python, *arguments = HEALTH_CHECK
+    assert python == "python"
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, env={**os.environ, **environment}, stderr=asyncio.subprocess.DEVNULL
+    )
+    return await done.wait()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::"])  # noqa: S104 - as the image has it
+async def test_the_health_check_asks_healthz_whatever_the_address_and_the_token(host: str) -> None:
+    stalled: list[str] = []
+    server = MetricsServer(
+        HttpSettings(host=host, port=0, token=SecretStr("secret")), Instruments(CollectorRegistry(), ["exporter"]),
+        stalled=lambda: stalled, not_ready=lambda: ["exporter: waits for the broker"],
+    )  # fmt: skip
+    await server.start()
+    port = server.url.rsplit(":", 1)[1].split("/")[0]
+    nobody = {"HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1"}
+    variables = {"CALLGAUGE_HTTP_HOST": host, "CALLGAUGE_HTTP_PORT": port, **nobody}
+    try:
+        assert await _checked(**variables) == 0
+        stalled.append("exporter: no tick for 31 s")
+        assert await _checked(**variables) == 1
+    finally:
+        await server.stop()
+    assert await _checked(**variables) == 1, "nobody answers"
 
 
 # -- compose.yaml ------------------------------------------------------------------------------------------------------

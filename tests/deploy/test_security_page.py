@@ -1,6 +1,9 @@
 """The rights that deploy/security.md tells people to give are those that callgauge asks for."""
 
+import argparse
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,39 @@ def more(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozense
     wanted_settings = Settings(goals=goals or {}, **blocks)
     usual, needed = (told(needs_of(["evaluator"], settings)) for settings in (Settings(), wanted_settings))
     return [wanted - had for wanted, had in zip(needed, usual, strict=True)]
+
+
+def given_by_the_commands(folder: Path) -> list[frozenset[str]]:
+    """The row of what the page's commands give, from running them with a stand-in for Kafka's tool."""
+    (commands,) = re.findall(r"```sh\n(acls=.*?)```", PAGE, re.DOTALL)
+    tool = folder / "kafka-acls.sh"
+    tool.write_text('#!/bin/sh\necho "$@"\n')
+    tool.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-eu", "-c", commands], capture_output=True, text=True, env=environment, check=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--add", action="store_true", required=True)
+    for option in ("--bootstrap-server", "--command-config", "--allow-principal"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("--operation", action="append", required=True)
+    parser.add_argument("--resource-pattern-type", choices=["literal", "prefixed"], default="literal")
+    kinds = parser.add_mutually_exclusive_group(required=True)
+    for option in ("--topic", "--group", "--transactional-id"):
+        kinds.add_argument(option)
+    calls = [parser.parse_args(line.split()) for line in done.stdout.splitlines()]
+    assert all((call.transactional_id is not None) == (call.resource_pattern_type == "prefixed") for call in calls)
+
+    def names_of(kind: str, operation: str) -> frozenset[str]:
+        return frozenset(getattr(call, kind) for call in calls if operation in call.operation) - {None}
+
+    assert {call.allow_principal for call in calls} == {"User:callgauge"}
+    return [
+        names_of("topic", "Read"), names_of("topic", "Write"), names_of("group", "Read"), names_of("transactional_id", "Write"),
+    ]  # fmt: skip
+
+
+def test_the_commands_give_what_the_table_says(tmp_path: Path) -> None:
+    assert given_by_the_commands(tmp_path) == rows("what runs")["`run --roles evaluator`"]
 
 
 def test_the_judge_is_asked_without_a_word_only_where_it_runs_with_a_key() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package names them without exporting them
     AclBinding,
@@ -19,6 +20,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
     AdminClient,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from schemas.scores import ClosedFact
@@ -81,8 +85,9 @@ def variables(broker: SecuredBroker, door: str, **security: str) -> dict[str, st
 class House:
     """A secured broker with topics of one's own on it, and what it takes to come in as `USER`."""
 
-    def __init__(self, broker: SecuredBroker, folder: Path) -> None:
+    def __init__(self, broker: SecuredBroker, folder: Path, user: str = USER) -> None:
         self.broker = broker
+        self.user = user
         self.prefix = f"t{uuid.uuid4().hex[:8]}."
         self._admin = AdminClient({"bootstrap.servers": broker.open, "log_level": 0})
         self._secrets = {"password": PASSWORD, "token": unsigned_token(USER), "key-password": KEY_PASSWORD}
@@ -101,7 +106,7 @@ class House:
         if way == "OAUTHBEARER":
             how = {"token_file": str(self._folder / "token")}
         else:
-            how = {"username": USER, "password_file": str(self._folder / "password")}
+            how = {"username": self.user, "password_file": str(self._folder / "password")}
         return self._at("login", protocol="SASL_SSL", mechanism=way, ca_file=ca_file, **how)
 
     def open(self) -> dict[str, str]:
@@ -123,6 +128,13 @@ class House:
         for made in self._admin.create_acls([self._acl(right) for right in set(rights)]).values():
             made.result(SECONDS)
 
+    def log_in_with(self, password: str) -> None:
+        """Makes the user with this password, or changes it."""
+        login = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)
+        change = UserScramCredentialUpsertion(self.user, login, password.encode())
+        for changed in self._admin.alter_user_scram_credentials([change]).values():
+            changed.result(SECONDS)
+
     def take_away(self, rights: Collection[Right]) -> None:
         filters = [self._filter(self._acl(right)) for right in set(rights)]
         for deleted in self._admin.delete_acls(filters).values():
@@ -132,7 +144,7 @@ class House:
         kind, name, operation = right
         pattern = ResourcePatternType.PREFIXED if kind == "transactional_id" else ResourcePatternType.LITERAL
         return AclBinding(
-            ResourceType[kind.upper()], self.prefix + name, pattern, f"User:{USER}", "*", AclOperation[operation],
+            ResourceType[kind.upper()], self.prefix + name, pattern, f"User:{self.user}", "*", AclOperation[operation],
             AclPermissionType.ALLOW,
         )  # fmt: skip
 
@@ -216,6 +228,29 @@ def test_a_role_needs_nothing_but_its_own_rights(house: House, tmp_path: Path, r
         started(tmp_path / "run.log", "run", "--roles", role, **environment) as process,
     ):
         wait_for("it to be ready", lambda: address_in(process.text), SECONDS)
+
+
+def test_a_password_that_changes_while_running_shows_before_a_connection_is_lost(
+    secured: SecuredBroker, tmp_path: Path
+) -> None:
+    house = House(secured, tmp_path, user=f"rotating-{uuid.uuid4().hex[:8]}")
+    house.log_in_with(PASSWORD)
+    ran("topics", "create", **house.open())
+    environment = house.entrance("SCRAM-SHA-512")
+    with (
+        allowed(house, *EXPORTER),
+        started(tmp_path / "run.log", "run", "--roles", "exporter", **environment) as process,
+    ):
+        address = wait_for("it to be ready", lambda: address_in(process.text), SECONDS).removesuffix("/metrics")
+        assert httpx.get(f"{address}/readyz").text == "ok\n"
+        house.log_in_with("another")
+        told = f"refuses the login of user '{house.user}' with SCRAM-SHA-512"
+        wait_for("/readyz to tell it", lambda: told in httpx.get(f"{address}/readyz").text, SECONDS)
+        assert total(f"{address}/metrics", "callgauge_kafka_logins_refused_total") > 0
+        assert "kafka_login_refused" in process.text
+        assert httpx.get(f"{address}/healthz").text == "ok\n", "its connections go on"
+        assert process.signalled(signal.SIGTERM)[0] == 0
+        assert PASSWORD not in process.text
 
 
 @pytest.mark.parametrize(

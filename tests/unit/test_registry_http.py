@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,20 @@ import httpx
 import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 from pydantic import SecretStr, ValidationError
 
-from consumers.runtime.http import MAX_TOKEN_CHARS, AddressInUseError, HttpSettings, MetricsServer
+from consumers.runtime import http, http_connections
+from consumers.runtime.http import (
+    MAX_SCRAPES,
+    MAX_TOKEN_CHARS,
+    RETRY_SCRAPE_SECONDS,
+    AddressInUseError,
+    HttpSettings,
+    MetricsServer,
+)
+from consumers.runtime.http_connections import MAX_CONNECTIONS, HttpLimit
 from consumers.runtime.registry import Instruments
 from streamer.settings import SettingsError, load_settings
 
@@ -224,6 +236,198 @@ async def test_it_stops_within_a_second_even_in_the_middle_of_an_answer(
         await serving.server.stop()
     (answer,) = await asyncio.gather(request, return_exceptions=True)
     assert isinstance(answer, Exception) or (isinstance(answer, httpx.Response) and answer.is_server_error)
+
+
+class Client:
+    """A connection that sends and reads only what a test says."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def of(cls, serving: Serving) -> "Client":
+        host, port = httpx.URL(serving.server.url).host, httpx.URL(serving.server.url).port
+        return cls(*await asyncio.open_connection(host, port, limit=READ_AHEAD_BYTES))
+
+    async def sent(self, request: bytes) -> "Client":
+        self.writer.write(request)
+        await self.writer.drain()
+        return self
+
+    async def ended(self) -> bytes:
+        """What the server sent until it ended the connection."""
+        try:
+            async with asyncio.timeout(SOON_SECONDS):
+                return await self.reader.read()
+        except ConnectionError:  # it ended with something unread on its way
+            return b""
+        finally:
+            self.writer.close()
+
+
+SOON_SECONDS = 20
+READ_AHEAD_BYTES = 1_000
+SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def times(serving: Serving, limit: HttpLimit) -> float | None:
+    """How often a bound was reached."""
+    return serving.instruments.registry.get_sample_value("callgauge_http_limits_hit_total", {"limit": limit})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON_SECONDS):
+        while not condition():  # noqa: ASYNC110 - sockets and counters tell nobody: they have to be asked
+            await asyncio.sleep(0.01)
+
+
+async def probed(serving: Serving) -> set[int]:
+    """What both probes answer."""
+    return {(await serving.get(path)).status_code for path in ("/healthz", "/readyz")}
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /metr", SCRAPE[:-2]])
+async def test_a_connection_without_a_whole_request_ends(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    assert http_connections.REQUEST_SECONDS == 5
+    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.05)
+    client = await (await Client.of(serving)).sent(begun)
+    await client.ended()
+    assert times(serving, "request_time") == 1
+
+
+BODY = b"GET /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 99999\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"GET /healthz HTTP/1.1\r\nx: ", SCRAPE + b"GET /healthz HTTP/1.1\r\nx: ", BODY],
+    ids=["headers", "headers of the second request", "a body"],
+)
+async def test_what_comes_byte_by_byte_extends_nothing(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.2)
+    client = await (await Client.of(serving)).sent(begun)
+    ended = asyncio.create_task(client.ended())
+    while not ended.done():
+        client.writer.write(b"a")
+        await asyncio.sleep(0.01)
+    await ended
+    assert times(serving, "request_time") == 1
+
+
+async def test_a_connection_that_has_had_its_answer_ends_uncounted(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.05)
+    client = await (await Client.of(serving)).sent(SCRAPE)
+    assert (await client.ended()).startswith(b"HTTP/1.1 200 OK")
+    assert times(serving, "request_time") == 0
+
+
+async def test_idle_connections_keep_no_probe_out(serving: Serving) -> None:
+    extra = 40
+    idle = [await Client.of(serving) for _ in range(MAX_CONNECTIONS + extra)]
+    assert await probed(serving) == {200}
+    assert (await serving.get("/metrics")).status_code == 200
+    await asyncio.gather(*(client.ended() for client in idle[:extra]))  # the oldest gave way
+    assert (times(serving, "connections") or 0) >= extra
+    assert (times(serving, "scrapes"), times(serving, "request_time")) == (0, 0)
+    assert not idle[-1].reader.at_eof()
+    for client in idle:
+        client.writer.close()
+
+
+async def test_connections_that_are_answered_give_way_last(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connections, "MAX_CONNECTIONS", 3)
+    wide_page(serving, 5_000_000)
+    reading = await (await Client.of(serving)).sent(SCRAPE[:-2] + b"connection: close\r\n\r\n")
+    await until(lambda: bool(reading.reader._buffer))  # type: ignore[attr-defined]  # its page has begun
+    others = [await Client.of(serving) for _ in range(3)]
+    assert await probed(serving) == {200}
+    assert len(await reading.ended()) > 5_000_000
+    for client in others:
+        client.writer.close()
+
+
+async def test_probes_are_answered_though_every_connection_has_a_request(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connections, "MAX_CONNECTIONS", MAX_SCRAPES)
+    wide_page(serving, 5_000_000)
+    slow = [await (await Client.of(serving)).sent(SCRAPE) for _ in range(MAX_SCRAPES)]
+    await until(lambda: all(client.reader._buffer for client in slow))  # type: ignore[attr-defined]  # as above
+    assert await probed(serving) == {200}
+    for client in slow:
+        client.writer.close()
+
+
+def wide_page(serving: Serving, size: int, line_bytes: int = 100_000) -> None:
+    """Makes the page of metrics at least so large, out of lines of so many bytes."""
+
+    class Wide(Collector):
+        def collect(self) -> Iterator[GaugeMetricFamily]:
+            family = GaugeMetricFamily("wide", "Makes the page large.", labels=["at", "with"])
+            for at in range(size // line_bytes + 1):
+                family.add_metric([str(at), "x" * line_bytes], at)
+            yield family
+
+    serving.instruments.registry.register(Wide())
+
+
+async def test_a_client_that_does_not_read_its_page_is_left(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And makes room for the next reader, though it never ends its connection."""
+    assert http_connections.ANSWER_SECONDS == 15
+    monkeypatch.setattr(http_connections, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(http, "MAX_SCRAPES", 1)
+    wide_page(serving, 20_000_000)
+    slow = await (await Client.of(serving)).sent(SCRAPE)
+    await until(lambda: bool(slow.reader._buffer))  # type: ignore[attr-defined]  # its page has begun
+    refused = await serving.get("/metrics")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, str(RETRY_SCRAPE_SECONDS))
+    assert await probed(serving) == {200}
+    await until(lambda: times(serving, "answer_time") == 1)
+    monkeypatch.undo()
+    assert (await serving.get("/metrics")).status_code == 200
+    assert times(serving, "scrapes") == 1
+    assert 0 < len(await slow.ended()) < 20_000_000
+
+
+async def test_the_last_piece_of_an_answer_has_a_deadline_too(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is with the operating system and our buffer by then, so the answer counts as sent."""
+    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(http, "PAGE_PIECE_BYTES", 50_000_000)
+    wide_page(serving, 20_000_000)
+    slow = await (await Client.of(serving)).sent(SCRAPE)
+    await until(lambda: times(serving, "answer_time") == 1)
+    assert len(await slow.ended()) < 20_000_000
+
+
+async def test_who_is_refused_without_a_token_takes_no_place(guarded: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_SCRAPES", 0)
+    assert (await guarded.get("/metrics")).status_code == 401
+    assert (await guarded.get("/metrics", {"authorization": f"Bearer {TOKEN}"})).status_code == 503
+    assert await probed(guarded) == {200}
+
+
+async def test_probes_are_answered_while_a_large_page_is_made_and_sent(serving: Serving) -> None:
+    wide_page(serving, 20_000_000, line_bytes=200)
+    scrape = asyncio.create_task(serving.get("/metrics"))
+    waits_seconds: list[float] = []
+    async with httpx.AsyncClient() as client:
+        while not scrape.done():
+            began = time.monotonic()
+            answer = await client.get(serving.server.url.replace("/metrics", "/healthz"))
+            assert answer.status_code == 200
+            waits_seconds.append(time.monotonic() - began)
+    assert len((await scrape).content) > 20_000_000
+    assert len(waits_seconds) > 5, "the page is not made between two probes"
+    assert max(waits_seconds) < 1
 
 
 async def test_an_address_in_use_is_said_plainly() -> None:

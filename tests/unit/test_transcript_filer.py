@@ -195,3 +195,15 @@ async def test_a_folder_that_cannot_be_used_ends_it_at_once(monkeypatch: pytest.
     with pytest.raises(TranscriptFolderError):
         await asyncio.wait_for(filing.filer.follow(filing.stop), SOON_SECONDS)
     assert filing.files.tried == []
+
+
+@pytest.mark.parametrize(("mode", "lines"), [(0o755, 1), (0o750, 0)])
+async def test_a_folder_that_everybody_can_look_into_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int, lines: int
+) -> None:
+    await asyncio.to_thread(tmp_path.chmod, mode)
+    filing = Filing(monkeypatch, tmp_path, *TWO)
+    filing.consumer.errors = [KafkaConnectionError("gone")]  # it begins again
+    with capture_logs() as logged:
+        await filing.until(lambda: bool(filing.consumer.committed))
+    assert [line["event"] for line in logged].count("transcripts_folder_is_open") == lines

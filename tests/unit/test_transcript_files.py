@@ -3,6 +3,9 @@
 import gzip
 import os
 import re
+import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,69 @@ def test_any_id_makes_a_safe_name(conversation_id: str) -> None:
 )
 def test_different_ids_have_different_names(one: str, other: str) -> None:
     assert file_stem(one) != file_stem(other)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o377], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("umask")
+def test_files_and_the_folders_made_for_them_are_their_owners_alone(tmp_path: Path) -> None:
+    files = TranscriptFiles(tmp_path / "a" / "b", packs=False)
+    before = mode_of(tmp_path)
+    assert not files.prepare()
+    path = files.write("conv-1", VALUE)
+    assert [mode_of(each) for each in (path, path.parent, path.parent.parent)] == [0o600, 0o700, 0o700]
+    assert mode_of(tmp_path) == before, "what is not ours stays as it is"
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o755, True), (0o701, True), (0o750, False), (0o700, False)])
+def test_a_folder_that_is_there_keeps_its_rights_and_says_whether_it_is_open(
+    tmp_path: Path, mode: int, is_open: bool
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    folder.chmod(mode)
+    assert TranscriptFiles(folder, packs=False).prepare() is is_open
+    assert mode_of(folder) == mode
+
+
+def test_an_older_file_that_others_could_read_is_replaced_by_one_that_they_cannot(files: TranscriptFiles) -> None:
+    files.path_of("conv-1").write_text("[]")
+    files.path_of("conv-1").chmod(0o644)
+    assert mode_of(files.write("conv-1", VALUE)) == 0o600
+
+
+def test_links_are_not_followed(files: TranscriptFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither from the name of a transcript, nor from that of a part, which somebody guessed, nor from a left part."""
+    target = tmp_path / "another"
+    target.write_text("mine")
+    folder = files.path_of("conv-1").parent
+    files.path_of("conv-1").symlink_to(target)
+    monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: iter(["guessed", "new"]))
+    part = folder / ".conv-1.json.guessed.part"
+    part.symlink_to(target)
+    path = files.write("conv-1", VALUE)
+    assert not path.is_symlink()
+    assert path.read_bytes() == VALUE
+    assert part.is_symlink()
+    monkeypatch.undo()
+    files.prepare()
+    assert names_in(folder) == ["conv-1.json"]
+    assert target.read_text() == "mine"
+
+
+def test_a_folder_with_the_name_of_a_part_keeps_nobody_from_starting(files: TranscriptFiles) -> None:
+    (files.path_of("x").parent / ".odd.part").mkdir()
+    files.prepare()
+    assert files.write("conv-1", VALUE).read_bytes() == VALUE
 
 
 def test_a_safe_id_is_its_own_name() -> None:

@@ -1,0 +1,24 @@
+"""The metrics of every process, whatever its roles: what its HTTP server refused, and whether Kafka refuses its login."""
+
+from typing import Final
+
+from schemas.metric_definition import Label, Metric
+
+_HTTP_LIMIT = Label(
+    "limit",
+    "no whole request in time, an answer not read in time, too many connections, or too many readers of /metrics",
+    ("request_time", "answer_time", "connections", "scrapes"),
+)
+
+PROCESS_METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "callgauge_http_limits_hit_total", "counter", "hits",
+        "Times that a bound of the HTTP server ended a connection or refused a reader of /metrics; probes are never refused.",
+        "every", (_HTTP_LIMIT,),
+    ),
+    Metric(
+        "callgauge_kafka_logins_refused_total", "counter", "requests",
+        "Trial connections that Kafka refused: a login, a certificate or a token that holds no longer. Each is logged.",
+        "every",
+    ),
+)  # fmt: skip
