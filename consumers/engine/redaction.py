@@ -28,9 +28,9 @@ LEAST_NUMBER: Final = 100_000
 """A number smaller than this has too few digits to be anything that is looked for."""
 MOST_NUMBER: Final = 10**40
 """A number larger than this has too many."""
-MAX_CHARS: Final = 100_000
+MAX_CHARS: Final = 50_000
 """Characters of one text, or of one JSON value in texts that can hold something, that are looked at: an hour of talk without
-an answer. What is beyond is left out, and `TOO_LONG` stands for it. At worst that many take a second."""
+an answer. What is beyond is left out, and `TOO_LONG` stands for it. At worst that many take half a second."""
 TOO_LONG: Final = "[TOO_LONG]"
 MARGIN_CHARS: Final = 400
 """Longer than anything that is found: an account number said digit by digit has 150."""
