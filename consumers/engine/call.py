@@ -2,7 +2,6 @@
 
 from bisect import insort
 from collections.abc import Callable
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -26,7 +25,6 @@ from consumers.engine.redaction import Redactor
 from consumers.engine.repeats import Repeats
 from consumers.engine.silence import Taken
 from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
-from consumers.engine.transcript import TranscriptWriter
 from schemas.audit_events import (
     AuditAssistant,
     AuditFallback,
@@ -40,7 +38,7 @@ from schemas.codec import InputSource, UnrecognizedEvent
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.pipecat_events import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
-from schemas.scores import CallLabels, ClosedFact, CloseReason, TurnStatus
+from schemas.scores import CallLabels, CloseReason
 from schemas.simulator_events import (
     USER_ROLES,
     AssistantSpeech,
@@ -193,6 +191,7 @@ class Call:
 
     def release(self) -> None:
         """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
+        self._closing = None
         self.history.release()
         self.__dict__.pop("_text_stream")
         self.__dict__.pop("live")
@@ -209,7 +208,7 @@ class Call:
         return self.history.context(self.ended_reason)
 
     def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """Final scores and, last, the `closed` fact, as one effect; a long transcript takes further steps (`go_on_closing`)."""
+        """Final scores and, last, the `closed` fact, as one effect; long texts take further steps (`go_on_closing`)."""
         if not self.is_over:
             self.live.reached(now_ms, out)
         self._book.caused_at_ms = now_ms
@@ -220,23 +219,11 @@ class Call:
         if not self.is_over:
             self._judged.finish(self.live, last_ms, now_ms, out, asks=False)
             self._book.caused_at_ms = now_ms
-        records += self._measures.final_records(self.live, self.context(), last_ms)
-        out += self._measures.closing_counts()
-        records += self._judged.final_records(last_ms, now_ms)
-        ended_reason = None if self.ended_reason is None else self.redactor.redact(self.ended_reason)
-        closed = self._book.record(
-            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), event_time_ms=last_ms,
-            reason=reason, ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self._book.offsets_by_topic(),
-        )  # fmt: skip
-        transcript = None
-        if self._writes_transcript:
-            metrics_of = partial(self._measures.stages.turn_metrics, self.live)
-            agent = self._book.labels.agent
-            transcript = TranscriptWriter(self.conversation_id, self.live, agent, self.redactor, metrics_of)
-        written = tuple(records) if closed is None else (*records, closed)
         self.is_closing = True
-        self._closing = Closing(self.conversation_id, written, transcript)
+        self._closing = Closing(
+            self.conversation_id, self._book, self.live, self._measures, self._judged, self.context(), records, reason,
+            self.ended_reason, last_ms, now_ms, self.events, self._writes_transcript,
+        )  # fmt: skip
         self.go_on_closing(out)
 
     def go_on_closing(self, out: list[Effect]) -> None:
