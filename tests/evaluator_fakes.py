@@ -57,6 +57,7 @@ class StubEvaluator:
     def __init__(self, effects: Sequence[Effect] = ()) -> None:
         self.open_calls = 1
         self.replayed_elements = 0
+        self.starts: Mapping[InputSource, int] = {}
         self.recalled: list[AnyScoreRecord] = []
         self.arrivals: list[Arrival] = []
         self.advanced_to_ms: list[int] = []
@@ -65,6 +66,9 @@ class StubEvaluator:
         self.watermarks: Mapping[InputSource, int] = {}
         self.counts: list[Count] = []
         self._effects = effects
+
+    def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
+        self.starts = dict(offsets)
 
     def recall(self, record: AnyScoreRecord) -> None:
         self.recalled.append(record)

@@ -2,7 +2,6 @@
 
 from bisect import insort
 from collections.abc import Callable
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -10,7 +9,8 @@ from consumers.engine.agent_events import AGENT_EVENTS, AgentEvents
 from consumers.engine.call_end import CallEnd
 from consumers.engine.call_memory import CallMemory
 from consumers.engine.chosen_goals import ChosenGoals
-from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.closing import Closing
+from consumers.engine.effects import Count, Effect
 from consumers.engine.elements import Kind, ToolUse
 from consumers.engine.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN
 from consumers.engine.history import EvaHistory
@@ -25,7 +25,6 @@ from consumers.engine.redaction import Redactor
 from consumers.engine.repeats import Repeats
 from consumers.engine.silence import Taken
 from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
-from consumers.engine.transcript import closing_transcript
 from schemas.audit_events import (
     AuditAssistant,
     AuditFallback,
@@ -39,7 +38,7 @@ from schemas.codec import InputSource, UnrecognizedEvent
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.pipecat_events import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
-from schemas.scores import CallLabels, ClosedFact, CloseReason, TurnStatus
+from schemas.scores import CallLabels, CloseReason
 from schemas.simulator_events import (
     USER_ROLES,
     AssistantSpeech,
@@ -51,7 +50,12 @@ from schemas.simulator_events import (
 
 
 class Call:
-    """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`."""
+    """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`.
+
+    From `is_closing` on its final records are made, and nothing more is of it; it `is_closed` when its transcript is written too.
+    """
+
+    may_be_evicted = True
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class Call:
         self._end = CallEnd(first.broker_time_ms, limits)
         self._limits = limits
         self._book = RecordBook(first.conversation_id, code_version, memory, redactor)
+        self.redactor = self._book.redactor
         self._offsets = self._book.offsets
         self.live = LiveSide(self.history, self._book, limits, memory)
         self._repeats = Repeats(limits.max_remembered_ids)
@@ -86,6 +91,8 @@ class Call:
         self._measures = Measures(self._book, limits, memory)
         self._writes_transcript = writes_transcript
         self.is_over = False
+        self.is_closing = False
+        self._closing: Closing | None = None
 
     @property
     def replayed_elements(self) -> int:
@@ -99,6 +106,7 @@ class Call:
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Fold one record; returns what became of it, as the outcome label of the events counter."""
+        self.redactor.begin_step()
         source = arrival.source
         event, broker_ms = arrival.event, arrival.broker_time_ms
         offsets = self._offsets
@@ -129,7 +137,7 @@ class Call:
                 handler(self, event, time_ms, out)
             elif event_type is UnrecognizedEvent:
                 self._on_unrecognized(source, time_ms)
-            if self.is_closed:
+            if self.is_closing:
                 return outcome
             touched = live.refresh(time_ms, broker_ms, out)
             if touched or self._measures.stages.has_news:
@@ -158,6 +166,7 @@ class Call:
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
+        self.redactor.begin_step()
         due_ms, reason = self._end.by_silence()
         if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
             return
@@ -182,6 +191,7 @@ class Call:
 
     def release(self) -> None:
         """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
+        self._closing = None
         self.history.release()
         self.__dict__.pop("_text_stream")
         self.__dict__.pop("live")
@@ -198,8 +208,7 @@ class Call:
         return self.history.context(self.ended_reason)
 
     def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """Final scores and, last, the `closed` fact, as one effect."""
-        self.is_closed = True
+        """Final scores and, last, the `closed` fact, as one effect; long texts take further steps (`go_on_closing`)."""
         if not self.is_over:
             self.live.reached(now_ms, out)
         self._book.caused_at_ms = now_ms
@@ -210,23 +219,17 @@ class Call:
         if not self.is_over:
             self._judged.finish(self.live, last_ms, now_ms, out, asks=False)
             self._book.caused_at_ms = now_ms
-        records += self._measures.final_records(self.live, self.context(), last_ms)
-        out += self._measures.closing_counts()
-        records += self._judged.final_records(last_ms, now_ms)
-        ended_reason = None if self.ended_reason is None else self._book.redactor.redact(self.ended_reason)
-        closed = self._book.record(
-            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), event_time_ms=last_ms,
-            reason=reason, ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self._book.offsets_by_topic(),
+        self.is_closing = True
+        self._closing = Closing(
+            self.conversation_id, self._book, self.live, self._measures, self._judged, self.context(), records, reason,
+            self.ended_reason, last_ms, now_ms, self.events, self._writes_transcript,
         )  # fmt: skip
-        transcript = None
-        if self._writes_transcript:
-            book, metrics_of = self._book, partial(self._measures.stages.turn_metrics, self.live)
-            transcript = closing_transcript(
-                self.conversation_id, self.live, book.labels.agent, out, book.redactor, metrics_of
-            )
-        written = tuple(records) if closed is None else (*records, closed)
-        out.append(CloseCall(self.conversation_id, written, transcript))
+        self.go_on_closing(out)
+
+    def go_on_closing(self, out: list[Effect]) -> None:
+        """As much more of a close as fits into a step."""
+        if self._closing is not None:
+            self.is_closed = self._closing.go_on(self.redactor, out)
 
     def _speak(self, out: list[Effect]) -> None:
         if not self._book.is_silent:
@@ -246,7 +249,7 @@ class Call:
         return self.is_over and self._judged.awaits_verdicts
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
-        if not self.is_closed:
+        if not self.is_closing:
             out.append(Count("callgauge_limits_hit_total", (limit,)))
             self.close(reason, now_ms, out)
 

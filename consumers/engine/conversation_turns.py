@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from json import dumps
 from typing import Any
 
+from consumers.engine.call_redaction import CallRedactor
 from consumers.engine.history import EvaHistory
 from consumers.engine.live_side import LiveSide
 from consumers.engine.redaction import Redactor
@@ -76,7 +77,7 @@ class ConversationTurns:
         return TurnFacts(user, assistant, calls, min(times_ms, default=None), max(times_ms, default=None))
 
 
-def transcript_of(turn: int, facts: TurnFacts, redactor: Redactor) -> tuple[TranscriptItem, ...]:
+def transcript_of(turn: int, facts: TurnFacts, redactor: Redactor | CallRedactor) -> tuple[TranscriptItem, ...]:
     """The turn as a judge reads it, without personal data."""
     items = []
     if facts.user_words:
@@ -122,7 +123,7 @@ def _best(said: Iterable[Words], history: EvaHistory, *, is_user: bool) -> str:
     return " ".join(by_rank[min(by_rank)]) if by_rank else ""
 
 
-def _json(value: object, redactor: Redactor) -> str:
+def _json(value: object, redactor: Redactor | CallRedactor) -> str:
     text = _dumped(value)
     # What is cut is no JSON any more, so it is a text like others.
     if len(text) > MAX_ITEM_CHARS:

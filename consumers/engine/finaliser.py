@@ -8,7 +8,7 @@ from typing import Any
 
 from consumers.engine.elements import ToolUse
 from consumers.engine.labels import ASSISTANT_INTERRUPTS, CUT_ITSELF_OFF, USER_INTERRUPTS
-from consumers.engine.spoken_prefix import spoken_prefix
+from consumers.engine.spoken_prefix import SpokenText
 from consumers.engine.turn_machine import TurnMachine
 from consumers.engine.turn_state import Times, TraceEntry, in_order, joined
 from schemas.call_events import PipelineType
@@ -16,6 +16,9 @@ from schemas.metric_context import AudioSegments, MetricContext
 
 Entry = dict[str, Any]
 LATENCY_DIGITS = 6
+MAX_SEARCHED_CHARS = 100_000_000
+"""Characters in which replies of the log are looked for, some 0.1 s; beyond it the rest counts as spoken. Two hours have a million:
+only a turn with thousands of replies and as many utterances has more."""
 
 
 def metric_context(
@@ -124,15 +127,19 @@ class _Finaliser:
 
     def _validated(self, raw: list[TraceEntry]) -> list[TraceEntry]:
         """E3: audit replies cut to what was spoken; those never spoken fall out unless they are a nudge."""
-        spoken: dict[int, list[str]] = {}
+        spoken: dict[int, SpokenText] = {}
+        searched_chars = 0
         kept = []
         for entry in raw:
             if not entry.is_from_audit or isinstance(entry.content, ToolUse):
                 kept.append(entry)
                 continue
             if entry.turn not in spoken:
-                spoken[entry.turn] = [group.text for group in self._machine.turns[entry.turn].segments]
-            content = spoken_prefix(joined(entry.content), spoken[entry.turn])
+                spoken[entry.turn] = SpokenText(group.text for group in self._machine.turns[entry.turn].segments)
+            content: str | None = joined(entry.content)
+            if searched_chars <= MAX_SEARCHED_CHARS:
+                searched_chars += spoken[entry.turn].chars
+                content = spoken[entry.turn].prefix(joined(entry.content))
             if content is not None:
                 kept.append(entry.after(None, content))
             elif entry.is_nudge:
@@ -212,6 +219,7 @@ def _said(role: str, content: str | None, kind: str, turn: int) -> Entry:
 def _grouped(entries: list[TraceEntry]) -> list[Entry]:
     """E4: neighbours of one role and turn are one entry, their texts joined by one blank; tools stay single."""
     grouped: list[Entry] = []
+    texts: list[list[str]] = []
     open_role: str | None = None
     open_turn: int | None = None
     for entry in entries:
@@ -223,14 +231,16 @@ def _grouped(entries: list[TraceEntry]) -> list[Entry]:
             )
             open_role = None
         elif entry.role == open_role and entry.turn == open_turn:
-            group = grouped[-1]
-            group["content"] = " ".join(text for text in (group["content"], joined(content)) if text)
+            texts[-1].append(joined(content))
             continue
         else:
-            grouped.append({"role": entry.role, "content": joined(content), "type": entry.kind, "turn_id": entry.turn})
+            grouped.append({"role": entry.role, "content": "", "type": entry.kind, "turn_id": entry.turn})
+            texts.append([joined(content)])
             open_role, open_turn = entry.role, entry.turn
         if entry.time_ms is not None:
             grouped[-1]["timestamp"] = entry.time_ms
+    for group, said in zip((each for each in grouped if "role" in each), texts, strict=True):
+        group["content"] = " ".join(filter(None, said))
     return grouped
 
 
@@ -238,14 +248,18 @@ def _label_interruptions(trace: list[Entry], by_assistant: set[int], by_user: se
     """E5: the first reply of a turn in which the assistant interrupted, and some user entry of one in which the user did,
     begin with the label.
     """
+    said: dict[tuple[str, int], list[Entry]] = {}
+    for entry in trace:
+        if "role" in entry:
+            said.setdefault((entry["role"], entry["turn_id"]), []).append(entry)
     for number in by_assistant:
-        first = next((e for e in trace if e.get("role") == "assistant" and e["turn_id"] == number), None)
-        if first is not None and not first["content"].startswith(ASSISTANT_INTERRUPTS):
-            first["content"] = f"{ASSISTANT_INTERRUPTS} {first['content']}"
+        replies = said.get(("assistant", number))
+        if replies and not replies[0]["content"].startswith(ASSISTANT_INTERRUPTS):
+            replies[0]["content"] = f"{ASSISTANT_INTERRUPTS} {replies[0]['content']}"
     for number in by_user:
-        said = [e for e in trace if e.get("role") == "user" and e["turn_id"] == number]
-        if said and not any(e["content"].startswith(USER_INTERRUPTS) for e in said):
-            said[0]["content"] = f"{USER_INTERRUPTS} {said[0]['content']}"
+        entries = said.get(("user", number))
+        if entries and not any(each["content"].startswith(USER_INTERRUPTS) for each in entries):
+            entries[0]["content"] = f"{USER_INTERRUPTS} {entries[0]['content']}"
 
 
 def _by_turn(values: dict[int, Any]) -> dict[int, Any]:

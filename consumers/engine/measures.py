@@ -44,8 +44,10 @@ class Measures:
         self.stages = StageLatencies(book, limits, memory)
         self.eva = EvaScores(book)
         self._at_once: tuple[Measure, ...] = (self.stages, EstimateErrors(book), self.eva)
-        self._by_turn: tuple[Measure, ...] = (SpeechMeasures(book), TranscriptErrors(book))
+        self._transcripts = TranscriptErrors(book)
+        self._by_turn: tuple[Measure, ...] = (SpeechMeasures(book), self._transcripts)
         self._touched: set[int] = set()
+        self._unread: set[int] = set()
         self._turn = 0
 
     def observe(self, source: InputSource, event: Any, time_ms: int) -> None:
@@ -58,15 +60,23 @@ class Measures:
         for measure in self._at_once:
             measure.follow(live, touched, time_ms, out)
         self._touched |= touched
+        self._unread |= touched
         turn = live.machine.turn
         if turn == self._turn:
             return
         self._turn = turn
-        if not are_said_at(turn):
+        if not are_said_at(turn):  # but texts are compared as they come, so that no step has those of many turns
+            unread, self._unread = self._unread, set()
+            self._transcripts.look(live, unread)
             return
+        self._unread.clear()
         touched, self._touched = self._touched, set()
         for measure in self._by_turn:
             measure.follow(live, touched, time_ms, out)
+
+    def compare_at_close(self, context: MetricContext) -> bool:
+        """One step of what must be done before the final values can be said at once; returns whether it was the last."""
+        return self._transcripts.compare_at_close(context)
 
     def final_records(self, live: LiveSide, context: MetricContext, last_ms: int | None) -> list[AnyScoreRecord]:
         """Every value once more, as final."""

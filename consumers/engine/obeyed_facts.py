@@ -63,6 +63,8 @@ class ObeyingCall(Call):
     It is never woken: time does nothing to it.
     """
 
+    may_be_evicted = False
+
     def __init__(
         self,
         first: Arrival,

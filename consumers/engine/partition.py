@@ -5,13 +5,15 @@ Pure: it reads no clock, performs no I/O and draws no random numbers. Equal inpu
 
 import heapq
 import pickle
-from collections import Counter, OrderedDict
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from consumers.engine.call import Call
 from consumers.engine.call_memory import CallMemory, sources
 from consumers.engine.chosen_goals import ChosenGoals
+from consumers.engine.closed_calls import ClosedCalls
 from consumers.engine.effects import Count, Effect
+from consumers.engine.eviction import Eviction
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.obeyed_facts import ObeyedFacts, ObeyingCall
@@ -22,10 +24,9 @@ from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 9
+SNAPSHOT_VERSION = 10
 MAX_HELD_PER_CALL = 1_000
 """Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
-_HERE: Mapping[InputSource, int] = {}  # a call that closed here: what comes again of it is recognised by its offset
 
 
 class SnapshotError(ValueError):
@@ -69,7 +70,9 @@ class PartitionEvaluator:
         self._writes_transcripts = writes_transcripts
         self._redactor = redactor or Redactor()
         self._calls: dict[str, Call] = {}
-        self._closed: OrderedDict[str, Mapping[InputSource, int]] = OrderedDict()
+        self._closing: deque[str] = deque()
+        self._closed = ClosedCalls(limits.max_closed_calls_remembered)
+        self._eviction = Eviction()
         self._memories: dict[str, CallMemory] = {}
         self._obeyed: dict[str, ObeyedFacts] = {}
         self._wakeups: list[tuple[int, str]] = []
@@ -89,13 +92,16 @@ class PartitionEvaluator:
         """Elements folded again because something came late, ever."""
         return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
 
+    def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
+        """The first record that will be received of each input. Said before `recall`, it bounds what that remembers."""
+        self._closed.reading_starts_at(offsets)
+
     def recall(self, record: AnyScoreRecord) -> None:
         """A record that an earlier evaluator of this partition published; all of them in order, before anything is received."""
         conversation_id = record.conversation_id
         if isinstance(record, ClosedFact):
             self._memories.pop(conversation_id, None)
-            # Beyond the bound too: the replay has yet to meet them.
-            self._closed[conversation_id] = sources(record.through)
+            self._closed.recall(conversation_id, sources(record.through))
         elif conversation_id not in self._closed:
             memory = self._memories.get(conversation_id)
             if memory is None:
@@ -124,9 +130,8 @@ class PartitionEvaluator:
         call = self._calls.get(conversation_id)
         out: list[Effect] = []
         if call is None:
-            through = self._closed.get(conversation_id)
-            if through is not None:
-                is_replayed = arrival.offset <= through.get(source, -1)
+            is_replayed = self._closed.was_folded(conversation_id, source, arrival.offset)
+            if is_replayed is not None:
                 self._outcomes[source, "replayed" if is_replayed else "after_close"] += 1
                 return ()
             facts = self._obeyed.get(conversation_id)
@@ -137,8 +142,12 @@ class PartitionEvaluator:
                 self._outcomes[source, "after_close"] += 1
                 return ()
             if len(self._calls) >= self._limits.max_open_calls:
-                self._close_quietest(arrival.broker_time_ms, out)
+                self._make_room(arrival.broker_time_ms, out)
             call = self._calls[conversation_id] = self._opened(arrival, facts)
+            self._eviction.add(call, self._calls)
+        if call.is_closing:
+            self._outcomes[source, "after_close"] += 1
+            return ()
         if not isinstance(arrival.event, JudgeVerdict):  # which counts by its own time, whenever it is read
             if call.is_over:
                 self._outcomes[source, "after_close"] += 1
@@ -153,8 +162,12 @@ class PartitionEvaluator:
         return out
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
-        """Broker time has reached `now_ms`: what silence decides until then, oldest first."""
+        """Broker time has reached `now_ms`: what silence decides until then, oldest first. A close that takes several steps
+        goes on by one.
+        """
         out: list[Effect] = []
+        if self._closing:
+            self._go_on_closing(out)
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
         wakeups = self._wakeups
@@ -165,7 +178,7 @@ class PartitionEvaluator:
                 continue  # closed, or an earlier wake-up took its place
             call.wakeup_ms = None
             self._pass_time(call, now_ms, out)
-            if not call.is_closed:
+            if not call.is_closing:
                 self._schedule(call, max(call.next_wakeup(), now_ms + 1))
         return out
 
@@ -174,11 +187,15 @@ class PartitionEvaluator:
         out: list[Effect] = []
         for call in [call for call in self._calls.values() if isinstance(call, ObeyingCall)]:
             call.close_as_told(out)
-            self._forget(call)
+            self._leave(call)
         return out
 
     def next_wakeup(self) -> int | None:
-        """Broker time in ms at which `advance` may have something to do; None while no call is open."""
+        """Broker time in ms at which `advance` may have something to do; None while no call is open. While a close is under
+        way that is at once, whatever time it is.
+        """
+        if self._closing:
+            return self._now_ms or 0
         return self._wakeups[0][0] if self._wakeups else None
 
     def snapshot(self) -> bytes:
@@ -237,8 +254,9 @@ class PartitionEvaluator:
             self._folded[source] += 1
         else:
             self._outcomes[source, outcome] += 1
-        if call.is_closed:
-            self._forget(call)
+        out += call.redactor.drain_counts()
+        if call.is_closing:
+            self._leave(call)
         elif call.live.needs_wakeup:
             call.live.needs_wakeup = False
             self._schedule(call, call.next_wakeup())
@@ -263,13 +281,14 @@ class PartitionEvaluator:
     def _pass_time(self, call: Call, now_ms: int, out: list[Effect]) -> None:
         """Let the call come to `now_ms`, with what was held for it in its place."""
         held = call.held
-        while call.conversation_id in self._calls:
+        while self._is_open(call):
             until_ms = min(now_ms, held[0][0]) if held else now_ms
             due_ms = call.next_wakeup()
             if due_ms <= until_ms:
                 call.advance(until_ms, out)
-                if call.is_closed:
-                    self._forget(call)
+                out += call.redactor.drain_counts()
+                if call.is_closing:
+                    self._leave(call)
                 elif call.is_over:
                     self._refuse_held(call)
             elif held and (now_ms >= held[0][0] or call.ends_at() > held[0][0]):
@@ -277,6 +296,9 @@ class PartitionEvaluator:
             else:
                 return
         self._refuse_held(call)
+
+    def _is_open(self, call: Call) -> bool:
+        return not call.is_closing
 
     def _refuse_held(self, call: Call) -> None:
         """The call was over when these came."""
@@ -300,23 +322,34 @@ class PartitionEvaluator:
             writes_transcript=self._writes_transcripts, redactor=self._redactor,
         )  # fmt: skip
 
-    def _close_quietest(self, now_ms: int, out: list[Effect]) -> None:
-        """Calls that obey the log are left: how many are open at a time was limited then."""
-        quietest = min(
-            (call for call in self._calls.values() if not isinstance(call, ObeyingCall)),
-            key=lambda call: (call.last_broker_ms, call.conversation_id),
-            default=None,
-        )
-        if quietest is None:
-            return
-        out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
-        quietest.close(CloseReason.LIMIT_OPEN_CALLS, now_ms, out)
-        self._forget(quietest)
+    def _make_room(self, now_ms: int, out: list[Effect]) -> None:
+        """Close the call that is missed least. Those that obey the log are left: how many are open was limited then."""
+        evicted = self._eviction.next(self._calls)
+        if evicted is not None:
+            out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
+            evicted.close(CloseReason.LIMIT_OPEN_CALLS, now_ms, out)
+            self._leave(evicted)
+        if self._closing:  # so that they cannot pile up
+            self._go_on_closing(out)
+
+    def _go_on_closing(self, out: list[Effect]) -> None:
+        """One step of the close that began first."""
+        call = self._calls[self._closing[0]]
+        call.redactor.begin_step()
+        call.go_on_closing(out)
+        if call.is_closed:
+            self._closing.popleft()
+            self._forget(call)
+
+    def _leave(self, call: Call) -> None:
+        """The call is over: it is gone when its close is written."""
+        if call.is_closed:
+            self._forget(call)
+        else:
+            self._closing.append(call.conversation_id)
 
     def _forget(self, call: Call) -> None:
         del self._calls[call.conversation_id]
         self._replayed_by_closed += call.replayed_elements
         call.release()
-        self._closed[call.conversation_id] = _HERE
-        if len(self._closed) > self._limits.max_closed_calls_remembered:
-            self._closed.popitem(last=False)
+        self._closed.close(call.conversation_id, self._last_offsets)

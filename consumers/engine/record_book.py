@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from consumers.engine.call_memory import CallMemory, Subject
+from consumers.engine.call_redaction import CallRedactor
 from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
 from schemas.scores import AnyScoreRecord, CallLabels, TurnStatus, Unscored, UnscoredReason
@@ -65,7 +66,7 @@ class RecordBook:
         self.offsets: dict[InputSource, int] = {}
         self.caused_at_ms = 0
         self.published: dict[Subject, Published] = {}
-        self.redactor = redactor or Redactor()
+        self.redactor = CallRedactor(redactor or Redactor())
 
     @property
     def is_silent(self) -> bool:

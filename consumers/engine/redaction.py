@@ -28,9 +28,9 @@ LEAST_NUMBER: Final = 100_000
 """A number smaller than this has too few digits to be anything that is looked for."""
 MOST_NUMBER: Final = 10**40
 """A number larger than this has too many."""
-MAX_CHARS: Final = 100_000
+MAX_CHARS: Final = 50_000
 """Characters of one text, or of one JSON value in texts that can hold something, that are looked at: an hour of talk without
-an answer. What is beyond is left out, and `TOO_LONG` stands for it. At worst that many take a second."""
+an answer. What is beyond is left out, and `TOO_LONG` stands for it. At worst that many take half a second."""
 TOO_LONG: Final = "[TOO_LONG]"
 MARGIN_CHARS: Final = 400
 """Longer than anything that is found: an account number said digit by digit has 150."""
@@ -55,12 +55,14 @@ class Redactor:
     Attributes:
         rules: What is looked for.
         counts: What was taken out by type, since whoever reads it last emptied it.
+        looked_at_chars: Characters looked at closely, ever; what cannot hold anything is not.
     """
 
     def __init__(self, rules: RedactionRules | None = None) -> None:
         """Without rules the default ones: everything is looked for."""
         self.rules = rules or RedactionRules()
         self.counts: Counter[str] = Counter()
+        self.looked_at_chars = 0
         self._phones = PhoneFinder(self.rules.phone_regions)
         self._detectors = tuple(detector for detector in _IN_ORDER if detector in self.rules.detectors)
         self._patterns = {tag_of(name): compiled(pattern) for name, pattern in self.rules.patterns.items()}
@@ -74,7 +76,7 @@ class Redactor:
         """
         if not self.rules.enabled:
             return text
-        if len(text) > MAX_CHARS and self._is_worth_a_look(text):
+        if len(text) > MAX_CHARS and self.is_worth_a_look(text):
             return self.beginning(text, MAX_CHARS) + TOO_LONG
         return self._redact(text, "")
 
@@ -107,10 +109,11 @@ class Redactor:
             >>> Redactor().redact_value({"customer": {"phone": 4155550123, "seats": 2}})
             {'customer': {'phone': '[PHONE]', 'seats': 2}}
         """
-        return _Value(self._redact, self._is_worth_a_look).redacted(value, ()) if self.rules.enabled else value
+        return _Value(self._redact, self.is_worth_a_look).redacted(value, ()) if self.rules.enabled else value
 
-    def _is_worth_a_look(self, text: str) -> bool:
-        return bool(self._patterns) or may_hold_any(text)
+    def is_worth_a_look(self, text: str) -> bool:
+        """Whether there can be anything in it; where there cannot, redacting it changes nothing and costs nothing."""
+        return self.rules.enabled and (bool(self._patterns) or may_hold_any(text))
 
     def _redact(self, text: str, lead: str) -> str:
         """Looks until nothing is found. `lead` are words that stand before the text and are not of it."""
@@ -123,10 +126,13 @@ class Redactor:
 
     def _look(self, text: str, lead: str) -> str:
         """One look for everything."""
+        if self._patterns:
+            self.looked_at_chars += len(text)
         for tag, pattern in self._patterns.items():
             text = self._replaced(text, _matches(pattern, text), tag, CUSTOM)
         if not may_hold_any(lead + text):
             return text
+        self.looked_at_chars += len(lead) + len(text)
         words = digits = None
         for detector in self._detectors:
             if words is None or digits is None:
@@ -199,7 +205,7 @@ class _Value:
         lead = _words_of(keys) if keys else ""
         if not self._is_worth_a_look(lead + text):
             return text
-        self._left -= len(text)
+        self._left -= len(lead) + len(text)
         return self._redact(text, lead) if self._left >= 0 else TOO_LONG
 
 
@@ -220,7 +226,8 @@ def may_hold_any(text: str) -> bool:
 
 def _words_of(keys: tuple[str, ...]) -> str:
     """Keys as words that stand before their value: `dateOfBirth` is "date of birth: "."""
-    return " ".join(_HUMP.sub(" ", _SEALED.sub(" ", key)).strip() for key in keys) + ": "
+    # Nobody looks further back for what a value is, and a producer may have keys of any length.
+    return " ".join(_HUMP.sub(" ", _SEALED.sub(" ", key[-MARGIN_CHARS:])).strip() for key in keys) + ": "
 
 
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:

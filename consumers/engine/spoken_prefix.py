@@ -1,11 +1,15 @@
 """How much of a reply was really spoken: EVA's check of audit texts against the text handed to speech synthesis (E3)."""
 
-from collections.abc import Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from consumers.engine.labels import ALL_LABELS
 
 MIN_SPOKEN_CHARS = 20
 """A shorter common beginning (in normalised characters) is taken for chance."""
+_NO_LETTERS_OR_DIGITS: Final = re.compile(r"[\W_]+")
 
 
 def without_labels(text: str) -> str:
@@ -22,33 +26,53 @@ def normalised(text: str) -> str:
         >>> normalised("[assistant interrupts] Sure, flight  AB-12!")
         'sureflightab12'
     """
-    return "".join(character for character in without_labels(text) if character.isalnum()).lower()
+    return _NO_LETTERS_OR_DIGITS.sub("", without_labels(text)).lower()
 
 
-def spoken_prefix(text: str, segments: Sequence[str]) -> str | None:
-    """`text` as far as the segments spoke it.
+class SpokenText:
+    """What was handed to speech synthesis in one turn, read once however many replies are compared with it.
 
-    Returns:
-        The whole text if one segment, or all joined, contain it; else its longest beginning in words that some segment
-        begins with; None when that is shorter than `MIN_SPOKEN_CHARS` or there is nothing to compare. A label in
-        `text` counts as words in the cut, as the reference does.
+    Attributes:
+        chars: Its letters and digits.
     """
-    wanted = normalised(text)
-    spoken = [segment for segment in map(normalised, segments) if segment]
-    if not wanted or not spoken:
-        return None
-    if any(wanted in segment for segment in spoken) or wanted in "".join(spoken):
-        return text
-    words = without_labels(text).split()
-    sizes = []
-    length = 0
-    for word in words:
-        length += len(normalised(word))
-        sizes.append(length)
-    kept = max(_words_within(sizes, _common_length(wanted, segment)) for segment in spoken)
-    if kept == 0 or sizes[kept - 1] < MIN_SPOKEN_CHARS:
-        return None
-    return " ".join(text.split()[:kept])
+
+    def __init__(self, segments: Iterable[str]) -> None:
+        """Reads the segments, in their order."""
+        spoken = [segment for segment in map(normalised, segments) if segment]
+        self._joined = "".join(spoken)
+        self._sorted = sorted(set(spoken))
+        self.chars = len(self._joined)
+
+    def prefix(self, text: str) -> str | None:
+        """`text` as far as the segments spoke it.
+
+        Returns:
+            The whole text if one segment, or all joined, contain it; else its longest beginning in words that some segment
+            begins with; None when that is shorter than `MIN_SPOKEN_CHARS` or there is nothing to compare. A label in
+            `text` counts as words in the cut, as the reference does.
+        """
+        wanted = normalised(text)
+        if not wanted or not self._joined:
+            return None
+        if wanted in self._joined:
+            return text
+        sizes = []
+        length = 0
+        for word in without_labels(text).split():
+            length += len(normalised(word))
+            sizes.append(length)
+        # Of sorted texts one beside the place of another begins most like it.
+        place = bisect_left(self._sorted, wanted)
+        nearest = self._sorted[max(0, place - 1) : place + 1]
+        kept = _words_within(sizes, max(_common_length(wanted, segment) for segment in nearest))
+        if kept == 0 or sizes[kept - 1] < MIN_SPOKEN_CHARS:
+            return None
+        return " ".join(text.split()[:kept])
+
+
+def spoken_prefix(text: str, segments: Iterable[str]) -> str | None:
+    """`text` as far as the segments spoke it; see `SpokenText.prefix`."""
+    return SpokenText(segments).prefix(text)
 
 
 def _common_length(wanted: str, segment: str) -> int:

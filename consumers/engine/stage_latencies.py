@@ -8,6 +8,7 @@ the audit log or an ElevenLabs agent's events: they stand beside what is reporte
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from consumers.engine.call_memory import CallMemory, Subject
@@ -132,7 +133,8 @@ class StageLatencies:
     def _usage(self, turn: int) -> Mapping[str, TokenUsage]:
         """Tokens by model. Several may have counted the same ones: the best of those who did is believed."""
         from_s, until_s = self._windows.window(turn)
-        used = [each for each in self._used if from_s <= each.at_s < until_s]
+        first, last = (bisect_left(self._used, at_s, key=attrgetter("at_s")) for at_s in (from_s, until_s))
+        used = self._used[first:last]
         best = min((each.rank for each in used), default=0)
         usage: dict[str, TokenUsage] = {}
         for each in used:

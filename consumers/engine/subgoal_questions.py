@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from consumers.engine.call_redaction import CallRedactor
 from consumers.engine.goal_rules import GoalRules
 from consumers.engine.open_questions import Answer
-from consumers.engine.redaction import Redactor
 from consumers.engine.tool_correctness import Finding, ToolQuestion
 from schemas.goals import GoalSet
 from schemas.judging import (
@@ -38,7 +38,7 @@ class SubgoalQuestions:
         priority: How urgent questions are; more for a call at risk.
     """
 
-    def __init__(self, conversation_id: str, goal_set: GoalSet, rules: GoalRules, redactor: Redactor) -> None:
+    def __init__(self, conversation_id: str, goal_set: GoalSet, rules: GoalRules, redactor: CallRedactor) -> None:
         self.agent = "unknown"
         self.priority = 0
         self._conversation_id = conversation_id
@@ -102,7 +102,7 @@ def _key(question: ToolQuestion) -> str:
     return "\x00".join((str(question.turn), question.parameter or "", question.check, _json(question.value)))
 
 
-def _put(question: ToolQuestion, redactor: Redactor) -> str:
+def _put(question: ToolQuestion, redactor: CallRedactor) -> str:
     """A tool question in plain words, as a subgoal of its turn."""
     found = redactor.redact_value({question.parameter or "": question.value})
     value = next(iter(found.values()))

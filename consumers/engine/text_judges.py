@@ -154,8 +154,10 @@ class TextJudges:
                 self._withdraw(kind, None, out)
         first = max(0, min(first, last + 1))
         for turn, facts in self._conversation.facts(live, range(first, last + 1)).items():
+            before = self._facts.get(turn)
             self._facts[turn] = facts
-            self._transcripts[turn] = transcript_of(turn, facts, self._book.redactor)
+            if before is None or before.content_hash != facts.content_hash:
+                self._transcripts[turn] = transcript_of(turn, facts, self._book.redactor)
         self._inputs[-1] = live.history.pipeline_type.value
         for turn in range(first, last + 1):
             digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)

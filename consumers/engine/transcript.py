@@ -5,28 +5,22 @@ a turn is one entry. The calls of tools are an entry of the agent's without a me
 ElevenLabs' platform; neighbours of one turn share one. Entries stand in the order of time.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from enum import IntEnum
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
 
-from consumers.engine.effects import Count, Effect
 from consumers.engine.heard_turns import HeardTurn, cut_off_turns, heard_turns
 from consumers.engine.live_side import LiveSide
 from consumers.engine.tool_uses import PairedUse, ToolUses
-from consumers.engine.turn_metrics import TokenUsage, TurnMetrics
+from consumers.engine.transcript_numbers import EntryKind, EntryNumbers, MetricsOf
 from schemas.scores import ToolOutcome
 from schemas.transcript import (
     TRANSCRIPT,
     AgentMetadata,
-    ConversationTurnMetrics,
-    ElapsedTime,
-    LlmUsage,
-    ModelUsage,
-    TokenCount,
     ToolCall,
     ToolDetails,
     ToolResult,
@@ -36,16 +30,16 @@ from schemas.transcript import (
 
 MAX_TRANSCRIPT_BYTES: Final = 1_000_000
 """Largest transcript that is written: brokers and clients take a megabyte, and two hours of talk have a third of that."""
+MAX_VALUE_CHARS: Final = 100_000
+"""What a tool was given or answered is left out of every transcript beyond this length, before anything is looked for in it."""
 MAX_TOOL_TEXT_CHARS: Final = 1_000
 """What a tool was given or answered is left out beyond this length, in a transcript that would be too large with it."""
+LEAST_ENTRY_BYTES: Final = 100
+LEAST_USE_BYTES: Final = 100
+"""What an entry, and a use of a tool in it, take at least beside their texts; they take more."""
 MS_PER_SECOND: Final = 1_000
 
-_OF_THE_USER: Final = "convai_asr_"
-_OF_TOOL_CALLS: Final = "convai_llm_tool_request_generation_latency"
-_NO_METRICS: Final = ConversationTurnMetrics()
-_UNMEASURED: Final = TurnMetrics({}, {})
-
-MetricsOf = Callable[[int], TurnMetrics]
+_SILENT: Final = HeardTurn()
 
 
 class Redacts(Protocol):
@@ -77,7 +71,9 @@ def transcript_of(
     Returns:
         The entries. A call in which nothing was said, heard or used has none.
     """
-    return _Transcript(conversation_id, live, agent, redactor, metrics_of).turns()
+    writer = TranscriptWriter(conversation_id, live, agent, redactor, metrics_of)
+    writer.go_on(lambda: True)
+    return tuple(writer.turns)
 
 
 def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
@@ -92,36 +88,30 @@ def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
     return value if len(value) <= MAX_TRANSCRIPT_BYTES else None
 
 
-def closing_transcript(
-    conversation_id: str,
-    live: LiveSide,
-    agent: str,
-    out: list[Effect],
-    redactor: Redacts | None = None,
-    metrics_of: MetricsOf | None = None,
-) -> bytes | None:
-    """What is written of a call that closes; None when it is too large, which is counted in `out`. Arguments as `transcript_of`."""
-    value = transcript_bytes(transcript_of(conversation_id, live, agent, redactor, metrics_of))
-    if value is None:
-        out.append(Count("callgauge_limits_hit_total", ("transcript",)))
-    return value
-
-
-class _Kind(IntEnum):
-    USER = 0
-    TOOL_CALL = 1
-    TOOL_RESULT = 2
-    AGENT = 3
-
-
 class _Entry(NamedTuple):
     at_ms: int
     turn: int
-    kind: _Kind
+    kind: EntryKind
     use: PairedUse | None
 
 
-class _Transcript:
+class _Part(NamedTuple):
+    """What is written at a time: it has one text or value that must be redacted, and the last of an entry ends it."""
+
+    turn: int
+    kind: EntryKind
+    after_secs: int
+    use: PairedUse | None = None
+    is_last: bool = True
+
+
+class TranscriptWriter:
+    """Writes the entries one after the other; who calls it says how far it may go on at a time.
+
+    Attributes:
+        turns: The entries so far.
+    """
+
     def __init__(
         self,
         conversation_id: str,
@@ -130,105 +120,157 @@ class _Transcript:
         redactor: Redacts | None,
         metrics_of: MetricsOf | None,
     ) -> None:
+        """Looks at what there is to write; arguments as `transcript_of`."""
+        self.turns: list[TranscriptTurn] = []
         self._conversation_id = conversation_id
         known_id = None if live.record is None else live.record.agent_id
         self._metadata = AgentMetadata(agent_id=known_id or agent)
         self._redactor = redactor
-        self._metrics_of = metrics_of
-        self._measured: dict[int, TurnMetrics] = {}
-        self._turns = heard_turns(live.machine, live.history)
-        self._cut_off = cut_off_turns(self._turns)
+        self._heard = heard_turns(live.machine, live.history)
+        self._cut_off = cut_off_turns(self._heard)
         # Where replies are known as they were spoken, one that is only in the log was not, unless something was heard.
-        self._knows_speech = any(turn.spoken for turn in self._turns.values())
+        self._knows_speech = any(turn.spoken for turn in self._heard.values())
         self._first_ms = live.history.first_time_ms()
         uses = ToolUses()
         uses.follow(live.machine.last_tool)
         self._uses: dict[int, list[PairedUse]] = {}
         for use in uses:
             self._uses.setdefault(use.turn, []).append(use)
-        self._places: set[tuple[int, _Kind]] = set()
-        self._told: set[tuple[int, _Kind]] = set()
-
-    def turns(self) -> tuple[TranscriptTurn, ...]:
+        self._calls: list[ToolCall] = []
+        self._results: list[ToolResult] = []
+        self._original: str | None = None
         entries = sorted(self._entries(), key=attrgetter("at_ms"))
+        self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in entries}, metrics_of)
+        self._longest_value = MAX_VALUE_CHARS
+        if self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES:
+            self._longest_value = MAX_TOOL_TEXT_CHARS
+        self.is_too_large = self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES
+        self._parts = deque(self._in_parts(entries))
+
+    def go_on(self, may_go_on: Callable[[], bool]) -> bool:
+        """Write what comes next, and more as long as `may_go_on` says so; returns whether all is written."""
+        parts = self._parts
+        while parts:
+            self._write(parts.popleft())
+            if not may_go_on():
+                break
+        return not parts
+
+    def _write(self, part: _Part) -> None:
+        turn, kind, after_secs, use, is_last = part
+        match kind:
+            case EntryKind.USER:
+                self.turns.append(self._user(turn, after_secs))
+            case EntryKind.AGENT if is_last:
+                self.turns.append(self._agent(turn, after_secs))
+            case EntryKind.AGENT:
+                self._original = self._redacted(self._heard[turn].written)
+            case EntryKind.TOOL_CALL if use is not None:
+                self._calls.append(self._call(use))
+                if is_last:
+                    self.turns.append(self._tools_called(turn, after_secs))
+            case EntryKind.TOOL_RESULT if use is not None:
+                self._results.append(self._result(use))
+                if is_last:
+                    self.turns.append(self._tools_answered(after_secs))
+        if is_last:
+            self._numbers.is_written(turn, kind)
+
+    def _in_parts(self, entries: Sequence[_Entry]) -> Iterator[_Part]:
         if not entries:
-            return ()
-        self._places = {(entry.turn, entry.kind) for entry in entries}
+            return
         start_ms = entries[0].at_ms if self._first_ms is None else min(self._first_ms, entries[0].at_ms)
-        turns = []
         for (turn, kind), group in groupby(entries, key=attrgetter("turn", "kind")):
-            at_ms, *_ = first = next(group)
-            after_secs = (at_ms - start_ms) // MS_PER_SECOND
-            if kind is _Kind.USER:
-                turns.append(self._user(turn, after_secs))
-            elif kind is _Kind.AGENT:
-                turns.append(self._agent(turn, after_secs))
-            else:
-                uses = [entry.use for entry in (first, *group) if entry.use is not None]
-                turns.append((self._calls if kind is _Kind.TOOL_CALL else self._results)(turn, uses, after_secs))
-            self._told.add((turn, kind))
-        return tuple(turns)
+            several = list(group)
+            after_secs = (several[0].at_ms - start_ms) // MS_PER_SECOND
+            if kind in {EntryKind.TOOL_CALL, EntryKind.TOOL_RESULT}:
+                for entry in several:
+                    yield _Part(turn, kind, after_secs, entry.use, is_last=entry is several[-1])
+                continue
+            if kind is EntryKind.AGENT and self._has_original(turn):
+                yield _Part(turn, kind, after_secs, is_last=False)
+            yield _Part(turn, kind, after_secs)
+
+    def _least_bytes(self, entries: Sequence[_Entry]) -> int:
+        """How large the transcript is at least, if redaction makes nothing shorter."""
+        size = 0
+        for _, number, kind, use in entries:
+            turn = self._heard.get(number, _SILENT)
+            if kind is EntryKind.USER:
+                size += LEAST_ENTRY_BYTES + len(turn.user)
+            elif kind is EntryKind.AGENT:
+                size += LEAST_ENTRY_BYTES + len(turn.spoken or turn.written)
+            elif use is not None:
+                value, copies = (use.arguments, 2) if kind is EntryKind.TOOL_CALL else (use.answer, 1)
+                chars = _chars(value)
+                size += LEAST_USE_BYTES + (copies * chars if chars <= self._longest_value else 0)
+            if size > MAX_TRANSCRIPT_BYTES:
+                break
+        return size
 
     def _entries(self) -> Iterator[_Entry]:
         """What was said, asked for and answered, turn by turn. What has no time of its own stands behind what was before it."""
         latest_ms = self._first_ms or 0
-        for turn in sorted({*self._turns, *self._uses}):
+        for turn in sorted({*self._heard, *self._uses}):
             for own_ms, kind, use in self._of_turn(turn):
                 at_ms = latest_ms if own_ms is None else own_ms
                 latest_ms = max(latest_ms, at_ms)
                 yield _Entry(at_ms, turn, kind, use)
 
-    def _of_turn(self, number: int) -> Iterator[tuple[int | None, _Kind, PairedUse | None]]:
-        turn = self._turns.get(number, HeardTurn())
+    def _of_turn(self, number: int) -> Iterator[tuple[int | None, EntryKind, PairedUse | None]]:
+        turn = self._heard.get(number, _SILENT)
         if turn.user or turn.user_starts:
-            yield _at_ms(turn.user_starts, turn.user_ms), _Kind.USER, None
+            yield _at_ms(turn.user_starts, turn.user_ms), EntryKind.USER, None
         for use in self._uses.get(number, ()):
             if use.called_at_ms is not None:
-                yield use.called_at_ms, _Kind.TOOL_CALL, use
+                yield use.called_at_ms, EntryKind.TOOL_CALL, use
             if use.outcome is not None:
                 answered_ms = None if use.called_at_ms is None else use.called_at_ms + (use.duration_ms or 0)
-                yield answered_ms, _Kind.TOOL_RESULT, use
+                yield answered_ms, EntryKind.TOOL_RESULT, use
         if turn.spoken or turn.agent_spans or (turn.written and not self._knows_speech):
-            yield _at_ms([start_s for start_s, _ in turn.agent_spans], turn.agent_ms), _Kind.AGENT, None
+            yield _at_ms([start_s for start_s, _ in turn.agent_spans], turn.agent_ms), EntryKind.AGENT, None
 
     def _user(self, turn: int, after_secs: int) -> TranscriptTurn:
         return TranscriptTurn(
             role="user",
-            message=self._redacted(self._turns[turn].user),
+            message=self._redacted(self._heard[turn].user),
             time_in_call_secs=after_secs,
-            conversation_turn_metrics=self._metrics(turn, _Kind.USER),
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.USER),
             source_medium="audio",
         )
 
     def _agent(self, turn: int, after_secs: int) -> TranscriptTurn:
-        said = self._turns[turn]
-        is_cut_off = turn in self._cut_off
-        # A log that has less than was spoken does not have the whole of it.
-        has_original = is_cut_off and len(said.written) >= len(said.spoken) > 0
+        said = self._heard[turn]
+        original, self._original = self._original, None
         return TranscriptTurn(
             role="agent",
             agent_metadata=self._metadata,
             message=self._redacted(said.spoken or said.written),
             time_in_call_secs=after_secs,
-            conversation_turn_metrics=self._metrics(turn, _Kind.AGENT),
-            llm_usage=self._usage(turn, _Kind.AGENT),
-            interrupted=is_cut_off,
-            original_message=self._redacted(said.written) if has_original else None,
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.AGENT),
+            llm_usage=self._numbers.usage(turn, EntryKind.AGENT),
+            interrupted=turn in self._cut_off,
+            original_message=original,
         )
 
-    def _calls(self, turn: int, uses: Sequence[PairedUse], after_secs: int) -> TranscriptTurn:
+    def _has_original(self, turn: int) -> bool:
+        """Whether the answer was cut off, and the log has the whole of it: no less than was spoken."""
+        said = self._heard[turn]
+        return turn in self._cut_off and len(said.written) >= len(said.spoken) > 0
+
+    def _tools_called(self, turn: int, after_secs: int) -> TranscriptTurn:
+        calls, self._calls = self._calls, []
         return TranscriptTurn(
             role="agent",
             agent_metadata=self._metadata,
-            tool_calls=tuple(map(self._call, uses)),
+            tool_calls=tuple(calls),
             time_in_call_secs=after_secs,
-            conversation_turn_metrics=self._metrics(turn, _Kind.TOOL_CALL),
-            llm_usage=self._usage(turn, _Kind.TOOL_CALL),
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.TOOL_CALL),
+            llm_usage=self._numbers.usage(turn, EntryKind.TOOL_CALL),
         )
 
     def _call(self, use: PairedUse) -> ToolCall:
-        arguments = _parsed(use.arguments)
-        parameters = self._json(arguments, use.arguments)
+        parameters = self._parameters(use)
         return ToolCall(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
@@ -237,18 +279,28 @@ class _Transcript:
             tool_details=ToolDetails(parameters=parameters),
         )
 
-    def _results(self, _turn: int, uses: Sequence[PairedUse], after_secs: int) -> TranscriptTurn:
-        results = tuple(map(self._result, uses))
+    def _tools_answered(self, after_secs: int) -> TranscriptTurn:
+        results, self._results = tuple(self._results), []
         return TranscriptTurn(
             role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
         )
 
-    def _result(self, use: PairedUse) -> ToolResult:
+    def _parameters(self, use: PairedUse) -> str:
+        chars = _chars(use.arguments)
+        return _left_out(chars) if chars > self._longest_value else self._json(_parsed(use.arguments), use.arguments)
+
+    def _answer(self, use: PairedUse) -> str:
+        chars = _chars(use.answer)
+        if chars > self._longest_value:
+            return _left_out(chars)
         answer = _parsed(use.answer)
+        return (self._redacted(answer) or "") if isinstance(answer, str) else self._json(answer, use.answer)
+
+    def _result(self, use: PairedUse) -> ToolResult:
         return ToolResult(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
-            result_value=(self._redacted(answer) or "") if isinstance(answer, str) else self._json(answer, use.answer),
+            result_value=self._answer(use),
             is_error=use.outcome is ToolOutcome.ERROR,
             tool_latency_secs=None if use.duration_ms is None else use.duration_ms / MS_PER_SECOND,
         )
@@ -270,50 +322,9 @@ class _Transcript:
             return logged
         return to_json(redacted, inf_nan_mode="null").decode()  # JSON has no word for infinity
 
-    def _metrics(self, turn: int, kind: _Kind) -> ConversationTurnMetrics:
-        here = {
-            name: ElapsedTime(elapsed_time=seconds)
-            for name, seconds in self._of(turn).seconds.items()
-            if self._place(turn, name) is kind
-        }
-        return ConversationTurnMetrics(metrics=here) if here else _NO_METRICS
-
-    def _usage(self, turn: int, kind: _Kind) -> LlmUsage | None:
-        usage = self._of(turn).usage
-        if not usage or self._place(turn) is not kind:
-            return None
-        return LlmUsage(model_usage={model or "unknown": _model_usage(used) for model, used in usage.items()})
-
-    def _of(self, turn: int) -> TurnMetrics:
-        if self._metrics_of is None:
-            return _UNMEASURED
-        measured = self._measured.get(turn)
-        if measured is None:
-            measured = self._measured[turn] = self._metrics_of(turn)
-        return measured
-
-    def _place(self, turn: int, name: str = "") -> _Kind | None:
-        """The entry of the turn on which a number of this name stands; None when it is not there, or has been told."""
-        wanted: tuple[_Kind, ...] = (_Kind.AGENT, _Kind.TOOL_CALL)
-        if name.startswith(_OF_THE_USER):
-            wanted = (_Kind.USER,)
-        elif name == _OF_TOOL_CALLS:
-            wanted = (_Kind.TOOL_CALL, _Kind.AGENT)
-        place = next(((turn, kind) for kind in wanted if (turn, kind) in self._places), None)
-        return None if place is None or place in self._told else place[1]
-
 
 def _at_ms(starts_s: Sequence[float], logged_ms: int | None) -> int | None:
     return int(min(starts_s) * MS_PER_SECOND) if starts_s else logged_ms
-
-
-def _model_usage(used: TokenUsage) -> ModelUsage:
-    return ModelUsage(
-        input=TokenCount(tokens=used.input_tokens, price=used.input_price),
-        input_cache_read=TokenCount(tokens=used.cache_read_tokens, price=used.cache_read_price),
-        input_cache_write=TokenCount(tokens=used.cache_write_tokens, price=used.cache_write_price),
-        output_total=TokenCount(tokens=used.output_tokens, price=used.output_price),
-    )
 
 
 def _parsed(value: object) -> object:
@@ -339,4 +350,12 @@ def _without_long_values(turn: TranscriptTurn) -> TranscriptTurn:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_TOOL_TEXT_CHARS else f'{{"left_out_characters":{len(text)}}}'
+    return text if len(text) <= MAX_TOOL_TEXT_CHARS else _left_out(len(text))
+
+
+def _left_out(chars: int) -> str:
+    return f'{{"left_out_characters":{chars}}}'
+
+
+def _chars(value: object) -> int:
+    return len(value) if isinstance(value, str) else len(to_json(value, inf_nan_mode="null"))

@@ -27,6 +27,8 @@ MAX_RUNNING_CHARS: Final = 1_000_000
 two hours has 300,000.
 """
 
+MAX_CHARS_PER_STEP: Final = 50_000
+"""Characters compared in one step of a call, some 0.3 s at worst; what is beyond waits for the next turn, or for the close."""
 _SEEN_CHARS: Final = 64
 """Characters of texts that are the same as before, and are not compared again, that take as long as one that is."""
 
@@ -54,11 +56,17 @@ class TranscriptErrors:
         self._of_assistant = WordErrors(language, differences)
         self._end = 0
         self._chars = 0
+        self._waiting: set[int] = set()
+        self._changed: set[int] = set()
+        self._has_changed = False
+        self._is_full = False
 
-    def follow(self, live: LiveSide, touched: set[int], time_ms: int, out: list[Effect]) -> None:
-        """Compare the turns that were left, if one was left now or one of them has changed."""
+    def look(self, live: LiveSide, touched: set[int]) -> None:
+        """Compare the turns that were left, and those of them that have changed. Over the limit each is compared once more at
+        the close, and before that only if it never was.
+        """
         machine = live.machine
-        if isinstance(machine, SpeakingMachine) or self._chars > MAX_RUNNING_CHARS:
+        if isinstance(machine, SpeakingMachine):
             return  # no simulated caller is heard
         end = machine.turn
         looked_at = {turn for turn in touched if turn < end}
@@ -66,26 +74,54 @@ class TranscriptErrors:
             looked_at.update(range(end - LOOKED_AT_AGAIN, end))
             looked_at.update(turn for turn in {*self._of_user.turns, *self._of_assistant.turns} if turn >= end)
         self._end = end
-        changed: list[int] = []
-        has_changed = False
-        for turn in sorted(looked_at):
+        self._waiting |= looked_at
+        until = self._chars + MAX_CHARS_PER_STEP
+        for turn in sorted(self._waiting):
+            if self._chars >= until:
+                break
+            self._waiting.discard(turn)
             state = machine.turns.get(turn) if turn < end else None
+            if self._chars > MAX_RUNNING_CHARS and state is not None and self._of_user.knows(turn):
+                continue
             meant, understood = (None, None) if state is None else (state.intended_user, state.transcribed_user)
             if self._put(self._of_user, turn, meant, understood):
-                changed.append(turn)
+                self._changed.add(turn)
             said, heard = (None, None) if state is None else (state.intended_assistant, state.transcribed_assistant)
             if self._put(self._of_assistant, turn, said, heard):
-                has_changed = True
+                self._has_changed = True
+
+    def follow(self, live: LiveSide, touched: set[int], time_ms: int, out: list[Effect]) -> None:
+        """Say what is known of the turns that were left, if one was left now or one of them has changed."""
+        if isinstance(live.machine, SpeakingMachine) or self._is_full:
+            return
+        self.look(live, touched)
         records: list[AnyScoreRecord | None] = []
+        changed, self._changed = self._changed, set()
         if changed and live.history.pipeline_type is PipelineType.CASCADE:
             records.append(self._error_rate(changed, None, TurnStatus.PROVISIONAL, time_ms))
-        if changed or has_changed:
+        if changed or self._has_changed:
             records.append(self._disagreement(TurnStatus.PROVISIONAL, time_ms))
+        self._has_changed = False
         if any(records):
             live.announce(out)
             out.extend([PublishScore(record) for record in records if record is not None])
-        if self._chars > MAX_RUNNING_CHARS and not self._book.is_silent:
+        self._is_full = self._chars > MAX_RUNNING_CHARS
+        if self._is_full and not self._book.is_silent:
             out.append(Count("callgauge_limits_hit_total", ("running_comparison",)))
+
+    def compare_at_close(self, context: MetricContext) -> bool:
+        """Compare turns as EVA's own context has them, as many as one step may; returns whether all are."""
+        until = self._chars + MAX_CHARS_PER_STEP
+        for errors, one, other in (
+            (self._of_user, context.intended_user_turns, context.transcribed_user_turns),
+            (self._of_assistant, context.intended_assistant_turns, context.transcribed_assistant_turns),
+        ):
+            for turn in one.keys() & other.keys():
+                if self._chars >= until:
+                    return False
+                if errors.put(turn, one[turn], other[turn]):
+                    self._chars += _compared_chars(one[turn], other[turn])
+        return True
 
     def final_records(self, live: LiveSide, context: MetricContext, last_ms: int | None) -> Iterable[AnyScoreRecord]:
         """The values of the whole call, by EVA's own context of it."""
@@ -115,11 +151,10 @@ class TranscriptErrors:
 
     def _put(self, errors: WordErrors, turn: int, meant: Pieces | None, understood: Pieces | None) -> bool:
         one, other = (None if text is None else joined(text) for text in (meant, understood))
-        chars = len(one or "") + len(other or "")
         if not errors.put(turn, one, other):
-            self._chars += chars // _SEEN_CHARS
+            self._chars += (len(one or "") + len(other or "")) // _SEEN_CHARS
             return False
-        self._chars += min(chars, 2 * MAX_CHARS)
+        self._chars += _compared_chars(one, other)
         return True
 
     def _error_rate(
@@ -150,6 +185,10 @@ class TranscriptErrors:
             has_value=isinstance(result, Scored), result=result, through_turn=self._end - 1,
             user=_side(self._of_user), assistant=_side(self._of_assistant),
         )  # fmt: skip
+
+
+def _compared_chars(one: str | None, other: str | None) -> int:
+    return min(len(one or "") + len(other or ""), 2 * MAX_CHARS)
 
 
 def _side(errors: WordErrors) -> SideDisagreement:

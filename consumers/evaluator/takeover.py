@@ -82,6 +82,8 @@ class Takeover:
         ledger_starts = {
             number: min(notes[TopicPartition(topic, number)].scores for topic in self._topics) for number in numbers
         }
+        for each in held:
+            each.partition.reading_starts_at(starts[each.partition.number])
         ledger_ends = dict(ledger_starts)
         if not self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
             recalls = {each.partition.number: each.partition.recall for each in held}

@@ -69,6 +69,8 @@ def undisturbed(inputs: Inputs, limits: Limits) -> Undisturbed:
         else:
             refused.add((record.topic, record.partition, record.offset))
     _keep(evaluator.advance(END_OF_TIME_MS), records)
+    while evaluator.next_wakeup() is not None:  # a close that takes several steps
+        _keep(evaluator.advance(END_OF_TIME_MS), records)
     return Undisturbed(tuple(records), frozenset(refused))
 
 

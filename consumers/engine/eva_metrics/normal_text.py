@@ -5,6 +5,7 @@ after is `word_errors`.
 """
 
 import re
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Final
 from unicodedata import category
@@ -20,7 +21,6 @@ _REMEMBERED_PIECES: Final = 512
 compared once more.
 """
 
-_LABEL = re.compile(r"\[.*?\]")
 _ESCAPE = re.compile(
     r"""\\(?:(?P<octal>[0-7]{1,3})
           |(?P<known>u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\\'"abfnrtv])
@@ -56,7 +56,21 @@ def without_labels(text: str) -> str:
         >>> without_labels("[user interrupts] Yes [pause] please. ")
         'Yes  please.'
     """
-    return _LABEL.sub("", text).strip() if "[" in text else text.strip()
+    return "".join(_between_labels(text)).strip() if "[" in text else text.strip()
+
+
+def _between_labels(text: str) -> Iterator[str]:
+    """What stands outside of brackets on one line, reading every character once, however many brackets nobody closes."""
+    at = 0
+    while (begin := text.find("[", at)) >= 0 and (end := text.find("]", begin)) >= 0:
+        line_end = text.find("\n", begin, end)
+        if line_end < 0:
+            yield text[at:begin]
+            at = end + 1
+        else:
+            yield text[at : line_end + 1]
+            at = line_end + 1
+    yield text[at:]
 
 
 def normalised(text: str, language: str = "en") -> str:

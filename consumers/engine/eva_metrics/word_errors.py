@@ -94,6 +94,10 @@ class WordErrors:
         """The turns that count: both texts say something."""
         return self._compared
 
+    def knows(self, turn: int) -> bool:
+        """Whether both texts of the turn have been seen."""
+        return turn in self._pairs
+
     def put(self, turn: int, meant: str | None, understood: str | None) -> bool:
         """Put a turn in, or in place of what it was; a side that says nothing takes it out.
 

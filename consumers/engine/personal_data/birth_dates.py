@@ -21,6 +21,9 @@ NEAR_WORDS_OF_OTHERS: Final = 6
 MOST_DIGITS: Final = 8
 _DIGITS_OF_A_SHORT_YEAR: Final = 6
 _EARLIEST_YEAR: Final = 1900
+_LAST_OF_DOB: Final = "b"
+_WORDS_ABOUT_BIRTHS: Final = frozenset({*BIRTH_WORDS, _LAST_OF_DOB})
+_WORDS_ABOUT_DATES: Final = frozenset({*_WORDS_ABOUT_BIRTHS, *BIRTHDAY_WORDS, *NO_BIRTH_WORDS})
 
 
 def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator[Span]:
@@ -32,22 +35,24 @@ def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator
         latest_year: Until when a full date is taken for one also where nothing says so.
     """
     taken = 0
+    says_what = not words.texts.isdisjoint(_WORDS_ABOUT_DATES)
     for date in find_dates(words):
-        if _is_of_birth(words, date, latest_year):
+        said = _said(words, date, latest_year) if says_what else None
+        if said or (said is None and _is_long_ago(words, date, latest_year)):
             span = Span(words.all[date.first].start, words.all[date.last].end)
             taken = span.end
             yield span
-    if taken == 0:
+    if taken == 0 and not words.texts.isdisjoint(_WORDS_ABOUT_BIRTHS):
         yield from _dictated(words, digits)
 
 
-def _is_of_birth(words: Words, date: Date, latest_year: int) -> bool:
-    is_old = date.year is not None and _EARLIEST_YEAR <= date.year <= latest_year
+def _said(words: Words, date: Date, latest_year: int) -> bool | None:
+    """What the words around say of a date: one of birth, another, or nothing."""
     for near in words.before(date.first, NEAR_WORDS):
         if near.text in BIRTH_WORDS or _is_spelled_dob(words, near.place):
             return True
         if near.text in BIRTHDAY_WORDS and near.distance <= NEAR_WORDS_OF_A_BIRTHDAY:
-            return is_old or date.year is None
+            return _is_old(date, latest_year) or date.year is None
         if near.text in NO_BIRTH_WORDS and near.distance <= NEAR_WORDS_OF_OTHERS:
             return False
     is_first = True
@@ -57,9 +62,18 @@ def _is_of_birth(words: Words, date: Date, latest_year: int) -> bool:
         is_first = False
         if near.text in BIRTH_WORDS or near.text in BIRTHDAY_WORDS:
             return True
+    return None
+
+
+def _is_old(date: Date, latest_year: int) -> bool:
+    return date.year is not None and _EARLIEST_YEAR <= date.year <= latest_year
+
+
+def _is_long_ago(words: Words, date: Date, latest_year: int) -> bool:
+    """Whether it is one although nothing says so."""
     # Without a word about it 3/14/85 is one, while 3.14.85 may be a version and "march fourteenth, eighty five" two numbers.
     is_certain = date.has_century or words.is_at(date.first + 1, {"/"})
-    return is_old and date.has_day and is_certain
+    return _is_old(date, latest_year) and date.has_day and is_certain
 
 
 def _is_spelled_dob(words: Words, index: int) -> bool:

@@ -17,9 +17,11 @@ FEWEST_SAID_TO_BE_ONE: Final = 13
 NEAR_WORDS: Final = 8
 NEAR_WORDS_BEHIND: Final = 4
 """How near "card" must be behind a number: "that's my visa card"."""
+FEWEST_DIGITS: Final = 13
 WRITTEN_GROUP: Final = 4
 """Digits of a written group with which a card may begin in the middle of others."""
 
+_FIRST_DIGITS: Final = "23456"
 _CARD: Final = re.compile(
     r"4\d{12}(?:\d{3}){0,2}"
     r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"
@@ -32,11 +34,12 @@ _CARD: Final = re.compile(
 
 def find_cards(words: Words, digits: Digits) -> Iterator[Span]:
     """Places of card numbers, from left to right."""
+    says_card = not words.texts.isdisjoint(CARD_WORDS)
     for run in digits.runs:
         first = 0
         while first < len(run.groups):
             last = _last_of_card(run, first) if _may_begin(run, first) else None
-            if last is None and run.pauses[first]:
+            if last is None and says_card and run.pauses[first]:
                 last = _end_of_said_one(words, run, first)
             if last is not None:
                 yield Span(words.all[run.groups[first].first].start, words.all[run.groups[last].last].end)
@@ -56,18 +59,20 @@ def _may_begin(run: Run, first: int) -> bool:
 def _last_of_card(run: Run, first: int) -> int | None:
     """The last group of the longest card number that begins here."""
     text, found = "", None
+    if run.groups[first].digits[0] not in _FIRST_DIGITS:
+        return None
     for index in range(first, len(run.groups)):
         text += run.groups[index].digits
         if len(text) > MOST_DIGITS:
             break
-        if is_card_number(text):
+        if len(text) >= FEWEST_DIGITS and is_card_number(text):
             found = index
     return found
 
 
 def _end_of_said_one(words: Words, run: Run, first: int) -> int | None:
     """The last group of a number that begins here and that words before or just behind it call a card's."""
-    if run.groups[first].digits[0] not in "23456":
+    if run.groups[first].digits[0] not in _FIRST_DIGITS:
         return None
     last = _end_of_dictation(run, first)
     if last is None:

@@ -24,6 +24,8 @@ _MONTHS_A_YEAR: Final = 12
 _FIRST_YEAR: Final = 1880
 _LAST_YEAR: Final = 2099
 
+_SAID_IN_DATES: Final = frozenset({*MONTHS, "born", "birth"})
+"""Without any of these words no day is said in words."""
 _NUMERIC: Final = re.compile(
     r"(?<![\d.:/-])(?:(?P<y>\d{4})(?P<s>[-/.])(?P<m>\d{1,2})(?P=s)(?P<d>\d{1,2})"
     r"|(?P<a>\d{1,2})(?P<t>[-/.])(?P<b>\d{1,2})(?P=t)(?P<c>\d{4}|\d{2}))(?![\d:]|[-/.]\d)"
@@ -49,6 +51,9 @@ class Date(NamedTuple):
 def find_dates(words: Words) -> Iterator[Date]:
     """Every day in the text, from left to right; months with their year, and years behind "born in"."""
     numeric = _numeric(words)
+    if words.texts.isdisjoint(_SAID_IN_DATES):
+        yield from numeric.values()
+        return
     index = 0
     while index < len(words.all):
         date = numeric.get(index) or _in_words(words, index) or _year_of_birth(words, index)

@@ -88,6 +88,8 @@ def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | Non
 
 def _is_said_to_be_one(words: Words, first: int) -> bool:
     """Whether it is called an IBAN, so that it is one though a letter was misheard."""
+    if words.texts.isdisjoint(_CUES):
+        return False
     return any(near.text in _CUES for near in words.before(first, NEAR_WORDS))
 
 

@@ -37,6 +37,7 @@ class Kind(Enum):
     SEALED = "SEALED"
 
 
+_KINDS: Final = {kind.name: kind for kind in Kind}
 _IN_BRACKETS: Final = {"AT": ("@", Kind.SIGN), "DOT": ("dot", Kind.WORD)}
 """As what (at) and [dot] are read: nobody writes them so but in an address."""
 
@@ -126,7 +127,7 @@ def _word(found: re.Match[str]) -> Word:
     text, name = found[0], found.lastgroup or ""
     if name in _IN_BRACKETS:
         return Word(*_IN_BRACKETS[name], found.start(), found.end())
-    kind = Kind[name]
+    kind = _KINDS[name]
     if kind is Kind.NUMBER and not text.isascii():
         text = "".join(str(int(digit)) for digit in text)
     elif kind is Kind.WORD:

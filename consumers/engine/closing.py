@@ -1,0 +1,95 @@
+"""The close of a call, in bounded steps: texts that no running value has compared, the final records, the transcript.
+
+Nothing is of the call any more when this begins, so it does not matter what happens between two steps. What is written is one
+effect, at the end.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from consumers.engine.call_redaction import CallRedactor
+from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.judged_sides import JudgedSides
+from consumers.engine.live_side import LiveSide
+from consumers.engine.measures import Measures
+from consumers.engine.record_book import RecordBook
+from consumers.engine.transcript import TranscriptWriter, transcript_bytes
+from schemas.metric_context import MetricContext
+from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, TurnStatus
+
+_TOO_LARGE = Count("callgauge_limits_hit_total", ("transcript",))
+
+
+@dataclass
+class Closing:
+    """A call that is over.
+
+    Attributes:
+        conversation_id: The call.
+        book: Makes its records.
+        live: Its turns.
+        measures: What is measured of them.
+        judged: What judges it.
+        context: EVA's of the whole call.
+        records: Final records so far: those of the live side, then all.
+        reason: Why it closes.
+        ended_reason: Why it ended, as its producer said.
+        last_ms: Time of its last event.
+        closed_at_ms: Broker time at which it was over.
+        events: How many it had.
+        writes_transcript: Whether it gets one.
+    """
+
+    conversation_id: str
+    book: RecordBook
+    live: LiveSide
+    measures: Measures
+    judged: JudgedSides
+    context: MetricContext
+    records: list[AnyScoreRecord]
+    reason: CloseReason
+    ended_reason: str | None
+    last_ms: int | None
+    closed_at_ms: int
+    events: int
+    writes_transcript: bool
+    _has_compared: bool = False
+    _has_final_records: bool = False
+    _writer: TranscriptWriter | None = None
+
+    def go_on(self, redactor: CallRedactor, out: list[Effect]) -> bool:
+        """As much as fits into one step; returns whether the close is done, with its effect in `out`."""
+        if not self._has_compared:
+            self._has_compared = self.measures.compare_at_close(self.context)
+            if not self._has_compared:
+                return False
+        if not self._has_final_records:
+            self._has_final_records = True
+            self._make_final_records(redactor, out)
+        transcript = None
+        if self.writes_transcript:
+            if self._writer is None:
+                metrics_of = partial(self.measures.stages.turn_metrics, self.live)
+                self._writer = TranscriptWriter(
+                    self.conversation_id, self.live, self.book.labels.agent, redactor, metrics_of
+                )
+            if not self._writer.is_too_large and not self._writer.go_on(lambda: redactor.has_room):
+                return False
+            transcript = None if self._writer.is_too_large else transcript_bytes(self._writer.turns)
+            if transcript is None:
+                out.append(_TOO_LARGE)
+        out.append(CloseCall(self.conversation_id, tuple(self.records), transcript))
+        return True
+
+    def _make_final_records(self, redactor: CallRedactor, out: list[Effect]) -> None:
+        self.records += self.measures.final_records(self.live, self.context, self.last_ms)
+        out += self.measures.closing_counts()
+        self.records += self.judged.final_records(self.last_ms, self.closed_at_ms)
+        ended_reason = None if self.ended_reason is None else redactor.redact(self.ended_reason)
+        closed = self.book.record(
+            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (self.reason, ended_reason), event_time_ms=self.last_ms,
+            reason=self.reason, ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
+            through=self.book.offsets_by_topic(),
+        )  # fmt: skip
+        if closed is not None:
+            self.records.append(closed)
