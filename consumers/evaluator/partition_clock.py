@@ -15,7 +15,7 @@ class LogEnd(NamedTuple):
 
     Attributes:
         offset: After the last record that the leader has.
-        asked_at_ms: When the leader was asked, on our clock: up to then it is true.
+        asked_at_ms: When the leader was asked, on the steady clock: up to then it is true.
     """
 
     offset: int
@@ -27,8 +27,8 @@ class End(NamedTuple):
 
     Attributes:
         offset: After the last record that there is, or that may be read if a transaction is open.
-        told_at_ms: Up to when that is true, on our clock; None if nobody knows.
-        newest_told_at_ms: When we were told last.
+        told_at_ms: Up to when that is true, on the steady clock; None if nobody knows.
+        newest_told_at_ms: When we were told last, on the steady clock; None if nobody knows.
     """
 
     offset: int

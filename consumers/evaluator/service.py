@@ -15,14 +15,18 @@ from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
 from faststream import AckPolicy
 
 from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction import Redactor
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
+from consumers.evaluator.clock import BrokerClock
 from consumers.evaluator.held import Held
+from consumers.evaluator.input_gaps import InputMadeAnewError
 from consumers.evaluator.log_ends import LogEnds
+from consumers.evaluator.lost_records import LostRecords
 from consumers.evaluator.partition import Evaluates, Partition
 from consumers.evaluator.partition_writer import FencedError, PartitionWriter
 from consumers.evaluator.preflight import require_fit_topics
@@ -81,9 +85,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._settings = settings
         self._instruments = instruments
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
-        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources))
-        self._log_ends = LogEnds(kafka, self._sources)
-        self._assignment = Assignment(self._sources, self._log_ends.ends)
+        clock = BrokerClock(instruments)
+        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources), clock)
+        self._log_ends = LogEnds(kafka, self._sources, clock)
+        self._assignment = Assignment(self._sources, self._log_ends.ends, clock)
+        self._lost_records = LostRecords(self._assignment, instruments)
         self._lock = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -260,7 +266,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await self._log_ends.start()
         await self._subscription.start()
         asking = self._log_ends.ask_for_ever(lambda: self._assignment.inputs_of(self._assignment.active))
-        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking)
+        watching = self._lost_records.watch_for_ever(lambda: self._subscription.consumer)
+        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching)
 
     async def _tick_for_ever(self) -> bool:
         while True:
@@ -287,8 +294,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             assignment = self._assignment
             active = assignment.active
             polled = {number: runs for number, runs in runs_by_partition(records).items() if number in active}
-            for number, runs in polled.items():
-                active[number].partition.polled(runs)
+            try:
+                assignment.polled(polled)
+            except InputMadeAnewError as error:
+                await self._give_up_offsets(error)
+                raise
             await assignment.look(self._subscription.consumer)
             for number, runs in polled.items():
                 assignment.fold(number, runs)
@@ -345,6 +355,25 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             log.warning("commit_failed", error=str(error) or type(error).__name__)
             return
         self._assignment.committed(changed)
+
+    async def _give_up_offsets(self, error: InputMadeAnewError) -> None:
+        """A successor must not start to read an input at an offset that was of other records."""
+        log.error(
+            "input_not_where_it_was",
+            record=f"{error.tp.topic}[{error.tp.partition}]@{error.expected}",
+            seen=f"offset {error.seen} came",
+            what_happens_now="The topic was made anew, or lost its end. The evaluator ends, and the next one reads this input "
+            "from its first record.",
+            what_to_do="Stop the evaluators before you delete their inputs.",
+        )
+        held = self._assignment.active[error.tp.partition]
+        held.partition.records_lost()
+        held.partition.drop()  # so that nobody commits for it any more
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await self._subscription.consumer.commit({error.tp: OffsetAndMetadata(error.seen, "")})
+        except (KafkaError, TimeoutError) as failed:
+            log.warning("commit_failed", error=str(failed) or type(failed).__name__)
 
     def _read_gauges(self, instruments: Instruments) -> None:
         group_id = self._settings.group_id
