@@ -216,6 +216,19 @@ async def test_what_retention_took_is_counted_and_told(taking_of: Callable[..., 
     ]
 
 
+@pytest.mark.parametrize("committed", [FIRST - 7, END + 1], ids=["deleted", "made anew"])
+async def test_calls_whose_records_are_gone_are_named(taking_of: Callable[..., Taking], committed: int) -> None:
+    taking = taking_of(0, 2)
+    for number, evaluator in taking.evaluators.items():
+        taking.commit(PIPECAT, number, FIRST, "")
+        taking.commit(AUDIT, number, committed if number == 2 else FIRST, "")
+        evaluator.unfinished = [f"c-{number}"]
+    with capture_logs() as logged:
+        await taking.take()
+    assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["c-2"]]
+    assert taking.registry.get_sample_value("callgauge_calls_incomplete_total") == 1
+
+
 async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_record(
     taking_of: Callable[..., Taking],
 ) -> None:
