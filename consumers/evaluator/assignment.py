@@ -32,8 +32,8 @@ def assigned_numbers(assigned: Iterable[TopicPartition], topics: Iterable[str]) 
         raise NotCoPartitionedError(
             f"Assignment: the group gave us partitions {numbers}, but not "
             f"{', '.join(sorted(f'{tp.topic}[{tp.partition}]' for tp in missing))}. A conversation needs all inputs in one "
-            "process, so the evaluator ends. Check that every member of the group runs the same version and that all "
-            "inputs have the same number of partitions."
+            "process, so the evaluator ends. Check with `callgauge topics check` that these topics are there; then, that every "
+            "member of the group runs the same version and that all inputs have the same number of partitions."
         )
     return numbers
 

@@ -130,9 +130,7 @@ class BrokerClock:
             self._is_trusted = now_ms - self._doubted_since_ms >= UNPROVED_MS
         return self._is_trusted
 
-    def weigh(
-        self, tp: TopicPartition, empty_at_ms: int, first_ms: int, last_ms: int, *, is_of_broker: bool
-    ) -> None:
+    def weigh(self, tp: TopicPartition, empty_at_ms: int, first_ms: int, last_ms: int, *, is_of_broker: bool) -> None:
         """Takes what records prove that came just now to an input of which nothing was outstanding.
 
         Args:

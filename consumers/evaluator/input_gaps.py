@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from aiokafka import TopicPartition
 
 MAX_GAPS: Final = 1_000
-"""Gaps of one input that wait for the broker to say where it begins, which it is asked once a second: more than polls."""
+"""Gaps of one input that wait for the broker to say where it begins, which it is asked once a second: more than there are
+polls in that time. Beyond it the oldest is taken for the end of a transaction."""
 
 
 class Gap(NamedTuple):

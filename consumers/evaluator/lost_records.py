@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
 
 from consumers.evaluator.assignment import Assignment
-from consumers.evaluator.input_gaps import losses
+from consumers.evaluator.input_gaps import InputMadeAnewError, losses
 from consumers.runtime.registry import Instruments
 
 ASK_EVERY_SECONDS: Final = 1.0
@@ -16,6 +18,8 @@ ASK_EVERY_SECONDS: Final = 1.0
 gap with each of them."""
 ANSWER_SECONDS: Final = 10.0
 """How long it may take to answer; then it is asked again."""
+GIVE_UP_SECONDS: Final = 3.0
+"""How long it may take to commit where a successor reads an input that was made anew: well within the session timeout."""
 
 log = structlog.get_logger()
 
@@ -70,3 +74,38 @@ class LostRecords:
             held = self._assignment.active.get(loss.tp.partition)
             if held is not None:
                 held.partition.records_lost()
+
+    async def give_up(self, error: InputMadeAnewError, consumer: Any) -> None:
+        """Commits where a successor must begin: not at an offset that was of other records. Then the role must end.
+
+        Inputs that are shorter now than what was read of them were made anew as well.
+
+        Args:
+            error: Which input it was seen in.
+            consumer: The client that reads the inputs.
+        """
+        log.error(
+            "input_not_where_it_was",
+            record=f"{error.tp.topic}[{error.tp.partition}]@{error.expected}",
+            seen=f"offset {error.seen} came",
+            what_happens_now="The topic was made anew, or lost its end. The evaluator ends, and the next one reads this input "
+            "from its first record.",
+            what_to_do="Stop the evaluators before you delete their inputs.",
+        )
+        active = self._assignment.active
+        read = {
+            TopicPartition(topic, number): offset
+            for number, held in active.items()
+            for topic, offset in held.partition.next_offsets.items()
+        }
+        active[error.tp.partition].partition.records_lost()
+        for held in active.values():  # so that nobody commits for them any more
+            held.partition.drop()
+        try:
+            async with asyncio.timeout(GIVE_UP_SECONDS):
+                ends = await consumer.end_offsets(list(read))
+                anew = [tp for tp, offset in read.items() if ends[tp] < offset or tp == error.tp]
+                firsts = await consumer.beginning_offsets(anew)
+                await consumer.commit({tp: OffsetAndMetadata(firsts[tp], "") for tp in anew})
+        except (KafkaError, TimeoutError) as failed:
+            log.warning("commit_failed", error=str(failed) or type(failed).__name__)

@@ -15,7 +15,6 @@ from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
-from aiokafka.structs import OffsetAndMetadata
 from faststream import AckPolicy
 
 from consumers.engine.chosen_goals import ChosenGoals
@@ -297,7 +296,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             try:
                 assignment.polled(polled)
             except InputMadeAnewError as error:
-                await self._give_up_offsets(error)
+                await self._lost_records.give_up(error, self._subscription.consumer)
                 raise
             await assignment.look(self._subscription.consumer)
             for number, runs in polled.items():
@@ -355,25 +354,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             log.warning("commit_failed", error=str(error) or type(error).__name__)
             return
         self._assignment.committed(changed)
-
-    async def _give_up_offsets(self, error: InputMadeAnewError) -> None:
-        """A successor must not start to read an input at an offset that was of other records."""
-        log.error(
-            "input_not_where_it_was",
-            record=f"{error.tp.topic}[{error.tp.partition}]@{error.expected}",
-            seen=f"offset {error.seen} came",
-            what_happens_now="The topic was made anew, or lost its end. The evaluator ends, and the next one reads this input "
-            "from its first record.",
-            what_to_do="Stop the evaluators before you delete their inputs.",
-        )
-        held = self._assignment.active[error.tp.partition]
-        held.partition.records_lost()
-        held.partition.drop()  # so that nobody commits for it any more
-        try:
-            async with asyncio.timeout(HAND_OVER_SECONDS):
-                await self._subscription.consumer.commit({error.tp: OffsetAndMetadata(error.seen, "")})
-        except (KafkaError, TimeoutError) as failed:
-            log.warning("commit_failed", error=str(failed) or type(failed).__name__)
 
     def _read_gauges(self, instruments: Instruments) -> None:
         group_id = self._settings.group_id

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.evaluator import clock as clock_module
 from consumers.evaluator.clock import ALLOWED_MS, RECENT_MS, STEP_MS, UNPROVED_MS, BrokerClock, read_clocks
 from consumers.runtime.registry import Instruments
 from tests.evaluator_fakes import NOW_MS, PIPECAT, START, Clocks, Record, Shell
@@ -99,7 +98,9 @@ def test_producers_clocks_alone_do_not_move_time(
 
 @given(
     st.integers(-MINUTES_10, MINUTES_10),
-    st.lists(st.tuples(st.integers(0, 5_000), st.integers(-MINUTES_10, MINUTES_10), st.integers(0, 20_000)), min_size=1),
+    st.lists(
+        st.tuples(st.integers(0, 5_000), st.integers(-MINUTES_10, MINUTES_10), st.integers(0, 20_000)), min_size=1
+    ),
 )
 def test_the_broker_s_records_bring_time_right_and_keep_it_so(
     wall_wrong_by_ms: int, moves: Sequence[tuple[int, int, int]]
@@ -219,9 +220,9 @@ def test_an_answer_is_never_newer_than_now() -> None:
 def test_what_comes_between_the_two_clocks_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is frozen just there reads both again."""
     times_ns = iter([0, 20_000_000_000, 20_000_000_000, 20_000_000_100])
-    monkeypatch.setattr(clock_module.time, "clock_gettime_ns", lambda _: next(times_ns))
+    monkeypatch.setattr("time.clock_gettime_ns", lambda _: next(times_ns))
     walls_ns = iter([0, 20_000_000_000])
-    monkeypatch.setattr(clock_module.time, "time_ns", lambda: next(walls_ns))
+    monkeypatch.setattr("time.time_ns", lambda: next(walls_ns))
     assert read_clocks() == (20_000, 20_000)
 
 
@@ -243,8 +244,7 @@ class Running:
             await shell.role._assignment.look(shell.consumer)
             shell.role._assignment.advance()
 
-    @property
-    def closed(self) -> bool:
+    def has_closed(self) -> bool:
         """Whether time came to the moment for which the engine waits: there a call would close."""
         return bool(self.shell.evaluators[0].advanced_to_ms)
 
@@ -268,11 +268,11 @@ async def test_a_step_closes_no_call_and_holds_none_back(running: Running, step_
         for step in (step_ms, step_ms, -step_ms):
             clocks.wall_ms += step
             await running.go(15_000, is_frozen=is_frozen)
-            assert not running.closed
+            assert not running.has_closed()
         await running.go(14_000)
-        assert not running.closed
+        assert not running.has_closed()
         await running.go(1_300)
-    assert running.closed
+    assert running.has_closed()
     assert running.shell.evaluators[0].advanced_to_ms[0] - due_ms < 100
     assert [line["event"] for line in logged] == ["clock_stepped"] * 3
 
@@ -290,7 +290,7 @@ async def test_an_answer_from_before_a_step_is_not_taken_for_a_later_one(running
             await shell.role._assignment.look(shell.consumer)
             shell.consumer.told_at_ms = shell.clocks.wall_ms  # asked before we were frozen
         shell.role._assignment.advance()
-    assert not running.closed
+    assert not running.has_closed()
 
 
 async def test_records_prove_the_time_through_the_evaluator(running: Running) -> None:
@@ -306,7 +306,7 @@ async def test_records_prove_the_time_through_the_evaluator(running: Running) ->
         with capture_logs():
             await shell.role._take([Record(PIPECAT, offset, at_ms, timestamp_type=int(is_of_broker))])
             await running.go(1_000)
-        assert running.closed == is_of_broker
+        assert running.has_closed() == is_of_broker
 
 
 async def test_what_a_transaction_hid_proves_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from consumers.evaluator.input_gaps import MAX_GAPS, Gap, InputGaps, InputMadeAnewError, losses
 from consumers.evaluator.lost_records import LostRecords
-from tests.evaluator_fakes import PIPECAT, START, Shell, until_idle
+from tests.evaluator_fakes import AUDIT, PIPECAT, START, Shell
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -154,24 +154,57 @@ async def test_nobody_is_asked_while_nothing_is_passed_over(shell: Shell) -> Non
 # Topics made anew.
 
 
-async def test_a_topic_made_anew_ends_the_role_and_is_read_from_its_first_record_next(shell: Shell) -> None:
+class Anew:
+    """What the client says of inputs of which some were made anew."""
+
+    def __init__(self, shell: Shell, monkeypatch: pytest.MonkeyPatch, *tps: TopicPartition) -> None:
+        self.shell = shell
+        self.tps = tps
+        monkeypatch.setattr(shell.consumer, "end_offsets", self.end_offsets, raising=False)
+        monkeypatch.setattr(shell.consumer, "beginning_offsets", self.beginning_offsets, raising=False)
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {tp: 3 if tp in self.tps else 9 for tp in partitions}
+
+    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {tp: 1 if tp in self.tps else 2 for tp in partitions}
+
+
+async def test_topics_made_anew_end_the_role_and_are_read_from_their_first_records_next(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Anew(shell, monkeypatch, TopicPartition(PIPECAT, 0), TopicPartition(AUDIT, 1))
     await shell.folds(START, START + 1, START + 2)
     shell.journal.clear()
     polled = shell.polled(1, 2)
     with capture_logs() as logged, pytest.raises(InputMadeAnewError, match="offset 7 was to come next, and 1 came"):
         await polled
-    assert shell.journal == [f"commit {PIPECAT}[0]@1"]
+    assert shell.journal == [f"commit {AUDIT}[1]@1", f"commit {PIPECAT}[0]@1"]
     assert [line["event"] for line in logged] == ["input_not_where_it_was", "calls_incomplete"]
-    assert shell.folded[0] == [START, START + 1, START + 2]
+    assert shell.folded == [[START, START + 1, START + 2], []]
     await shell.role._commit()
-    assert not [line for line in shell.commits[1:] if f"{PIPECAT}[0]" in line], "its old place is committed no more"
+    assert len(shell.journal) == 2, "their old places are committed no more"
 
 
-async def test_a_topic_made_anew_ends_the_role_though_nothing_can_be_committed(shell: Shell) -> None:
+async def test_one_that_has_grown_beyond_its_old_place_already_is_known_by_what_came(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Anew(shell, monkeypatch)
+    await shell.folds(START)
+    shell.journal.clear()
+    polled = shell.polled(2)
+    with capture_logs(), pytest.raises(InputMadeAnewError):
+        await polled
+    assert shell.journal == [f"commit {PIPECAT}[0]@2"]
+
+
+async def test_a_topic_made_anew_ends_the_role_though_nothing_can_be_committed(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Anew(shell, monkeypatch)
     await shell.folds(START)
     shell.consumer.error = KafkaConnectionError("gone")
     polled = shell.polled(0)
     with capture_logs() as logged, pytest.raises(InputMadeAnewError):
         await polled
     assert "commit_failed" in [line["event"] for line in logged]
-    await until_idle()
