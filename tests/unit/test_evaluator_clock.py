@@ -53,7 +53,7 @@ class Timed:
         return self.registry.get_sample_value("callgauge_clock_steps_total")
 
 
-@given(st.lists(st.tuples(st.integers(0, 30_000), st.integers(-MINUTES_10, MINUTES_10), st.booleans())))
+@given(st.lists(st.tuples(st.integers(0, 30_000), st.integers(-MINUTES_10, MINUTES_10), st.booleans()), max_size=10))
 def test_no_steps_of_the_wall_clock_move_time(moves: Sequence[tuple[int, int, bool]]) -> None:
     """Time is what the machine counts, however often the wall clock is set, looked at or not, with records between."""
     timed = Timed()
@@ -76,7 +76,8 @@ def test_no_steps_of_the_wall_clock_move_time(moves: Sequence[tuple[int, int, bo
             st.integers(-MINUTES_10, MINUTES_10),
             st.sampled_from([A, B]),
             st.booleans(),
-        )
+        ),
+        max_size=10,
     ),
 )
 def test_producers_clocks_alone_do_not_move_time(
@@ -99,7 +100,9 @@ def test_producers_clocks_alone_do_not_move_time(
 @given(
     st.integers(-MINUTES_10, MINUTES_10),
     st.lists(
-        st.tuples(st.integers(0, 5_000), st.integers(-MINUTES_10, MINUTES_10), st.integers(0, 20_000)), min_size=1
+        st.tuples(st.integers(0, 5_000), st.integers(-MINUTES_10, MINUTES_10), st.integers(0, 20_000)),
+        min_size=1,
+        max_size=10,
     ),
 )
 def test_the_broker_s_records_bring_time_right_and_keep_it_so(
