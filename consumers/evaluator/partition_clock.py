@@ -56,7 +56,7 @@ class InputProgress(NamedTuple):
         newest_told_at_ms: When we were told last.
         last_record_ms: Broker timestamp of the last record handed over; None if there was none yet.
         since_ms: When reading began, by our estimate of broker time.
-        moved_at_ms: When something was last handed over or nothing was outstanding or to be read on, by our estimate of broker time.
+        moved_at_ms: When something was last handed over or nothing was outstanding or to be read on, by the same.
         is_paused: Whether we do not read it on for now.
     """
 
