@@ -128,7 +128,24 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_input_records_lost_total", "counter", "records",
-        "Input records that retention took before they were read; calls they belong to are incomplete.",
+        "Input records that were deleted before they were read; calls they belong to are incomplete.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_calls_incomplete_total", "counter", "calls",
+        "Calls that were open when input records of their partition were deleted unread; the log names them. One that a "
+        "successor replays is counted again there.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_clock_steps_total", "counter", "steps",
+        "Times that this machine's wall clock was set by a quarter of a second or more; no call closes or waits because of it.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_clock_offset_seconds", "gauge", "seconds",
+        "By how much this machine's wall clock is ahead of the broker's time, as far as steps and records have shown; "
+        "negative when it is behind.",
         "evaluator",
     ),
     Metric(

@@ -9,8 +9,8 @@ MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator", "judge", "every"]
 Unit = Literal[
     "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
-    "partitions", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stages", "stalls", "subgoals",
-    "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
+    "partitions", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stages", "stalls", "steps",
+    "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
     "words per minute",
 ]  # fmt: skip
 LabelName = Literal[

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from consumers.evaluator.assignment import NotCoPartitionedError
+from consumers.evaluator.input_gaps import InputMadeAnewError
 from consumers.evaluator.ledger import LedgerError
 from consumers.evaluator.partition_writer import WriteError
 from consumers.evaluator.service import TakenOverError
@@ -49,6 +50,7 @@ FORESEEN: Final = (
     EmbeddedBrokerError,
     GoalFilesError,
     GoalFolderError,
+    InputMadeAnewError,
     JudgeFailedError,
     KafkaUnreachableError,
     LedgerError,

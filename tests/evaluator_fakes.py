@@ -13,6 +13,7 @@ from consumers.engine.effects import Count, Effect, PublishScore
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
+from consumers.evaluator.clock import BrokerClock, Reading
 from consumers.evaluator.held import Held
 from consumers.evaluator.outbox import Outbox
 from consumers.evaluator.partition import InputStart, Partition
@@ -49,6 +50,29 @@ class Record(NamedTuple):
     value: bytes | None = b'{"type": "call_ended", "timestamp": 1790000000000}'
     partition: int = 0
     headers: Sequence[tuple[str, bytes]] = ()
+    timestamp_type: int = 0  # a producer's time
+
+
+class Clocks:
+    """Two clocks of a machine, which go and are set as a test says."""
+
+    def __init__(self, wall_ms: int = NOW_MS, steady_ms: int = NOW_MS) -> None:
+        self.wall_ms = wall_ms
+        self.steady_ms = steady_ms
+
+    def __call__(self) -> Reading:
+        return Reading(self.wall_ms, self.steady_ms)
+
+    def go(self, by_ms: int) -> None:
+        self.wall_ms += by_ms
+        self.steady_ms += by_ms
+
+
+def trusted_clock(clocks: Clocks | None = None) -> BrokerClock:
+    """A clock that needs no record to be believed."""
+    clock = BrokerClock(Instruments(CollectorRegistry(), ["evaluator"]), clocks or Clocks())
+    clock._is_trusted = True
+    return clock
 
 
 class StubEvaluator:
@@ -64,6 +88,7 @@ class StubEvaluator:
         self.knows_of_time = False
         self.wakeup_ms: int | None = None
         self.watermarks: Mapping[InputSource, int] = {}
+        self.unfinished: list[str] = []
         self.counts: list[Count] = []
         self._effects = effects
 
@@ -89,6 +114,9 @@ class StubEvaluator:
 
     def low_watermarks(self) -> Mapping[InputSource, int]:
         return self.watermarks
+
+    def unfinished_calls(self) -> Sequence[str]:
+        return self.unfinished
 
     def drain_counts(self) -> Sequence[Count]:
         counts, self.counts = self.counts, []
@@ -293,6 +321,9 @@ class Shell:
         instruments = Instruments(self.registry, ["evaluator"])
         evaluator = EvaluatorSettings(**({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1} | settings))
         self.role = Evaluator(KafkaSettings(), evaluator, instruments)
+        self.clocks = Clocks()
+        self.clock = trusted_clock(self.clocks)
+        self.role._assignment._clock = self.clock
         self.subscription = FakeSubscription(self.journal)
         self.consumer = self.subscription.consumer
         self.takeover = FakeTakeover()

@@ -231,6 +231,10 @@ class PartitionEvaluator:
                     lowest[source] = offset
         return lowest
 
+    def unfinished_calls(self) -> Sequence[str]:
+        """Ids of the calls that have begun and not closed: the open ones, and those recalled of which nothing came again."""
+        return [*self._calls, *self._memories]
+
     def drain_counts(self) -> list[Count]:
         """What became of the records since this was last asked, for the events counter."""
         for source, number in self._folded.items():

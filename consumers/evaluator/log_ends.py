@@ -16,7 +16,7 @@ import structlog
 from aiokafka import TopicPartition, errors
 from aiokafka.conn import AIOKafkaConnection
 
-from consumers.evaluator.assignment import wall_clock_ms
+from consumers.evaluator.clock import BrokerClock
 from consumers.evaluator.partition_clock import LogEnd
 from consumers.runtime.first_contact import TopicsRequest
 from consumers.runtime.kafka import KafkaSettings
@@ -85,13 +85,15 @@ class LogEnds:
             in it, what readers see is all there is, or a broker refuses to say more.
     """
 
-    def __init__(self, kafka: KafkaSettings, topics: Collection[str]) -> None:
+    def __init__(self, kafka: KafkaSettings, topics: Collection[str], clock: BrokerClock) -> None:
         """Keeps what it needs; nothing is asked before `start`.
 
         Args:
             kafka: Where the broker is.
             topics: The inputs, by their names on this cluster.
+            clock: By whose steady clock it counts when a leader was asked.
         """
+        self._clock = clock
         self.ends: dict[TopicPartition, LogEnd | None] = {}
         self._kafka = kafka
         self._topics = tuple(topics)
@@ -142,7 +144,7 @@ class LogEnds:
         return by_node
 
     async def _ask(self, node: int, epochs: Mapping[TopicPartition, int]) -> None:
-        asked_at_ms = wall_clock_ms()
+        asked_at_ms = self._clock.steady_ms()
         try:
             answer = await self._brokers[node].send(LogEndRequest(epochs))
         except (errors.IncompatibleBrokerVersion, NotImplementedError) as error:

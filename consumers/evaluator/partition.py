@@ -20,6 +20,8 @@ from schemas.scores import AnyScoreRecord
 
 MAX_QUARANTINE_LINES: Final = 5
 """Log lines about refused records of one batch; a broken producer sends thousands, and the topic holds them all."""
+MAX_INCOMPLETE_NAMED: Final = 20
+"""Calls that one log line names as incomplete; the metric counts them all."""
 
 log = structlog.get_logger()
 
@@ -29,6 +31,7 @@ class Evaluates(Protocol):
 
     @property
     def open_calls(self) -> int: ...
+    def unfinished_calls(self) -> Sequence[str]: ...
     @property
     def replayed_elements(self) -> int: ...
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None: ...
@@ -99,6 +102,7 @@ class Partition:
         self._redactor = redactor or Redactor()
         self._seen_before: Mapping[str, int] = {}
         self._replayed_counted = 0
+        self._incomplete: frozenset[str] = frozenset()
 
     @property
     def open_calls(self) -> int:
@@ -176,6 +180,20 @@ class Partition:
         wakeup_ms = self._evaluator.next_wakeup()
         if wakeup_ms is not None and wakeup_ms <= now_ms:
             carry_out(self._evaluator.advance(now_ms), self.outbox, self._instruments)
+
+    def records_lost(self) -> None:
+        """Records of this number were deleted unread: counts and names the calls that are incomplete now, each once."""
+        unfinished = frozenset(self._evaluator.unfinished_calls())
+        incomplete = sorted(unfinished - self._incomplete)
+        self._incomplete = unfinished
+        if incomplete:
+            self._instruments.inc("callgauge_calls_incomplete_total", (), len(incomplete))
+            log.error(
+                "calls_incomplete", partition=self.number, calls=len(incomplete),
+                conversation_ids=incomplete[:MAX_INCOMPLETE_NAMED],
+                what_happens_now="They go on and close with what was read of them: their scores may lack turns and ends.",
+                what_to_do="Leave these calls out where it matters; only their producers still have the lost records.",
+            )  # fmt: skip
 
     def offsets_to_commit(self) -> dict[str, int]:
         """Per topic, where a successor must start to read: the oldest open call's first record, else after the last."""

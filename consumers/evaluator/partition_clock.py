@@ -15,7 +15,7 @@ class LogEnd(NamedTuple):
 
     Attributes:
         offset: After the last record that the leader has.
-        asked_at_ms: When the leader was asked, on our clock: up to then it is true.
+        asked_at_ms: When the leader was asked, on the steady clock: up to then it is true.
     """
 
     offset: int
@@ -27,8 +27,8 @@ class End(NamedTuple):
 
     Attributes:
         offset: After the last record that there is, or that may be read if a transaction is open.
-        told_at_ms: Up to when that is true, on our clock; None if nobody knows.
-        newest_told_at_ms: When we were told last.
+        told_at_ms: Up to when that is true, on the steady clock; None if nobody knows.
+        newest_told_at_ms: When we were told last, on the steady clock; None if nobody knows.
     """
 
     offset: int
@@ -52,11 +52,11 @@ class InputProgress(NamedTuple):
     Attributes:
         position: Offset of the next record to be handed over.
         end: Offset after the last record that is to be read, as the broker last said.
-        told_at_ms: Up to when that is true, on our clock; None if nobody knows.
+        told_at_ms: Up to when that is true, by our estimate of broker time; None if nobody knows.
         newest_told_at_ms: When we were told last.
         last_record_ms: Broker timestamp of the last record handed over; None if there was none yet.
-        since_ms: When reading began, on our clock.
-        moved_at_ms: When something was last handed over or nothing was outstanding or to be read on, on our clock.
+        since_ms: When reading began, by our estimate of broker time.
+        moved_at_ms: When something was last handed over or nothing was outstanding or to be read on, by the same.
         is_paused: Whether we do not read it on for now.
     """
 
@@ -109,8 +109,8 @@ def in_order_until_ms(inputs: Iterable[InputProgress | None], since_ms: int, now
 
     Args:
         inputs: Those of one partition number; None for one of which nothing is known yet.
-        since_ms: When reading began, on our clock.
-        now_ms: Our clock.
+        since_ms: When reading began, by our estimate of broker time.
+        now_ms: Now, by the same.
 
     Returns:
         None when no input is known to lag, which is nearly always: every record may be folded. Never before
@@ -141,7 +141,7 @@ def lag_ms(progress: InputProgress, caught_up_at_ms: int | None, now_ms: int) ->
     Args:
         progress: The input partition now.
         caught_up_at_ms: When it was last seen at its end; None if never.
-        now_ms: Our clock.
+        now_ms: Now, by the same.
     """
     if progress.told_at_ms is None:
         return max(0, now_ms - progress.since_ms)

@@ -21,8 +21,11 @@ from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction import Redactor
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
+from consumers.evaluator.clock import BrokerClock
 from consumers.evaluator.held import Held
+from consumers.evaluator.input_gaps import InputMadeAnewError
 from consumers.evaluator.log_ends import LogEnds
+from consumers.evaluator.lost_records import LostRecords
 from consumers.evaluator.partition import Evaluates, Partition
 from consumers.evaluator.partition_writer import FencedError, PartitionWriter
 from consumers.evaluator.preflight import require_fit_topics
@@ -81,9 +84,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._settings = settings
         self._instruments = instruments
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
-        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources))
-        self._log_ends = LogEnds(kafka, self._sources)
-        self._assignment = Assignment(self._sources, self._log_ends.ends)
+        clock = BrokerClock(instruments)
+        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources), clock)
+        self._log_ends = LogEnds(kafka, self._sources, clock)
+        self._assignment = Assignment(self._sources, self._log_ends.ends, clock)
+        self._lost_records = LostRecords(self._assignment, instruments)
         self._lock = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -260,7 +265,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await self._log_ends.start()
         await self._subscription.start()
         asking = self._log_ends.ask_for_ever(lambda: self._assignment.inputs_of(self._assignment.active))
-        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking)
+        watching = self._lost_records.watch_for_ever(lambda: self._subscription.consumer)
+        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching)
 
     async def _tick_for_ever(self) -> bool:
         while True:
@@ -287,8 +293,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             assignment = self._assignment
             active = assignment.active
             polled = {number: runs for number, runs in runs_by_partition(records).items() if number in active}
-            for number, runs in polled.items():
-                active[number].partition.polled(runs)
+            try:
+                assignment.polled(polled)
+            except InputMadeAnewError as error:
+                await self._lost_records.give_up(error, self._subscription.consumer)
+                raise
             await assignment.look(self._subscription.consumer)
             for number, runs in polled.items():
                 assignment.fold(number, runs)

@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.evaluator.assignment import wall_clock_ms
+from consumers.evaluator.clock import BrokerClock
 from consumers.evaluator.commit_note import CommitNote
 from consumers.evaluator.held import Held
 from consumers.evaluator.ledger import read_ledger
@@ -29,6 +29,7 @@ class Takeover:
         settings: EvaluatorSettings,
         instruments: Instruments,
         topics: Sequence[str],
+        clock: BrokerClock,
     ) -> None:
         """Keeps what it needs; `admin` is connected by `start`.
 
@@ -37,7 +38,9 @@ class Takeover:
             settings: The group whose offsets count.
             instruments: Where lost records are counted.
             topics: The inputs, by their names on this cluster.
+            clock: By whose steady clock marks are timed.
         """
+        self._clock = clock
         self._kafka = kafka
         self._settings = settings
         self._instruments = instruments
@@ -79,6 +82,7 @@ class Takeover:
         for tp in inputs:
             offset = self._start(tp, committed[tp].offset, firsts[tp], ends[tp])
             starts[tp.partition][tp.topic] = InputStart(offset, notes[tp].read)
+        has_lost = {tp.partition for tp in inputs if 0 <= committed[tp].offset != starts[tp.partition][tp.topic].offset}
         ledger_starts = {
             number: min(notes[TopicPartition(topic, number)].scores for topic in self._topics) for number in numbers
         }
@@ -88,7 +92,7 @@ class Takeover:
         if not self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
             recalls = {each.partition.number: each.partition.recall for each in held}
             ledger_ends = await read_ledger(self._kafka, ledger_starts, at_least, recalls)
-        now_ms = wall_clock_ms()
+        now_ms = self._clock.steady_ms()
         for each in held:
             number = each.partition.number
             each.began(
@@ -99,6 +103,8 @@ class Takeover:
                 now_ms=now_ms,
                 overlap_ms=self._settings.ledger_overlap_ms,
             )
+            if number in has_lost:
+                each.partition.records_lost()
 
     async def _committed(self, inputs: Sequence[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         if self._kafka.is_embedded:

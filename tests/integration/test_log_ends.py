@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
+from prometheus_client import CollectorRegistry
 
 from consumers.evaluator.assignment import Assignment
+from consumers.evaluator.clock import BrokerClock
 from consumers.evaluator.log_ends import LogEnds
 from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.registry import Instruments
 from tests import kafka_broker
 from tests.chaos import cluster as clusters
 from tests.evaluator_fakes import StubEvaluator, held_of, partition_of
@@ -40,9 +43,10 @@ class Reading:
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self.consumer: AIOKafkaConsumer = kafka.consumer("test", fetch_max_wait_ms=100)
-        self.log_ends = LogEnds(kafka, [A.topic])
+        clock = BrokerClock(Instruments(CollectorRegistry(), ["evaluator"]))
+        self.log_ends = LogEnds(kafka, [A.topic], clock)
         self.partition, _ = partition_of(StubEvaluator())
-        self.assignment = Assignment([A.topic], self.log_ends.ends)
+        self.assignment = Assignment([A.topic], self.log_ends.ends, clock)
         self.assignment.held = {0: held_of(self.partition)}
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -7,13 +7,23 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.engine.effects import PublishScore
-from consumers.evaluator import assignment as assignment_module
 from consumers.evaluator import input_merge
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.partition import InputStart
 from consumers.evaluator.partition_clock import PATIENCE_MS, LogEnd
 from schemas.codec import InputSource
-from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, StubEvaluator, fact, held_of, partition_of
+from tests.evaluator_fakes import (
+    AUDIT,
+    NOW_MS,
+    PIPECAT,
+    Clocks,
+    Record,
+    StubEvaluator,
+    fact,
+    held_of,
+    partition_of,
+    trusted_clock,
+)
 
 
 def test_an_assignment_is_the_same_numbers_of_all_inputs() -> None:
@@ -57,6 +67,7 @@ class FakeConsumer:
 
 
 TOLD_EVERY_MS = 100
+LATER = Clocks(NOW_MS + 10_000, NOW_MS + 10_000)
 
 
 async def told_twice(assignment: Assignment, consumer: FakeConsumer) -> None:
@@ -71,7 +82,7 @@ async def test_time_passes_in_a_partition_once_every_input_is_known() -> None:
     evaluators = [StubEvaluator(), StubEvaluator()]
     for evaluator in evaluators:
         evaluator.wakeup_ms = 0
-    assignment = Assignment(["a", "b"], {})
+    assignment = Assignment(["a", "b"], {}, trusted_clock(LATER))
     assignment.held = {number: held_of(partition_of(evaluators[number])[0]) for number in (0, 1)}
     known: dict[TopicPartition, Any] = {TopicPartition(topic, 0): (4, 4, 4, NOW_MS) for topic in "ab"}
     known[TopicPartition("a", 1)] = (4, 4, 4, NOW_MS)
@@ -88,7 +99,7 @@ async def test_time_passes_in_a_partition_once_every_input_is_known() -> None:
 async def test_an_answer_says_how_things_were_when_the_one_before_had_come() -> None:
     evaluator = StubEvaluator()
     evaluator.wakeup_ms = 0
-    assignment = Assignment(["a"], {})
+    assignment = Assignment(["a"], {}, trusted_clock(LATER))
     assignment.held = {0: held_of(partition_of(evaluator)[0])}
     consumer = FakeConsumer({TopicPartition("a", 0): (4, 4, 4, NOW_MS)})
     for told_at_ms in (NOW_MS, NOW_MS, NOW_MS + 100, NOW_MS + 100, NOW_MS + 9_000):
@@ -104,7 +115,7 @@ async def test_what_the_client_has_no_more_is_not_asked_for() -> None:
     evaluators = [StubEvaluator(), StubEvaluator()]
     for evaluator in evaluators:
         evaluator.wakeup_ms = 0
-    assignment = Assignment(["a"], {})
+    assignment = Assignment(["a"], {}, trusted_clock())
     assignment.held = {number: held_of(partition_of(evaluators[number])[0]) for number in (0, 1)}
     consumer = FakeConsumer({TopicPartition("a", number): (4, 4, 4, NOW_MS) for number in (0, 1)})
     consumer.assigned = {TopicPartition("a", 1)}
@@ -120,7 +131,7 @@ async def test_what_the_client_has_no_more_is_not_asked_for() -> None:
     ids=["an open transaction is not there yet", "committed so far", "an old broker", "reading uncommitted"],
 )
 async def test_the_end_is_what_can_be_read(stable_end: int | None, lag: int) -> None:
-    assignment = Assignment(["a"], {})
+    assignment = Assignment(["a"], {}, trusted_clock())
     assignment.held = {3: held_of(partition_of(StubEvaluator(), 3)[0])}
     await assignment.look(FakeConsumer({TopicPartition("a", 3): (4, 10, stable_end, NOW_MS)}))
     assert assignment.lag_messages("g") == {("g", "a", "3"): lag}
@@ -128,7 +139,7 @@ async def test_the_end_is_what_can_be_read(stable_end: int | None, lag: int) -> 
 
 async def test_lag_and_newest_records_are_told_by_topic() -> None:
     partition, _ = partition_of(StubEvaluator())
-    assignment = Assignment([PIPECAT, AUDIT], {})
+    assignment = Assignment([PIPECAT, AUDIT], {}, trusted_clock())
     assignment.held = {0: held_of(partition)}
     assert assignment.newest_records_ms() == {}
     assert assignment.lag_seconds("g") == {}
@@ -141,7 +152,7 @@ async def test_lag_and_newest_records_are_told_by_topic() -> None:
 
 def test_what_is_given_up_is_dropped_and_the_rest_is_known_anew() -> None:
     partitions = [partition_of(StubEvaluator([PublishScore(fact("c-1"))]), number)[0] for number in (0, 1)]
-    assignment = Assignment([PIPECAT], {})
+    assignment = Assignment([PIPECAT], {}, trusted_clock())
     assignment.held = {partition.number: held_of(partition) for partition in partitions}
     for partition in partitions:
         partition.fold([[Record(PIPECAT, 0, partition=partition.number)]], None)
@@ -161,7 +172,7 @@ def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
     evaluator.watermarks = {InputSource.PIPECAT: 2}
     partition, _ = partition_of(evaluator, 3, {PIPECAT: InputStart(2, 0), AUDIT: InputStart(0, 0)})
     partition.fold([[Record(PIPECAT, 2, partition=3), Record(PIPECAT, 8, partition=3)]], None)
-    assignment = Assignment([PIPECAT, AUDIT], {})
+    assignment = Assignment([PIPECAT, AUDIT], {}, trusted_clock())
     assignment.held = {3: held_of(partition)}
     assert assignment.watermark_lag_messages("g") == {("g", PIPECAT, "3"): 7, ("g", AUDIT, "3"): 0}
     partition.drop()
@@ -175,6 +186,7 @@ class Lagging(NamedTuple):
     evaluator: StubEvaluator
     assignment: Assignment
     consumer: FakeConsumer
+    clocks: Clocks
 
     @property
     def folded(self) -> list[tuple[str, int]]:
@@ -194,14 +206,14 @@ class Lagging(NamedTuple):
 
 
 @pytest.fixture
-async def lagging(monkeypatch: pytest.MonkeyPatch) -> Lagging:
-    monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda: NOW_MS)
+async def lagging() -> Lagging:
     evaluator = StubEvaluator()
-    assignment = Assignment([PIPECAT, AUDIT], {})
+    clocks = Clocks()
+    assignment = Assignment([PIPECAT, AUDIT], {}, trusted_clock(clocks))
     assignment.held = {0: held_of(partition_of(evaluator)[0])}
     consumer = FakeConsumer({TopicPartition(topic, 0): (0, 10, 10, NOW_MS) for topic in (PIPECAT, AUDIT)})
     await told_twice(assignment, consumer)
-    return Lagging(evaluator, assignment, consumer)
+    return Lagging(evaluator, assignment, consumer, clocks)
 
 
 async def test_an_input_that_is_ahead_waits_for_the_one_that_lags(lagging: Lagging) -> None:
@@ -274,14 +286,14 @@ class Replicated(Lagging):
 
 
 @pytest.fixture
-async def replicated(monkeypatch: pytest.MonkeyPatch) -> Replicated:
-    monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda: NOW_MS)
+async def replicated() -> Replicated:
     evaluator = StubEvaluator()
-    assignment = Assignment([PIPECAT, AUDIT], {TopicPartition(AUDIT, 0): None})
+    clocks = Clocks()
+    assignment = Assignment([PIPECAT, AUDIT], {TopicPartition(AUDIT, 0): None}, trusted_clock(clocks))
     assignment.held = {0: held_of(partition_of(evaluator)[0])}
     consumer = FakeConsumer({TopicPartition(topic, 0): (10, 10, 10, NOW_MS) for topic in (PIPECAT, AUDIT)})
     await told_twice(assignment, consumer)
-    return Replicated(evaluator, assignment, consumer)
+    return Replicated(evaluator, assignment, consumer, clocks)
 
 
 async def test_that_readers_see_nothing_more_does_not_say_that_there_is_nothing(replicated: Replicated) -> None:
@@ -310,14 +322,12 @@ async def test_what_an_open_transaction_hides_is_not_written_yet(replicated: Rep
     assert replicated.assignment.lag_messages("g")["g", AUDIT, "0"] == 0
 
 
-async def test_what_is_never_shown_is_not_waited_for_for_ever(
-    replicated: Replicated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_never_shown_is_not_waited_for_for_ever(replicated: Replicated) -> None:
     replicated.leader_says(11, NOW_MS - 70)
     await replicated.read(Record(PIPECAT, 10, NOW_MS - 10))
 
     async def waits_after(passed_ms: int) -> int:
-        monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda: NOW_MS + passed_ms)
+        replicated.clocks.go(NOW_MS + passed_ms - replicated.clocks.steady_ms)
         replicated.consumer.known[TopicPartition(PIPECAT, 0)] = (11, 11, 11, NOW_MS + passed_ms)
         await replicated.assignment.look(replicated.consumer)
         replicated.assignment.advance()
@@ -331,14 +341,12 @@ async def test_what_is_never_shown_is_not_waited_for_for_ever(
     assert replicated.assignment.waiting_records == 1, "it moves again, so it is waited for again"
 
 
-async def test_an_input_that_we_do_not_read_on_is_waited_for(
-    replicated: Replicated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_input_that_we_do_not_read_on_is_waited_for(replicated: Replicated) -> None:
     replicated.leader_says(10, NOW_MS - 70)
     ahead, behind = TopicPartition(PIPECAT, 0), TopicPartition(AUDIT, 0)
     replicated.assignment.paused.add(ahead)
     for passed_ms in (0, PATIENCE_MS + 1):
-        monkeypatch.setattr(assignment_module, "wall_clock_ms", lambda passed_ms=passed_ms: NOW_MS + passed_ms)
+        replicated.clocks.go(passed_ms)
         replicated.consumer.known |= {ahead: (10, 15, 15, NOW_MS), behind: (10, 10, 10, NOW_MS + passed_ms)}
         await replicated.assignment.look(replicated.consumer)
     replicated.assignment.paused.clear()

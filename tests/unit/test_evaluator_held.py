@@ -11,7 +11,7 @@ from consumers.evaluator.commit_note import CommitNote
 from consumers.evaluator.held import Held
 from consumers.evaluator.partition import InputStart
 from schemas.codec import InputSource
-from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, StubEvaluator, held_of, partition_of
+from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, StubEvaluator, held_of, partition_of, trusted_clock
 
 OVERLAP_MS = 900_000
 LEDGER_START, LEDGER_END = 100, 5_000
@@ -131,7 +131,7 @@ async def test_looking_at_the_client_tells_how_far_it_is(replaying: Replaying) -
             return self.at
 
     consumer = Consumer()
-    assignment = Assignment([PIPECAT], {})
+    assignment = Assignment([PIPECAT], {}, trusted_clock())
     assignment.held = {0: replaying.held}
     replaying.held.partition.fold([[Record(PIPECAT, INPUT_END - 2)]], None)
     for at, expected in ((INPUT_END - 1, LEDGER_START), (INPUT_END, LEDGER_END)):

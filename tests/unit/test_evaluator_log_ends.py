@@ -11,11 +11,12 @@ from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, Top
 from structlog.testing import capture_logs
 
 from consumers.evaluator import log_ends
+from consumers.evaluator.clock import BrokerClock
 from consumers.evaluator.log_ends import LogEnds
 from consumers.evaluator.partition_clock import LogEnd
 from consumers.runtime.first_contact import TopicsRequest
 from consumers.runtime.kafka import KafkaSettings
-from tests.evaluator_fakes import NOW_MS, until_idle
+from tests.evaluator_fakes import NOW_MS, trusted_clock, until_idle
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 LIST_OFFSETS = 2  # the number of that request
@@ -130,7 +131,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     monkeypatch.setattr(KafkaSettings, "connection", lambda _, *args: cluster.connection(*args))
     monkeypatch.setattr(KafkaSettings, "first_contact", lambda _, role: cluster.first_contact(role))
-    monkeypatch.setattr(log_ends, "wall_clock_ms", lambda: cluster.clock_ms)
+    monkeypatch.setattr(BrokerClock, "steady_ms", lambda _: cluster.clock_ms)
     monkeypatch.setattr(log_ends, "ASK_EVERY_SECONDS", 0)
     monkeypatch.setattr(log_ends, "RETRY_SECONDS", 0)
     return cluster
@@ -139,7 +140,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @asynccontextmanager
 async def asking(*inputs: TopicPartition) -> AsyncIterator[LogEnds]:
     """Knows the leaders, and asks them about these inputs."""
-    asks = LogEnds(KafkaSettings(), ["a", "b"])
+    asks = LogEnds(KafkaSettings(), ["a", "b"], trusted_clock())
     await asks.start()
     task = asyncio.create_task(asks.ask_for_ever(lambda: inputs))
     try:
@@ -193,7 +194,7 @@ async def test_an_input_without_replicas_is_not_asked_about(cluster: Cluster) ->
 
 
 async def test_the_embedded_broker_is_not_asked_at_all(cluster: Cluster) -> None:
-    asks = LogEnds(KafkaSettings(is_embedded=True), ["a"])
+    asks = LogEnds(KafkaSettings(is_embedded=True), ["a"], trusted_clock())
     await asks.start()
     task = asyncio.create_task(asks.ask_for_ever(lambda: [A]))
     await until_idle()

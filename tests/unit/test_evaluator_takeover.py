@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.engine.limits import Limits
-from consumers.evaluator.assignment import wall_clock_ms
 from consumers.evaluator.commit_note import CommitNote
 from consumers.evaluator.held import Held
 from consumers.evaluator.ledger import LedgerError
@@ -22,7 +21,7 @@ from consumers.evaluator.takeover import Takeover
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.topics import SOURCE_BY_TOPIC
-from tests.evaluator_fakes import AUDIT, PIPECAT, Record, StubEvaluator, fact, until_idle
+from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, StubEvaluator, fact, trusted_clock, until_idle
 
 TOPICS = (PIPECAT, AUDIT)
 FIRST, END = 10, 900
@@ -62,7 +61,7 @@ class Taking:
         monkeypatch.setattr(KafkaSettings, "admin", lambda *_: self)
         monkeypatch.setattr("consumers.evaluator.takeover.read_ledger", self._read_ledger)
         settings = EvaluatorSettings(group_id="g", ledger_overlap_ms=0)
-        self.takeover = Takeover(KafkaSettings(is_embedded=is_embedded), settings, instruments, TOPICS)
+        self.takeover = Takeover(KafkaSettings(is_embedded=is_embedded), settings, instruments, TOPICS, trusted_clock())
         self.evaluators = {number: StubEvaluator() for number in numbers}
         self.writers = {number: FakeWriter(number, self.journal) for number in numbers}
         self.held = [
@@ -217,6 +216,19 @@ async def test_what_retention_took_is_counted_and_told(taking_of: Callable[..., 
     ]
 
 
+@pytest.mark.parametrize("committed", [FIRST - 7, END + 1], ids=["deleted", "made anew"])
+async def test_calls_whose_records_are_gone_are_named(taking_of: Callable[..., Taking], committed: int) -> None:
+    taking = taking_of(0, 2)
+    for number, evaluator in taking.evaluators.items():
+        taking.commit(PIPECAT, number, FIRST, "")
+        taking.commit(AUDIT, number, committed if number == 2 else FIRST, "")
+        evaluator.unfinished = [f"c-{number}"]
+    with capture_logs() as logged:
+        await taking.take()
+    assert [line["conversation_ids"] for line in logged if line["event"] == "calls_incomplete"] == [["c-2"]]
+    assert taking.registry.get_sample_value("callgauge_calls_incomplete_total") == 1
+
+
 async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_record(
     taking_of: Callable[..., Taking],
 ) -> None:
@@ -251,7 +263,7 @@ async def test_no_mark_is_noted_before_the_inputs_are_read_to_where_they_ended(
         taking.commit(topic, 0, 20, CommitNote(70, 30).text())
     await taking.take()
     (held,) = taking.held
-    long_after_ms = wall_clock_ms()
+    long_after_ms = NOW_MS
     notes = []
     for position, after_ms in ((END - 1, 100_000), (END, 200_000)):
         held.partition.fold([[Record(topic, position - 1)] for topic in TOPICS], None)
