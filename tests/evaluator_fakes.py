@@ -22,8 +22,9 @@ from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.codec import InputSource
 from schemas.judging import JudgeKind, JudgeRequest
+from schemas.ledger_record import LedgerRecord
 from schemas.quarantine import QuarantineRecord
-from schemas.scores import AnyScoreRecord, CallStartedFact, TurnStatus
+from schemas.scores import CallStartedFact, TurnStatus
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 
 NOW_MS = 1_790_000_000_000
@@ -57,7 +58,7 @@ class StubEvaluator:
     def __init__(self, effects: Sequence[Effect] = ()) -> None:
         self.open_calls = 1
         self.replayed_elements = 0
-        self.recalled: list[AnyScoreRecord] = []
+        self.recalled: list[LedgerRecord] = []
         self.arrivals: list[Arrival] = []
         self.advanced_to_ms: list[int] = []
         self.knows_of_time = False
@@ -66,7 +67,7 @@ class StubEvaluator:
         self.counts: list[Count] = []
         self._effects = effects
 
-    def recall(self, record: AnyScoreRecord) -> None:
+    def recall(self, record: LedgerRecord) -> None:
         self.recalled.append(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:

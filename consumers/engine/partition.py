@@ -19,6 +19,7 @@ from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
 from schemas.goals import ChoosesGoals
 from schemas.judging import JudgeVerdict
+from schemas.ledger_record import ClosedElsewhere, LedgerRecord
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
@@ -89,10 +90,10 @@ class PartitionEvaluator:
         """Elements folded again because something came late, ever."""
         return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
 
-    def recall(self, record: AnyScoreRecord) -> None:
+    def recall(self, record: LedgerRecord) -> None:
         """A record that an earlier evaluator of this partition published; all of them in order, before anything is received."""
         conversation_id = record.conversation_id
-        if isinstance(record, ClosedFact):
+        if isinstance(record, ClosedFact | ClosedElsewhere):
             self._memories.pop(conversation_id, None)
             # Beyond the bound too: the replay has yet to meet them.
             self._closed[conversation_id] = sources(record.through)

@@ -15,8 +15,8 @@ from consumers.evaluator.outbox import Outbox
 from consumers.evaluator.record_order import Records, in_time_order
 from consumers.runtime.registry import Instruments
 from schemas.codec import InputSource
+from schemas.ledger_record import LedgerRecord
 from schemas.quarantine import QuarantineRecord
-from schemas.scores import AnyScoreRecord
 
 MAX_QUARANTINE_LINES: Final = 5
 """Log lines about refused records of one batch; a broken producer sends thousands, and the topic holds them all."""
@@ -31,7 +31,7 @@ class Evaluates(Protocol):
     def open_calls(self) -> int: ...
     @property
     def replayed_elements(self) -> int: ...
-    def recall(self, record: AnyScoreRecord) -> None: ...
+    def recall(self, record: LedgerRecord) -> None: ...
     def receive(self, arrival: Arrival) -> Sequence[Effect]: ...
     def advance(self, now_ms: int) -> Sequence[Effect]: ...
     def next_wakeup(self) -> int | None: ...
@@ -112,7 +112,7 @@ class Partition:
         self._evaluator.advance(0)
         self.is_active = True
 
-    def recall(self, record: AnyScoreRecord) -> None:
+    def recall(self, record: LedgerRecord) -> None:
         """A record that an earlier owner wrote."""
         self._evaluator.recall(record)
 

@@ -85,7 +85,7 @@ class Takeover:
         ledger_ends = dict(ledger_starts)
         if not self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
             recalls = {each.partition.number: each.partition.recall for each in held}
-            ledger_ends = await read_ledger(self._kafka, ledger_starts, at_least, recalls)
+            ledger_ends = await read_ledger(self._kafka, ledger_starts, at_least, recalls, self._instruments)
         now_ms = wall_clock_ms()
         for each in held:
             number = each.partition.number

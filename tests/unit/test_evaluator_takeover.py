@@ -115,6 +115,7 @@ class Taking:
         starts: Mapping[int, int],
         at_least: Mapping[int, int],
         recalls: Mapping[int, Callable[[Any], None]],
+        _instruments: Instruments,
     ) -> dict[int, int]:
         assert not any(held.partition.is_active for held in self.held)
         self.journal.append("ledger")
