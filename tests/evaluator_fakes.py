@@ -162,6 +162,9 @@ class FakeConsumer:
     def assignment(self) -> set[TopicPartition]:
         return self.assigned
 
+    def partitions_for_topic(self, _: str) -> set[int]:
+        return {0}
+
     def highwater(self, tp: TopicPartition) -> int:
         assert tp in self.assigned
         return 0

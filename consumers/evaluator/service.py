@@ -25,6 +25,7 @@ from consumers.evaluator.held import Held
 from consumers.evaluator.log_ends import LogEnds
 from consumers.evaluator.partition import Evaluates, Partition
 from consumers.evaluator.partition_writer import FencedError, PartitionWriter
+from consumers.evaluator.placement import Placement
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.record_order import runs_by_partition
 from consumers.evaluator.settings import EvaluatorSettings
@@ -83,6 +84,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
         self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources))
         self._log_ends = LogEnds(kafka, self._sources)
+        self._placement = Placement(self._sources, instruments)
         self._assignment = Assignment(self._sources, self._log_ends.ends)
         self._lock = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
@@ -289,6 +291,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             polled = {number: runs for number, runs in runs_by_partition(records).items() if number in active}
             for number, runs in polled.items():
                 active[number].partition.polled(runs)
+                self._placement.look(runs, self._subscription.consumer)
             await assignment.look(self._subscription.consumer)
             for number, runs in polled.items():
                 assignment.fold(number, runs)
