@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import CollectorRegistry
 
-from consumers.engine.effects import Count, Effect, PublishScore
+from consumers.engine.effects import CloseCall, Count, Effect, PublishScore
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
@@ -65,7 +65,16 @@ class StubEvaluator:
         self.wakeup_ms: int | None = None
         self.watermarks: Mapping[InputSource, int] = {}
         self.counts: list[Count] = []
+        self.heaviest: tuple[int, int, str] | None = None
+        self.cuts: list[tuple[str, bool]] = []
         self._effects = effects
+
+    def heaviest_call(self) -> tuple[int, int, str] | None:
+        return self.heaviest
+
+    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
+        self.cuts.append((conversation_id, is_scored))
+        return [CloseCall(conversation_id, (fact(conversation_id),))]
 
     def recall(self, record: LedgerRecord) -> None:
         self.recalled.append(record)

@@ -70,7 +70,7 @@ class Call:
         self._replays = self.history.replays
         self.ended_reason: str | None = None
         self.events = 0
-        self._kept_bytes = 0
+        self.kept_bytes = 0
         self.first_offsets: dict[InputSource, int] = {}
         self.is_closed = False
         self.held: list[tuple[int, Arrival]] = []
@@ -84,7 +84,7 @@ class Call:
         self._agent = AgentEvents()
         self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, memory)
         self._measures = Measures(self._book, limits, memory)
-        self._writes_transcript = writes_transcript
+        self.writes_transcript = writes_transcript
         self.is_over = False
 
     @property
@@ -139,7 +139,7 @@ class Call:
             if out and live.turns.highest_turn > self._limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
             if event_type in KEPT:
-                self._kept_bytes += len(arrival.value)
+                self.kept_bytes += len(arrival.value)
         if is_replayed:
             outcome = "replayed"
             if book.has_caught_up:
@@ -150,7 +150,7 @@ class Call:
         limits = self._limits
         if self.events >= limits.max_events_per_call:
             self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.last_broker_ms, out)
-        elif self._kept_bytes > limits.max_kept_bytes_per_call:
+        elif self.kept_bytes > limits.max_kept_bytes_per_call:
             self._hit_limit(CloseReason.LIMIT_KEPT_BYTES, "kept_bytes", self.last_broker_ms, out)
         elif self._replays.elements > limits.max_replayed_elements_per_call:
             self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.last_broker_ms, out)
@@ -213,20 +213,29 @@ class Call:
         records += self._measures.final_records(self.live, self.context(), last_ms)
         out += self._measures.closing_counts()
         records += self._judged.final_records(last_ms, now_ms)
-        ended_reason = None if self.ended_reason is None else self._book.redactor.redact(self.ended_reason)
-        closed = self._book.record(
-            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason), event_time_ms=last_ms,
-            reason=reason, ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self._book.offsets_by_topic(),
-        )  # fmt: skip
+        closed = self._closed_fact(reason)
         transcript = None
-        if self._writes_transcript:
+        if self.writes_transcript:
             book, metrics_of = self._book, partial(self._measures.stages.turn_metrics, self.live)
             transcript = closing_transcript(
                 self.conversation_id, self.live, book.labels.agent, out, book.redactor, metrics_of
             )
         written = tuple(records) if closed is None else (*records, closed)
         out.append(CloseCall(self.conversation_id, written, transcript))
+
+    def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
+        """The `closed` fact, and nothing that takes long to make: the newest scores are the last."""
+        self.is_closed, self._book.caused_at_ms = True, now_ms
+        records = (*self._book.speak()[0], self._closed_fact(reason))
+        out.append(CloseCall(self.conversation_id, tuple(record for record in records if record is not None)))
+
+    def _closed_fact(self, reason: CloseReason) -> ClosedFact | None:
+        ended_reason = None if self.ended_reason is None else self._book.redactor.redact(self.ended_reason)
+        return self._book.record(
+            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, ended_reason),
+            event_time_ms=self.history.last_time_ms(), reason=reason, ended_reason=ended_reason,
+            turns=self.live.turns.highest_turn, events=self.events, through=self._book.offsets_by_topic(),
+        )  # fmt: skip
 
     def _speak(self, out: list[Effect]) -> None:
         if not self._book.is_silent:
@@ -281,7 +290,7 @@ class Call:
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
     def _on_pipecat_record(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
-        self._kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
+        self.kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)

@@ -23,7 +23,7 @@ from schemas.ledger_record import ClosedElsewhere, LedgerRecord
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 9
+SNAPSHOT_VERSION = 10
 MAX_HELD_PER_CALL = 1_000
 """Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
 _HERE: Mapping[InputSource, int] = {}  # a call that closed here: what comes again of it is recognised by its offset
@@ -168,6 +168,20 @@ class PartitionEvaluator:
             self._pass_time(call, now_ms, out)
             if not call.is_closed:
                 self._schedule(call, max(call.next_wakeup(), now_ms + 1))
+        return out
+
+    def heaviest_call(self) -> tuple[int, int, str] | None:
+        """Bytes kept, events and id of the open call that keeps most; None while none is open."""
+        return max(((call.kept_bytes, call.events, key) for key, call in self._calls.items()), default=None)
+
+    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
+        """Close an open call because its partition does not get on: without a transcript, and with final scores if `is_scored`."""
+        out: list[Effect] = [Count("callgauge_limits_hit_total", ("takeovers",))]
+        call = self._calls[conversation_id]
+        self._refuse_held(call)
+        call.writes_transcript = False
+        (call.close if is_scored else call.close_unscored)(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
+        self._forget(call)
         return out
 
     def end(self) -> Sequence[Effect]:

@@ -37,6 +37,8 @@ class Evaluates(Protocol):
     def next_wakeup(self) -> int | None: ...
     def low_watermarks(self) -> Mapping[InputSource, int]: ...
     def drain_counts(self) -> Sequence[Count]: ...
+    def heaviest_call(self) -> tuple[int, int, str] | None: ...
+    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]: ...
 
 
 class InputStart(NamedTuple):
@@ -64,6 +66,8 @@ class Partition:
         next_offsets: By topic, the offset after the last record folded.
         last_record_ms: By topic, the latest broker timestamp of the records handed over.
         merge: What was handed over and waits for an input that lags.
+        stops: By topic, the offset before which folding stops, while time stands still; None for none. See `progress`.
+        has_cut: Whether a call was closed so that the partition gets on.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Partition:
         self.next_offsets: dict[str, int] = {}
         self.last_record_ms: dict[str, int] = {}
         self.merge = InputMerge()
+        self.stops: Mapping[str, int] | None = None
+        self.has_cut = False
         self._evaluator = evaluator
         self._limits = limits
         self._source_by_topic = source_by_topic
@@ -103,6 +109,16 @@ class Partition:
     def open_calls(self) -> int:
         """Calls that have not closed yet."""
         return self._evaluator.open_calls
+
+    @property
+    def heaviest_call(self) -> tuple[int, int, str] | None:
+        """Bytes, events and id of the open call that keeps most; None when none is open."""
+        return self._evaluator.heaviest_call()
+
+    def cut(self, conversation_id: str, *, is_scored: bool) -> None:
+        """Closes an open call as a limit, without a transcript, and without final scores unless `is_scored`."""
+        self.has_cut = True
+        carry_out(self._evaluator.cut(conversation_id, is_scored=is_scored), self.outbox, self._instruments)
 
     def start(self, starts: Mapping[str, InputStart]) -> None:
         """Reading begins here: what earlier owners wrote has been recalled."""
@@ -147,11 +163,11 @@ class Partition:
         receive = self._evaluator.receive
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
         refused: list[QuarantineRecord] = []
-        if until_ms is None and not self.merge.waiting_records:
+        if until_ms is None and self.stops is None and not self.merge.waiting_records:
             records = in_time_order(runs)
         else:
             self.merge.put(runs)
-            records = self.merge.let_through(until_ms)
+            records = self.merge.let_through(until_ms, self.stops)
         for record in records:
             if known_ms is not None:
                 self.advance(min(record.timestamp, known_ms))
@@ -167,7 +183,9 @@ class Partition:
             self._refuse(refused)
 
     def advance(self, now_ms: int) -> None:
-        """Lets broker time pass, if the engine waits for that moment."""
+        """Lets broker time pass, if the engine waits for that moment and the partition is not stopped."""
+        if self.stops is not None:
+            return
         wakeup_ms = self._evaluator.next_wakeup()
         if wakeup_ms is not None and wakeup_ms <= now_ms:
             carry_out(self._evaluator.advance(now_ms), self.outbox, self._instruments)

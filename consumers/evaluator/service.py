@@ -6,6 +6,7 @@ stay keep their state, and a new one is folded only when what its former owner w
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -24,11 +25,12 @@ from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, as
 from consumers.evaluator.held import Held
 from consumers.evaluator.log_ends import LogEnds
 from consumers.evaluator.partition import Evaluates, Partition
-from consumers.evaluator.partition_writer import FencedError, PartitionWriter
+from consumers.evaluator.partition_writer import FencedError, PartitionWriter, WriteError
 from consumers.evaluator.placement import Placement
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.record_order import runs_by_partition
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.stuck_partitions import close_what_stops
 from consumers.evaluator.takeover import Takeover
 from consumers.runtime.collection import tune_collection
 from consumers.runtime.kafka import KafkaSettings
@@ -128,6 +130,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self.ready.clear()
             self._is_leaving = True
             await self._hand_over()
+        except (WriteError, KafkaError):
+            await self._give_back()
+            raise
         finally:
             self.ready.clear()
             self._is_leaving = True
@@ -271,6 +276,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             async with self._lock:
                 await self._assignment.look(self._subscription.consumer)
                 self._assignment.advance()
+                close_what_stops(self._assignment.active.values())
                 self._assignment.hold_back(self._subscription.consumer)
             self._check_fenced()
 
@@ -332,9 +338,15 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
                 active = self._assignment.active.values()
                 await asyncio.gather(*(held.partition.outbox.until_written() for held in active))
-                await self._commit_offsets(self._assignment.to_commit())
+                await self._commit_offsets(self._assignment.to_commit(hands_over=True))
         except TimeoutError:
             log.warning("handed_over_unwritten", scores=self._assignment.unwritten_records)
+
+    async def _give_back(self) -> None:
+        """We end because of the broker: that a partition did not get on is not held against a call."""
+        found = {tp: at for held in self._assignment.active.values() for tp, at in held.as_found().items()}
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._commit_offsets(found), CLOSE_SECONDS)
 
     async def _commit_offsets(self, offsets: dict[TopicPartition, Any]) -> None:
         # A partition that was fenced off meanwhile is its new owner's to commit.
