@@ -167,6 +167,7 @@ class FakeConsumer:
         self.positions: dict[TopicPartition, int] = {}
         self.told_at_ms = NOW_MS
         self.error: Exception | None = None
+        self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
 
     def assignment(self) -> set[TopicPartition]:
         return self.assigned
@@ -203,6 +204,7 @@ class FakeConsumer:
         self.journal += sorted(f"commit {tp.topic}[{tp.partition}]@{to.offset}" for tp, to in offsets.items())
         if self.error is not None:
             raise self.error
+        self.noted |= offsets
 
 
 class FakeSubscription:
@@ -269,6 +271,7 @@ class FakeTakeover:
         self.gate = asyncio.Event()
         self.gate.set()
         self.begun = 0
+        self.takeovers = 0
         self.stopped = False
         self.error: Exception | None = None
 
@@ -284,7 +287,8 @@ class FakeTakeover:
             raise self.error
         for each in held:
             starts = dict.fromkeys(INPUT_TOPICS, InputStart(START, 0))
-            each.began(starts, dict.fromkeys(INPUT_TOPICS, START), 0, 0, now_ms=NOW_MS, overlap_ms=0)
+            ends = dict.fromkeys(INPUT_TOPICS, START)
+            each.began(starts, ends, 0, 0, now_ms=NOW_MS, overlap_ms=0, takeovers=self.takeovers)
 
 
 class Shell:

@@ -120,7 +120,7 @@ class Held:
             self._marks.note(Mark(now_ms, positions, self._ledger_end if scores_end is None else scores_end))
         watermarks = partition.offsets_to_commit()
         scores = self._marks.start_for(watermarks)
-        self._progress.note(now_ms, watermarks, positions, has_caught_up=self._has_caught_up)
+        self._progress.note(now_ms, partition.time_ms, watermarks, positions, has_caught_up=self._has_caught_up)
         takeovers = max(0, self.takeovers - hands_over)
         return {
             TopicPartition(topic, partition.number): OffsetAndMetadata(

@@ -9,7 +9,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
-from schemas.ledger_record import ClosedElsewhere, LedgerRecord, ScoredElsewhere, UnreadableRecordError, read_ledger_record
+from schemas.ledger_record import (
+    ClosedElsewhere,
+    LedgerRecord,
+    ScoredElsewhere,
+    UnreadableRecordError,
+    read_ledger_record,
+)
 from schemas.topics import SCORES_TOPIC
 
 POLL_MS: Final = 200

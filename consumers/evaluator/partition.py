@@ -67,6 +67,7 @@ class Partition:
         last_record_ms: By topic, the latest broker timestamp of the records handed over.
         merge: What was handed over and waits for an input that lags.
         stops: By topic, the offset before which folding stops, while time stands still; None for none. See `progress`.
+        time_ms: Broker time that it has come to; 0 before any is known.
         has_cut: Whether a call was closed so that the partition gets on.
     """
 
@@ -97,6 +98,7 @@ class Partition:
         self.merge = InputMerge()
         self.stops: Mapping[str, int] | None = None
         self.has_cut = False
+        self.time_ms = 0
         self._evaluator = evaluator
         self._limits = limits
         self._source_by_topic = source_by_topic
@@ -189,6 +191,8 @@ class Partition:
         wakeup_ms = self._evaluator.next_wakeup()
         if wakeup_ms is not None and wakeup_ms <= now_ms:
             carry_out(self._evaluator.advance(now_ms), self.outbox, self._instruments)
+        if now_ms > self.time_ms:
+            self.time_ms = now_ms
 
     def offsets_to_commit(self) -> dict[str, int]:
         """Per topic, where a successor must start to read: the oldest open call's first record, else after the last."""

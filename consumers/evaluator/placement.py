@@ -40,9 +40,7 @@ class Placement:
                 says, so they are not looked at.
             instruments: Where misplaced records are counted.
         """
-        self._sources = {
-            topic: source for topic, source in source_by_topic.items() if source is not InputSource.JUDGE
-        }
+        self._sources = {topic: source for topic, source in source_by_topic.items() if source is not InputSource.JUDGE}
         self._instruments = instruments
         self._logged: set[InputSource] = set()
 

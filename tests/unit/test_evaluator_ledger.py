@@ -315,7 +315,9 @@ async def test_revisions_go_on_from_a_score_that_another_version_wrote(
         pytest.param({"name": "new", "status": "x"}, "status: Input should be", id="no status"),
         pytest.param({"name": "dead_air"}, "dead_air.silent_since_ms: Field required", id="a silence to obey"),
         pytest.param({"name": "goals"}, "goals.goal_set: Field required", id="goals to obey"),
-        pytest.param({"name": "stage_latencies"}, "stage_latencies.kind: Input should be", id="stages that were counted"),
+        pytest.param(
+            {"name": "stage_latencies"}, "stage_latencies.kind: Input should be", id="stages that were counted"
+        ),
     ],
 )
 async def test_what_a_callgauge_wrote_and_cannot_be_read_ends_the_evaluator(

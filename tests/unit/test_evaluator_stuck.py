@@ -117,7 +117,9 @@ def test_without_an_open_call_it_just_goes_on() -> None:
     assert stuck.partition.stops is None
 
 
-@pytest.mark.parametrize(("ended", "is_scored"), [(MAX_TAKEOVERS_WITH_SCORES - 1, True), (MAX_TAKEOVERS_WITH_SCORES, False)])
+@pytest.mark.parametrize(
+    ("ended", "is_scored"), [(MAX_TAKEOVERS_WITH_SCORES - 1, True), (MAX_TAKEOVERS_WITH_SCORES, False)]
+)
 def test_when_that_does_not_help_final_scores_are_left_out(ended: int, is_scored: bool) -> None:
     stuck = Stuck(takeovers=ended + 1, heaviest=(900, 3, "poison"))
     stuck.fold(499)
@@ -128,7 +130,7 @@ def test_when_that_does_not_help_final_scores_are_left_out(ended: int, is_scored
 def test_an_owner_that_hands_over_or_ends_because_of_the_broker_does_not_count() -> None:
     stuck = Stuck(takeovers=2)
     stuck.fold(300)
-    stuck.evaluator.watermarks = {source: START for source in SOURCE_BY_TOPIC.values()}
+    stuck.evaluator.watermarks = dict.fromkeys(SOURCE_BY_TOPIC.values(), START)
 
     def takeovers(committed: object) -> set[int]:
         assert isinstance(committed, dict)
@@ -138,11 +140,15 @@ def test_an_owner_that_hands_over_or_ends_because_of_the_broker_does_not_count()
     assert takeovers(stuck.held.to_commit(0, hands_over=True)) == {1}
     found = stuck.held.as_found()
     assert takeovers(found) == {1}
-    assert {tp: at.offset for tp, at in found.items()} == {TopicPartition(PIPECAT, 0): START, TopicPartition(AUDIT, 0): 7}
+    assert {tp: at.offset for tp, at in found.items()} == {
+        TopicPartition(PIPECAT, 0): START,
+        TopicPartition(AUDIT, 0): 7,
+    }
     assert {CommitNote.parse(at.metadata).read for at in found.values()} == {REACHED, 7}
     stuck.fold(501)
-    for now_ms in (0, PROGRESS_LASTS_MS):
+    for now_ms in (0, 1, 1 + PROGRESS_LASTS_MS):
         committed = stuck.held.to_commit(now_ms)
+        stuck.partition.advance(NOW_MS + 1)
     assert (takeovers(committed), stuck.held.as_found()) == ({0}, {})
 
 
