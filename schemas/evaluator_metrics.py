@@ -40,8 +40,15 @@ _LIMIT = Label(
         "running_comparison",
         "agent_records",
         "placed_records",
+        "takeovers",
     ),
 )
+_ODD_OUTCOME = Label(
+    "outcome",
+    "what became of it: passed over, since no callgauge wrote it; or read as far as a successor needs, since another version did",
+    ("ignored", "read_in_part"),
+)
+_CALL_SOURCE = Label("source", "which source's topic", ("pipecat", "elevenlabs", "audit"))
 _FILE_OUTCOME = Label(
     "outcome", "whether it was written; one that failed is tried again until it is", ("written", "failed")
 )
@@ -92,7 +99,7 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "text to redact and judges read `[TOO_LONG]` in place of the rest, at `stage_values` further latencies of the call do "
         "not count, at `running_speech` and `running_comparison` these scores of the call are only said at its end, and at "
         "`agent_records` and `placed_records` what further records of an agent's call, or further words, change is only said "
-        "then.",
+        "then. At `takeovers` a call was closed because its partition came to new owners again and again without getting on.",
         "evaluator", (_LIMIT,),
     ),
     Metric(
@@ -147,6 +154,17 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "By how much this machine's wall clock is ahead of the broker's time, as far as steps and records have shown; "
         "negative when it is behind.",
         "evaluator",
+    ),
+    Metric(
+        "callgauge_misplaced_records_total", "counter", "records",
+        "Records of an input on another partition than murmur2 of their key gives, as Java and aiokafka place them. All inputs "
+        "must be placed by one hash, whichever that is: where only some count here, calls are torn apart.",
+        "evaluator", (_CALL_SOURCE,),
+    ),
+    Metric(
+        "callgauge_ledger_records_odd_total", "counter", "records",
+        "Records of `scores` that are not like ours, met when partitions were taken over.",
+        "evaluator", (_ODD_OUTCOME,),
     ),
     Metric(
         "callgauge_input_records_waiting", "gauge", "records",

@@ -24,7 +24,6 @@ LATEST_MS: Final = DAY_MS
 _MARKS: Final = (b'"status":"final"', b'"name":"interruption_', b'"name":"goals"')
 """One of them stands in every record that can be a last word, or is a fact to obey; parsing all the others would take ten
 times as long."""
-_CLOSING_MARK: Final = b'"kind":"closed"'
 
 
 class BacktestError(Exception):

@@ -21,9 +21,9 @@ from streamer.quiet_libraries import quiet_libraries
 from streamer.settings import SettingsError
 
 DOCTOR_HELP: Final = with_example(
-    "Look at what callgauge stands on: settings, broker, topics and how long they keep records, copies, clocks, and the "
-    "groups of the evaluator and the exporter. Each line says ok, warning, wrong or unknown, what was seen, and what to "
-    "do.\n\nNothing is written. Exit code 1 when something is wrong.",
+    "Look at what callgauge stands on: settings, broker, topics and how long they keep records, copies, clocks, how producers "
+    "place keys, and the groups of the evaluator and the exporter. Each line says ok, warning, wrong or unknown, what was seen, "
+    "and what to do.\n\nNothing is written. Exit code 1 when something is wrong.",
     "callgauge doctor --bootstrap kafka:9092",
     "callgauge doctor --json | jq 'select(.verdict == \"wrong\")'",
 )

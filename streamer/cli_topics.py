@@ -18,8 +18,9 @@ from streamer.cli_options import BootstrapOption, ConfigOption, PrefixOption, sa
 from streamer.topic_admin import TopicState, create_topics, topic_states
 
 TOPICS_HELP: Final = with_example(
-    "Show the topic table: every topic that is read or written, and the rules it must obey.\n\nWithout a command it "
-    "needs no broker.",
+    "Show the topic table: every topic that is read or written, and the rules it must obey. Producers place records by "
+    "murmur2 of the key, as Java and aiokafka do; with librdkafka (confluent-kafka, Go, Node) set "
+    "partitioner=murmur2_random.\n\nWithout a command it needs no broker.",
     "callgauge topics",
     "callgauge topics create --partitions 24 --replication-factor 3",
     "callgauge topics check",
@@ -37,7 +38,9 @@ CHECK_HELP: Final = with_example(
     "callgauge topics check --bootstrap kafka:9092",
 )
 SCHEMA_HELP: Final = with_example(
-    "Print the JSON Schema of a record type; without a name, list the names.",
+    "Print the JSON Schema of a record type; without a name, list the names.\n\nAn input record's key is the conversation "
+    "id, and its partition murmur2 of the key, as Java and aiokafka place it; with librdkafka (confluent-kafka, Go, Node) "
+    "set partitioner=murmur2_random.",
     "callgauge schema",
     "callgauge schema score > score.schema.json",
 )

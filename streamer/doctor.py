@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 from consumers.runtime.kafka import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.refusals import explained
 from consumers.runtime.topic_settings import settings_of
-from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, TOPICS
+from schemas.topics import INPUT_TOPICS, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC, TOPICS
 from streamer.doctor_facts import (
     ClusterFacts,
     administration,
@@ -32,6 +32,7 @@ from streamer.doctor_findings import (
     topic_setting_findings,
 )
 from streamer.doctor_groups import group_findings
+from streamer.doctor_keys import key_findings, newest_keys
 from streamer.onlooker import onlooker
 from streamer.settings import Settings
 
@@ -58,6 +59,8 @@ async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
                 yield finding
             async with onlooker(kafka, "doctor") as consumer:
                 yield await _clock(consumer, cluster, kafka)
+                for finding in await _keys(consumer, cluster, kafka):
+                    yield finding
                 for role, group_id in (("evaluator", settings.evaluator_group), ("exporter", settings.exporter_group)):
                     for finding in await _group(admin, consumer, cluster, kafka, role, group_id):
                         yield finding
@@ -90,6 +93,20 @@ async def _clock(consumer: AIOKafkaConsumer, cluster: ClusterFacts, kafka: Kafka
             return clock_finding(await clock_facts(consumer, partitions))
     except (KafkaError, TimeoutError) as error:
         return _not_seen("clock", error, kafka)
+
+
+async def _keys(consumer: AIOKafkaConsumer, cluster: ClusterFacts, kafka: KafkaSettings) -> Sequence[Finding]:
+    """Verdicts go where their question says, so it is the other inputs that producers place."""
+    counts = _counts(cluster)
+    names = _names(kafka, [name for name in INPUT_TOPICS if name != JUDGE_VERDICTS_TOPIC])
+    partitions = {name: counts[name] for name in names if name in counts}
+    if not partitions:
+        return [Finding("keys", Verdict.UNKNOWN, "there is no input topic to read keys from", "Make them first.")]
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return list(key_findings(await newest_keys(consumer, partitions), partitions))
+    except (KafkaError, TimeoutError) as error:
+        return [_not_seen("keys", error, kafka)]
 
 
 async def _group(

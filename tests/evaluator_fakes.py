@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from prometheus_client import CollectorRegistry
 
-from consumers.engine.effects import Count, Effect, PublishScore
+from consumers.engine.effects import CloseCall, Count, Effect, PublishScore
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.evaluator import service
@@ -23,8 +23,9 @@ from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.codec import InputSource
 from schemas.judging import JudgeKind, JudgeRequest
+from schemas.ledger_record import LedgerRecord
 from schemas.quarantine import QuarantineRecord
-from schemas.scores import AnyScoreRecord, CallStartedFact, TurnStatus
+from schemas.scores import CallStartedFact, TurnStatus
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 
 NOW_MS = 1_790_000_000_000
@@ -82,7 +83,7 @@ class StubEvaluator:
         self.open_calls = 1
         self.replayed_elements = 0
         self.starts: Mapping[InputSource, int] = {}
-        self.recalled: list[AnyScoreRecord] = []
+        self.recalled: list[LedgerRecord] = []
         self.arrivals: list[Arrival] = []
         self.advanced_to_ms: list[int] = []
         self.knows_of_time = False
@@ -90,12 +91,21 @@ class StubEvaluator:
         self.watermarks: Mapping[InputSource, int] = {}
         self.unfinished: list[str] = []
         self.counts: list[Count] = []
+        self.heaviest: tuple[int, int, str] | None = None
+        self.cuts: list[tuple[str, bool]] = []
         self._effects = effects
 
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
         self.starts = dict(offsets)
 
-    def recall(self, record: AnyScoreRecord) -> None:
+    def heaviest_call(self) -> tuple[int, int, str] | None:
+        return self.heaviest
+
+    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
+        self.cuts.append((conversation_id, is_scored))
+        return [CloseCall(conversation_id, (fact(conversation_id),))]
+
+    def recall(self, record: LedgerRecord) -> None:
         self.recalled.append(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
@@ -189,9 +199,13 @@ class FakeConsumer:
         self.positions: dict[TopicPartition, int] = {}
         self.told_at_ms = NOW_MS
         self.error: Exception | None = None
+        self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
 
     def assignment(self) -> set[TopicPartition]:
         return self.assigned
+
+    def partitions_for_topic(self, _: str) -> set[int]:
+        return {0}
 
     def highwater(self, tp: TopicPartition) -> int:
         assert tp in self.assigned
@@ -222,6 +236,7 @@ class FakeConsumer:
         self.journal += sorted(f"commit {tp.topic}[{tp.partition}]@{to.offset}" for tp, to in offsets.items())
         if self.error is not None:
             raise self.error
+        self.noted |= offsets
 
 
 class FakeSubscription:
@@ -288,6 +303,7 @@ class FakeTakeover:
         self.gate = asyncio.Event()
         self.gate.set()
         self.begun = 0
+        self.takeovers = 0
         self.stopped = False
         self.error: Exception | None = None
 
@@ -303,7 +319,8 @@ class FakeTakeover:
             raise self.error
         for each in held:
             starts = dict.fromkeys(INPUT_TOPICS, InputStart(START, 0))
-            each.began(starts, dict.fromkeys(INPUT_TOPICS, START), 0, 0, now_ms=NOW_MS, overlap_ms=0)
+            ends = dict.fromkeys(INPUT_TOPICS, START)
+            each.began(starts, ends, 0, 0, now_ms=NOW_MS, overlap_ms=0, takeovers=self.takeovers)
 
 
 class Shell:

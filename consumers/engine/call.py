@@ -9,8 +9,8 @@ from consumers.engine.agent_events import AGENT_EVENTS, AgentEvents
 from consumers.engine.call_end import CallEnd
 from consumers.engine.call_memory import CallMemory
 from consumers.engine.chosen_goals import ChosenGoals
-from consumers.engine.closing import Closing
-from consumers.engine.effects import Count, Effect
+from consumers.engine.closing import Closing, closed_fact
+from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.elements import Kind, ToolUse
 from consumers.engine.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN
 from consumers.engine.history import EvaHistory
@@ -38,7 +38,7 @@ from schemas.codec import InputSource, UnrecognizedEvent
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.pipecat_events import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
-from schemas.scores import CallLabels, CloseReason
+from schemas.scores import CallLabels, ClosedFact, CloseReason
 from schemas.simulator_events import (
     USER_ROLES,
     AssistantSpeech,
@@ -74,7 +74,7 @@ class Call:
         self._replays = self.history.replays
         self.ended_reason: str | None = None
         self.events = 0
-        self._kept_bytes = 0
+        self.kept_bytes = 0
         self.first_offsets: dict[InputSource, int] = {}
         self.is_closed = False
         self.held: list[tuple[int, Arrival]] = []
@@ -89,7 +89,7 @@ class Call:
         self._agent = AgentEvents()
         self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, memory)
         self._measures = Measures(self._book, limits, memory)
-        self._writes_transcript = writes_transcript
+        self.writes_transcript = writes_transcript
         self.is_over = False
         self.is_closing = False
         self._closing: Closing | None = None
@@ -147,7 +147,7 @@ class Call:
             if out and live.turns.highest_turn > self._limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
             if event_type in KEPT:
-                self._kept_bytes += len(arrival.value)
+                self.kept_bytes += len(arrival.value)
         if is_replayed:
             outcome = "replayed"
             if book.has_caught_up:
@@ -158,7 +158,7 @@ class Call:
         limits = self._limits
         if self.events >= limits.max_events_per_call:
             self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.last_broker_ms, out)
-        elif self._kept_bytes > limits.max_kept_bytes_per_call:
+        elif self.kept_bytes > limits.max_kept_bytes_per_call:
             self._hit_limit(CloseReason.LIMIT_KEPT_BYTES, "kept_bytes", self.last_broker_ms, out)
         elif self._replays.elements > limits.max_replayed_elements_per_call:
             self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.last_broker_ms, out)
@@ -222,7 +222,7 @@ class Call:
         self.is_closing = True
         self._closing = Closing(
             self.conversation_id, self._book, self.live, self._measures, self._judged, self.context(), records, reason,
-            self.ended_reason, last_ms, now_ms, self.events, self._writes_transcript,
+            self.ended_reason, last_ms, now_ms, self.events, self.writes_transcript,
         )  # fmt: skip
         self.go_on_closing(out)
 
@@ -230,6 +230,17 @@ class Call:
         """As much more of a close as fits into a step."""
         if self._closing is not None:
             self.is_closed = self._closing.go_on(self.redactor, out)
+
+    def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
+        """The `closed` fact, and nothing that takes long to make: the newest scores are the last. A close under way ends so."""
+        self.is_closing = self.is_closed = True
+        self._book.caused_at_ms = now_ms
+        records = self._book.speak()[0] if self._closing is None else self._closing.records
+        if not any(isinstance(record, ClosedFact) for record in records):
+            last_ms = self.history.last_time_ms()
+            closed = closed_fact(self._book, self.live, reason, self.ended_reason, last_ms, self.events)
+            records = [*records, *([] if closed is None else [closed])]
+        out.append(CloseCall(self.conversation_id, tuple(records)))
 
     def _speak(self, out: list[Effect]) -> None:
         if not self._book.is_silent:
@@ -284,7 +295,7 @@ class Call:
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
     def _on_pipecat_record(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
-        self._kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
+        self.kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)

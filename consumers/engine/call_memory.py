@@ -5,6 +5,7 @@ from typing import NamedTuple
 from consumers.engine.stage_values import STAGE_PLACES
 from schemas.codec import InputSource
 from schemas.goals import GoalSet
+from schemas.ledger_record import ScoredElsewhere
 from schemas.scores import (
     AnyScoreRecord,
     DeadAirFact,
@@ -51,7 +52,7 @@ class CallMemory:
         self.goal_set: GoalSet | None = None
         self.known_stages: dict[int, int] = {}
 
-    def take(self, record: AnyScoreRecord) -> None:
+    def take(self, record: AnyScoreRecord | ScoredElsewhere) -> None:
         """One more record of the call."""
         subject = (record.name, record.turn, record.index)
         last = self.published.get(subject)
@@ -79,7 +80,7 @@ def sources(offsets: dict[str, int]) -> dict[InputSource, int]:
     return {SOURCE_BY_TOPIC[topic]: offset for topic, offset in offsets.items() if topic in SOURCE_BY_TOPIC}
 
 
-def _is_withdrawn(record: AnyScoreRecord) -> bool:
+def _is_withdrawn(record: AnyScoreRecord | ScoredElsewhere) -> bool:
     result = getattr(record, "result", None)
     if isinstance(result, Unscored):
         return result.reason is UnscoredReason.WITHDRAWN

@@ -65,7 +65,7 @@ class Closing:
                 return False
         if not self._has_final_records:
             self._has_final_records = True
-            self._make_final_records(redactor, out)
+            self._make_final_records(out)
         transcript = None
         if self.writes_transcript:
             if self._writer is None:
@@ -81,15 +81,21 @@ class Closing:
         out.append(CloseCall(self.conversation_id, tuple(self.records), transcript))
         return True
 
-    def _make_final_records(self, redactor: CallRedactor, out: list[Effect]) -> None:
+    def _make_final_records(self, out: list[Effect]) -> None:
         self.records += self.measures.final_records(self.live, self.context, self.last_ms)
         out += self.measures.closing_counts()
         self.records += self.judged.final_records(self.last_ms, self.closed_at_ms)
-        ended_reason = None if self.ended_reason is None else redactor.redact(self.ended_reason)
-        closed = self.book.record(
-            ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (self.reason, ended_reason), event_time_ms=self.last_ms,
-            reason=self.reason, ended_reason=ended_reason, turns=self.live.turns.highest_turn, events=self.events,
-            through=self.book.offsets_by_topic(),
-        )  # fmt: skip
+        closed = closed_fact(self.book, self.live, self.reason, self.ended_reason, self.last_ms, self.events)
         if closed is not None:
             self.records.append(closed)
+
+
+def closed_fact(
+    book: RecordBook, live: LiveSide, reason: CloseReason, ended_reason: str | None, last_ms: int | None, events: int
+) -> ClosedFact | None:
+    """The record that ends a call; None when it was made before. `last_ms` is the time of its last event."""
+    said = None if ended_reason is None else book.redactor.redact(ended_reason)
+    return book.record(
+        ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, said), event_time_ms=last_ms, reason=reason,
+        ended_reason=said, turns=live.turns.highest_turn, events=events, through=book.offsets_by_topic(),
+    )  # fmt: skip

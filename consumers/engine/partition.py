@@ -21,10 +21,11 @@ from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
 from schemas.goals import ChoosesGoals
 from schemas.judging import JudgeVerdict
+from schemas.ledger_record import ClosedElsewhere, LedgerRecord
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 10
+SNAPSHOT_VERSION = 11
 MAX_HELD_PER_CALL = 1_000
 """Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
 
@@ -96,10 +97,10 @@ class PartitionEvaluator:
         """The first record that will be received of each input. Said before `recall`, it bounds what that remembers."""
         self._closed.reading_starts_at(offsets)
 
-    def recall(self, record: AnyScoreRecord) -> None:
+    def recall(self, record: LedgerRecord) -> None:
         """A record that an earlier evaluator of this partition published; all of them in order, before anything is received."""
         conversation_id = record.conversation_id
-        if isinstance(record, ClosedFact):
+        if isinstance(record, ClosedFact | ClosedElsewhere):
             self._memories.pop(conversation_id, None)
             self._closed.recall(conversation_id, sources(record.through))
         elif conversation_id not in self._closed:
@@ -180,6 +181,26 @@ class PartitionEvaluator:
             self._pass_time(call, now_ms, out)
             if not call.is_closing:
                 self._schedule(call, max(call.next_wakeup(), now_ms + 1))
+        return out
+
+    def heaviest_call(self) -> tuple[int, int, str] | None:
+        """Bytes kept, events and id of the open call that keeps most; None while none is open."""
+        return max(((call.kept_bytes, call.events, key) for key, call in self._calls.items()), default=None)
+
+    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
+        """Close an open call because its partition does not get on: without a transcript, and with final scores if `is_scored`."""
+        out: list[Effect] = [Count("callgauge_limits_hit_total", ("takeovers",))]
+        call = self._calls[conversation_id]
+        self._refuse_held(call)
+        call.writes_transcript = False
+        if is_scored and not call.is_closing:
+            call.close(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
+            self._leave(call)
+            return out
+        if call.is_closing:
+            self._closing.remove(conversation_id)
+        call.close_unscored(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
+        self._forget(call)
         return out
 
     def end(self) -> Sequence[Effect]:

@@ -278,10 +278,11 @@ class Assignment:
         """Records handed over that wait for another input of their number."""
         return sum(held.partition.merge.waiting_records for held in self.held.values())
 
-    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where a successor must start to read each input, with its note."""
+    def to_commit(self, *, hands_over: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where a successor must start to read each input, with its note; `hands_over` as for `Held.to_commit`."""
         now_ms = self._clock.steady_ms()
-        return {tp: at for held in self.active.values() for tp, at in held.to_commit(now_ms).items()}
+        active = self.active.values()
+        return {tp: at for held in active for tp, at in held.to_commit(now_ms, hands_over=hands_over).items()}
 
     def not_committed(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]

@@ -4,7 +4,7 @@ import json
 from typing import Final, NamedTuple
 
 MAX_NOTE_CHARS: Final = 512
-"""Longest commit note looked at; the broker takes 4,096, and ours has some 40."""
+"""Longest commit note looked at; the broker takes 4,096, and ours has some 60."""
 
 
 class CommitNote(NamedTuple):
@@ -12,15 +12,18 @@ class CommitNote(NamedTuple):
 
     Attributes:
         scores: First offset of the partition of `scores` that a successor must read.
-        read: Offset after the last record of the input that was read and dealt with.
+        read: Offset after the last record of the input that was read and dealt with, by whichever owner got furthest.
+        takeovers: Owners since the partition last got on, the newest included; see `progress`.
     """
 
     scores: int
     read: int
+    takeovers: int = 0
 
     def text(self) -> str:
         """As the broker keeps it."""
-        return json.dumps({"scores": self.scores, "read": self.read})
+        takeovers = {"takeovers": self.takeovers} if self.takeovers else {}
+        return json.dumps({"scores": self.scores, "read": self.read} | takeovers)
 
     @classmethod
     def parse(cls, text: str) -> "CommitNote":
@@ -32,4 +35,5 @@ class CommitNote(NamedTuple):
         scores, read = (note.get(name) if isinstance(note, dict) else None for name in ("scores", "read"))
         if not isinstance(scores, int) or not isinstance(read, int) or min(scores, read) < 0:
             return cls(0, 0)
-        return cls(scores, read)
+        takeovers = note.get("takeovers", 0)
+        return cls(scores, read, takeovers if isinstance(takeovers, int) and takeovers > 0 else 0)

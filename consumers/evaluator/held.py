@@ -10,6 +10,7 @@ from consumers.evaluator.commit_note import CommitNote
 from consumers.evaluator.ledger_marks import LedgerMarks, Mark
 from consumers.evaluator.partition import InputStart, Partition
 from consumers.evaluator.partition_writer import PartitionWriter
+from consumers.evaluator.progress import Progress
 
 
 class Held:
@@ -32,6 +33,24 @@ class Held:
         self._ledger_end = 0
         self._input_ends: Mapping[str, int] = {}
         self._has_caught_up = False
+        self._ledger_start = 0
+        self._starts: Mapping[str, InputStart] = {}
+        self._positions: Mapping[str, int] = {}
+        self._progress = Progress({}, 0)
+
+    @property
+    def takeovers(self) -> int:
+        """Owners since the partition last got on, this one included; 0 once it has."""
+        return self._progress.takeovers
+
+    @property
+    def is_at_stops(self) -> bool:
+        """Whether everything before `partition.stops` is folded; false where there are none."""
+        partition = self.partition
+        return partition.stops is not None and all(
+            max(self._positions.get(topic, -1), partition.merge.first_offset(topic)) >= stop
+            for topic, stop in partition.stops.items()
+        )
 
     def began(
         self,
@@ -42,6 +61,7 @@ class Held:
         *,
         now_ms: int,
         overlap_ms: int,
+        takeovers: int = 0,
     ) -> None:
         """What was written is recalled; records are folded from here on.
 
@@ -52,21 +72,45 @@ class Held:
             ledger_end: Up to where.
             now_ms: Our clock.
             overlap_ms: As the settings say.
+            takeovers: Owners since the partition last got on, this one included; 0 where nobody counts them.
         """
         positions = {topic: start.offset for topic, start in starts.items()}
         self._marks = LedgerMarks(Mark(now_ms, positions, ledger_start), overlap_ms)
         self._ledger_end = ledger_end
         self._input_ends = input_ends
+        self._ledger_start = ledger_start
+        self._starts = starts
+        self._progress = Progress(starts, takeovers)
         self.partition.start(starts)
+        self.partition.stops = self._progress.stops
 
     def read_to(self, positions: Mapping[str, int]) -> None:
         """By topic, how far the client has handed records over."""
+        self._positions = positions
         if not self._has_caught_up:
             ends = self._input_ends
             self._has_caught_up = bool(ends) and all(positions.get(topic, -1) >= end for topic, end in ends.items())
 
-    def to_commit(self, now_ms: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where a successor must start to read, and the note that tells it what to recall; nothing before it began."""
+    def as_found(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the takeover found, for an owner that ends because of the broker: its end is not held against a call."""
+        takeovers = self.takeovers
+        if not takeovers:
+            return {}
+        return {
+            TopicPartition(topic, self.partition.number): OffsetAndMetadata(
+                start.offset, CommitNote(self._ledger_start, start.seen_before, takeovers - 1).text()
+            )
+            for topic, start in self._starts.items()
+        }
+
+    def to_commit(self, now_ms: int, *, hands_over: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where a successor must start to read, and the note that tells it what to recall; nothing before it began.
+
+        Args:
+            now_ms: Our clock.
+            hands_over: Whether this owner gives the partition up in order: then it does not count as one that ended without
+                getting on.
+        """
         if self._marks is None:
             return {}
         partition = self.partition
@@ -76,9 +120,11 @@ class Held:
             self._marks.note(Mark(now_ms, positions, self._ledger_end if scores_end is None else scores_end))
         watermarks = partition.offsets_to_commit()
         scores = self._marks.start_for(watermarks)
+        self._progress.note(now_ms, partition.time_ms, watermarks, positions, has_caught_up=self._has_caught_up)
+        takeovers = max(0, self.takeovers - hands_over)
         return {
             TopicPartition(topic, partition.number): OffsetAndMetadata(
-                offset, CommitNote(scores, positions[topic]).text()
+                offset, CommitNote(scores, max(positions[topic], self._starts[topic].seen_before), takeovers).text()
             )
             for topic, offset in watermarks.items()
         }

@@ -5,8 +5,8 @@ in a topic that lags must not be overtaken by what came long after it. So an inp
 are behind, as far as they are known to be. While none is, which is nearly always, nothing waits.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -47,6 +47,10 @@ class InputMerge:
         ahead = self._inputs.get(topic)
         return ahead is not None and bool(ahead.records)
 
+    def first_offset(self, topic: str) -> int:
+        """Offset of the first record of this topic that waits; -1 when none does."""
+        return int(self._inputs[topic].records[0].offset) if self.waits(topic) else -1
+
     def is_full(self, topic: str, *, is_paused: bool) -> bool:
         """Whether this topic should not be read on; once it is not, not before half of what waits is gone."""
         ahead = self._inputs.get(topic)
@@ -68,16 +72,19 @@ class InputMerge:
             ahead.times_ms += times_ms
             ahead.size_bytes += sum(len(record.value or b"") for record in run)
 
-    def let_through(self, until_ms: int | None) -> Records:
+    def let_through(self, until_ms: int | None, stops: Mapping[str, int] | None = None) -> Records:
         """Takes records out, by broker time and in each topic's own order.
 
         Args:
             until_ms: Up to which broker time, that included; None for all.
+            stops: By topic, the offset from which on records go on waiting; None for none.
         """
         records: list[Any] = []
         times_ms: list[int] = []
-        for ahead in self._inputs.values():
+        for topic, ahead in self._inputs.items():
             number = len(ahead.records) if until_ms is None else bisect_right(ahead.times_ms, until_ms)
+            if stops is not None:
+                number = min(number, bisect_left(ahead.records, stops[topic], key=_offset_of))
             if number:
                 taken = ahead.records[:number]
                 records += taken
@@ -90,3 +97,7 @@ class InputMerge:
     def clear(self) -> None:
         """Forgets what waits: it is read again, or is another's."""
         self._inputs.clear()
+
+
+def _offset_of(record: Any) -> int:
+    return int(record.offset)

@@ -1,24 +1,31 @@
 """Reads back what earlier owners of partitions wrote to `scores`, before anything of theirs is folded again."""
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from pydantic import ValidationError
 
 from consumers.runtime.kafka import KafkaSettings
-from schemas.scores import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord
+from consumers.runtime.registry import Instruments
+from schemas.ledger_record import (
+    ClosedElsewhere,
+    LedgerRecord,
+    ScoredElsewhere,
+    UnreadableRecordError,
+    read_ledger_record,
+)
 from schemas.topics import SCORES_TOPIC
 
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 2_000
 MAX_SILENT_SECONDS: Final = 30.0
 """How long the broker may leave us without a record of those that it says are there."""
+MAX_ODD_RECORD_LINES: Final = 5
+"""Log lines of one reading about records that are not like ours; the metric counts them all."""
 
-Recall = Callable[[AnyScoreRecord], None]
+Recall = Callable[[LedgerRecord], None]
 
 log = structlog.get_logger()
 
@@ -28,7 +35,11 @@ class LedgerError(Exception):
 
 
 async def read_ledger(
-    kafka: KafkaSettings, starts: Mapping[int, int], at_least: Mapping[int, int], recalls: Mapping[int, Recall]
+    kafka: KafkaSettings,
+    starts: Mapping[int, int],
+    at_least: Mapping[int, int],
+    recalls: Mapping[int, Recall],
+    instruments: Instruments,
 ) -> dict[int, int]:
     """Hands every committed record of some partitions of `scores` over, in order.
 
@@ -37,16 +48,18 @@ async def read_ledger(
         starts: By partition number, the first offset that matters.
         at_least: By partition number, an offset to read up to even if the broker does not show as much yet.
         recalls: By partition number, who takes the records.
+        instruments: Where records that this version cannot read in full are counted.
 
     Returns:
         By partition number, the offset after the last record.
 
     Raises:
-        LedgerError: The end was not reached, or a record is of a version this one cannot read.
+        LedgerError: The end was not reached, or a record that a callgauge wrote cannot be read.
         KafkaError: The broker refused.
     """
     topic = kafka.topic(SCORES_TOPIC)
     consumer = kafka.consumer("ledger", enable_auto_commit=False, max_poll_records=MAX_POLL_RECORDS)
+    odd = _OddRecords(instruments)
     try:
         await consumer.start()
         partitions = [TopicPartition(topic, number) for number in starts]
@@ -57,24 +70,29 @@ async def read_ledger(
         for tp in partitions:
             start = starts[tp.partition]  # beyond the end, it speaks of a topic that was made anew
             consumer.seek(tp, start if firsts[tp] <= start <= ends[tp] else firsts[tp])
-        await _read(consumer, ends, recalls)
+        records = await _read(consumer, ends, recalls, odd)
+        numbers = sorted(starts)
+        log.info("ledger_read", partitions=numbers, records=records, ignored=odd.ignored, read_in_part=odd.read_in_part)
         return {tp.partition: ends[tp] for tp in partitions}
     finally:
         await consumer.stop()
 
 
-async def _read(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], recalls: Mapping[int, Recall]) -> None:
+async def _read(
+    consumer: AIOKafkaConsumer,
+    ends: Mapping[TopicPartition, int],
+    recalls: Mapping[int, Recall],
+    odd: "_OddRecords",
+) -> int:
     loop = asyncio.get_running_loop()
     unread = dict(ends)
     heard_at = loop.time()
-    records = ignored = 0
+    records = 0
     while True:
         # By position and not by record count: the end of a transaction takes an offset and is no record.
         unread = {tp: end for tp, end in unread.items() if await consumer.position(tp) < end}
         if not unread:
-            numbers = sorted(tp.partition for tp in ends)
-            log.info("ledger_read", partitions=numbers, records=records, ignored=ignored)
-            return
+            return records
         batches = await consumer.getmany(*unread, timeout_ms=POLL_MS)
         if batches:
             heard_at = loop.time()
@@ -90,36 +108,56 @@ async def _read(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], 
             for record in batch:
                 if record.value is None:
                     continue  # a change of owner
-                where = f"{tp.topic}[{tp.partition}]@{record.offset}"
-                ignored += not _recalled(recall, record.value, where)
+                _hand_over(record.value, f"{tp.topic}[{tp.partition}]@{record.offset}", recall, odd)
             records += len(batch)
 
 
-def _recalled(recall: Recall, value: bytes, where: str) -> bool:
-    """Hand one record over; false when it is none of ours."""
+def _hand_over(value: bytes, where: str, recall: Recall, odd: "_OddRecords") -> None:
     try:
-        record = SCORE_RECORD.validate_json(value)
-    except ValidationError as error:
-        _require_our_version(_version_in(value), where)
-        log.debug("ledger_record_ignored", record=where, reason=str(error).partition("\n")[0])
-        return False
-    _require_our_version(record.schema_version, where)
-    recall(record)
-    return True
-
-
-def _version_in(value: bytes) -> int:
-    try:
-        record = json.loads(value)
-    except ValueError:
-        return 0
-    version = record.get("schema_version") if isinstance(record, dict) else None
-    return version if isinstance(version, int) else 0
-
-
-def _require_our_version(version: int, where: str) -> None:
-    if version > SCHEMA_VERSION:
+        record = read_ledger_record(value)
+    except UnreadableRecordError as error:
         raise LedgerError(
-            f"Ledger: {where} has schema version {version}, and this callgauge reads up to {SCHEMA_VERSION}. A newer "
-            "version has written scores here, so the evaluator ends. Run that version, or another group and topics."
-        )
+            f"Ledger: {where} {error}. Without it scores would be written twice, so the evaluator ends. Run the version "
+            "that wrote it, or make this one start without it as deploy/upgrades.md says."
+        ) from error
+    if record is None:
+        odd.ignore(where)
+        return
+    if isinstance(record, ClosedElsewhere | ScoredElsewhere):
+        odd.take_part_of(record, where)
+    recall(record)
+
+
+class _OddRecords:
+    """Records of one reading that are not like ours: counted all, and the first few logged."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self.ignored = 0
+        self.read_in_part = 0
+        self._instruments = instruments
+
+    def ignore(self, where: str) -> None:
+        self.ignored += 1
+        self._instruments.inc("callgauge_ledger_records_odd_total", ("ignored",))
+        if self.ignored <= MAX_ODD_RECORD_LINES:
+            log.warning(
+                "ledger_record_ignored",
+                record=where,
+                seen="A record that no callgauge wrote: not JSON, or without record_id and code_version.",
+                what_happens_now="It is passed over, and met again at each takeover until `scores` is read from behind it.",
+                what_to_do="Find who writes there, and give the right to write `scores` to evaluators alone.",
+            )
+
+    def take_part_of(self, record: ClosedElsewhere | ScoredElsewhere, where: str) -> None:
+        self.read_in_part += 1
+        self._instruments.inc("callgauge_ledger_records_odd_total", ("read_in_part",))
+        if self.read_in_part <= MAX_ODD_RECORD_LINES:
+            is_closing = isinstance(record, ClosedElsewhere)
+            log.warning(
+                "ledger_record_read_in_part",
+                record=where,
+                conversation_id=record.conversation_id,
+                seen="A record that another version wrote, with values that this one does not know.",
+                what_happens_now="Its call stays closed." if is_closing else "Its score is numbered on from there.",
+                what_to_do="Nothing while versions change; else run one version. See deploy/upgrades.md.",
+            )

@@ -15,8 +15,8 @@ from consumers.evaluator.outbox import Outbox
 from consumers.evaluator.record_order import Records, in_time_order
 from consumers.runtime.registry import Instruments
 from schemas.codec import InputSource
+from schemas.ledger_record import LedgerRecord
 from schemas.quarantine import QuarantineRecord
-from schemas.scores import AnyScoreRecord
 
 MAX_QUARANTINE_LINES: Final = 5
 """Log lines about refused records of one batch; a broken producer sends thousands, and the topic holds them all."""
@@ -35,12 +35,14 @@ class Evaluates(Protocol):
     @property
     def replayed_elements(self) -> int: ...
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None: ...
-    def recall(self, record: AnyScoreRecord) -> None: ...
+    def recall(self, record: LedgerRecord) -> None: ...
     def receive(self, arrival: Arrival) -> Sequence[Effect]: ...
     def advance(self, now_ms: int) -> Sequence[Effect]: ...
     def next_wakeup(self) -> int | None: ...
     def low_watermarks(self) -> Mapping[InputSource, int]: ...
     def drain_counts(self) -> Sequence[Count]: ...
+    def heaviest_call(self) -> tuple[int, int, str] | None: ...
+    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]: ...
 
 
 class InputStart(NamedTuple):
@@ -68,6 +70,9 @@ class Partition:
         next_offsets: By topic, the offset after the last record folded.
         last_record_ms: By topic, the latest broker timestamp of the records handed over.
         merge: What was handed over and waits for an input that lags.
+        stops: By topic, the offset before which folding stops, while time stands still; None for none. See `progress`.
+        time_ms: Broker time that it has come to; 0 before any is known.
+        has_cut: Whether a call was closed so that the partition gets on.
     """
 
     def __init__(
@@ -95,6 +100,9 @@ class Partition:
         self.next_offsets: dict[str, int] = {}
         self.last_record_ms: dict[str, int] = {}
         self.merge = InputMerge()
+        self.stops: Mapping[str, int] | None = None
+        self.has_cut = False
+        self.time_ms = 0
         self._evaluator = evaluator
         self._limits = limits
         self._source_by_topic = source_by_topic
@@ -109,6 +117,16 @@ class Partition:
         """Calls that have not closed yet."""
         return self._evaluator.open_calls
 
+    @property
+    def heaviest_call(self) -> tuple[int, int, str] | None:
+        """Bytes, events and id of the open call that keeps most; None when none is open."""
+        return self._evaluator.heaviest_call()
+
+    def cut(self, conversation_id: str, *, is_scored: bool) -> None:
+        """Closes an open call as a limit, without a transcript, and without final scores unless `is_scored`."""
+        self.has_cut = True
+        carry_out(self._evaluator.cut(conversation_id, is_scored=is_scored), self.outbox, self._instruments)
+
     def start(self, starts: Mapping[str, InputStart]) -> None:
         """Reading begins here: what earlier owners wrote has been recalled."""
         self.next_offsets = {topic: start.offset for topic, start in starts.items()}
@@ -121,7 +139,7 @@ class Partition:
         """Reading will begin here: said before `recall`, so that calls which it cannot meet again are forgotten in time."""
         self._evaluator.reading_starts_at({self._source_by_topic[topic]: at.offset for topic, at in starts.items()})
 
-    def recall(self, record: AnyScoreRecord) -> None:
+    def recall(self, record: LedgerRecord) -> None:
         """A record that an earlier owner wrote."""
         self._evaluator.recall(record)
 
@@ -156,11 +174,11 @@ class Partition:
         receive = self._evaluator.receive
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
         refused: list[QuarantineRecord] = []
-        if until_ms is None and not self.merge.waiting_records:
+        if until_ms is None and self.stops is None and not self.merge.waiting_records:
             records = in_time_order(runs)
         else:
             self.merge.put(runs)
-            records = self.merge.let_through(until_ms)
+            records = self.merge.let_through(until_ms, self.stops)
         for record in records:
             if known_ms is not None:
                 self.advance(min(record.timestamp, known_ms))
@@ -176,10 +194,14 @@ class Partition:
             self._refuse(refused)
 
     def advance(self, now_ms: int) -> None:
-        """Lets broker time pass, if the engine waits for that moment."""
+        """Lets broker time pass, if the engine waits for that moment and the partition is not stopped."""
+        if self.stops is not None:
+            return
         wakeup_ms = self._evaluator.next_wakeup()
         if wakeup_ms is not None and wakeup_ms <= now_ms:
             carry_out(self._evaluator.advance(now_ms), self.outbox, self._instruments)
+        if now_ms > self.time_ms:
+            self.time_ms = now_ms
 
     def records_lost(self) -> None:
         """Records of this number were deleted unread: counts and names the calls that are incomplete now, each once."""

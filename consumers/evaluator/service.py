@@ -6,6 +6,7 @@ stay keep their state, and a new one is folded only when what its former owner w
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -27,10 +28,12 @@ from consumers.evaluator.input_gaps import InputMadeAnewError
 from consumers.evaluator.log_ends import LogEnds
 from consumers.evaluator.lost_records import LostRecords
 from consumers.evaluator.partition import Evaluates, Partition
-from consumers.evaluator.partition_writer import FencedError, PartitionWriter
+from consumers.evaluator.partition_writer import FencedError, PartitionWriter, WriteError
+from consumers.evaluator.placement import Placement
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.record_order import runs_by_partition
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.stuck_partitions import close_what_stops
 from consumers.evaluator.takeover import Takeover
 from consumers.runtime.collection import tune_collection
 from consumers.runtime.kafka import KafkaSettings
@@ -87,6 +90,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         clock = BrokerClock(instruments)
         self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources), clock)
         self._log_ends = LogEnds(kafka, self._sources, clock)
+        self._placement = Placement(self._sources, instruments)
         self._assignment = Assignment(self._sources, self._log_ends.ends, clock)
         self._lost_records = LostRecords(self._assignment, instruments)
         self._lock = asyncio.Lock()
@@ -131,6 +135,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self.ready.clear()
             self._is_leaving = True
             await self._hand_over()
+        except (WriteError, KafkaError):
+            await self._give_back()
+            raise
         finally:
             self.ready.clear()
             self._is_leaving = True
@@ -275,6 +282,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             async with self._lock:
                 await self._assignment.look(self._subscription.consumer)
                 self._assignment.advance()
+                close_what_stops(self._assignment.active.values())
                 self._assignment.hold_back(self._subscription.consumer)
             self._check_fenced()
 
@@ -298,6 +306,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             except InputMadeAnewError as error:
                 await self._lost_records.give_up(error, self._subscription.consumer)
                 raise
+            for runs in polled.values():
+                self._placement.look(runs, self._subscription.consumer)
             await assignment.look(self._subscription.consumer)
             for number, runs in polled.items():
                 assignment.fold(number, runs)
@@ -338,9 +348,15 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
                 active = self._assignment.active.values()
                 await asyncio.gather(*(held.partition.outbox.until_written() for held in active))
-                await self._commit_offsets(self._assignment.to_commit())
+                await self._commit_offsets(self._assignment.to_commit(hands_over=True))
         except TimeoutError:
             log.warning("handed_over_unwritten", scores=self._assignment.unwritten_records)
+
+    async def _give_back(self) -> None:
+        """We end because of the broker: that a partition did not get on is not held against a call."""
+        found = {tp: at for held in self._assignment.active.values() for tp, at in held.as_found().items()}
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._commit_offsets(found), CLOSE_SECONDS)
 
     async def _commit_offsets(self, offsets: dict[TopicPartition, Any]) -> None:
         # A partition that was fenced off meanwhile is its new owner's to commit.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.evaluator.clock import BrokerClock
@@ -13,6 +14,7 @@ from consumers.evaluator.commit_note import CommitNote
 from consumers.evaluator.held import Held
 from consumers.evaluator.ledger import read_ledger
 from consumers.evaluator.partition import InputStart
+from consumers.evaluator.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
@@ -81,7 +83,7 @@ class Takeover:
         starts: dict[int, dict[str, InputStart]] = {number: {} for number in numbers}
         for tp in inputs:
             offset = self._start(tp, committed[tp].offset, firsts[tp], ends[tp])
-            starts[tp.partition][tp.topic] = InputStart(offset, notes[tp].read)
+            starts[tp.partition][tp.topic] = InputStart(offset, min(notes[tp].read, ends[tp]))
         has_lost = {tp.partition for tp in inputs if 0 <= committed[tp].offset != starts[tp.partition][tp.topic].offset}
         ledger_starts = {
             number: min(notes[TopicPartition(topic, number)].scores for topic in self._topics) for number in numbers
@@ -89,9 +91,11 @@ class Takeover:
         for each in held:
             each.partition.reading_starts_at(starts[each.partition.number])
         ledger_ends = dict(ledger_starts)
+        takeovers = dict.fromkeys(numbers, 0)
         if not self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
             recalls = {each.partition.number: each.partition.recall for each in held}
-            ledger_ends = await read_ledger(self._kafka, ledger_starts, at_least, recalls)
+            ledger_ends = await read_ledger(self._kafka, ledger_starts, at_least, recalls, self._instruments)
+            takeovers = await self._note_takeovers(consumer, starts, ledger_starts, notes)
         now_ms = self._clock.steady_ms()
         for each in held:
             number = each.partition.number
@@ -102,9 +106,46 @@ class Takeover:
                 ledger_ends[number],
                 now_ms=now_ms,
                 overlap_ms=self._settings.ledger_overlap_ms,
+                takeovers=takeovers[number],
             )
             if number in has_lost:
                 each.partition.records_lost()
+
+    async def _note_takeovers(
+        self,
+        consumer: AIOKafkaConsumer,
+        starts: Mapping[int, Mapping[str, InputStart]],
+        ledger_starts: Mapping[int, int],
+        notes: Mapping[TopicPartition, CommitNote],
+    ) -> dict[int, int]:
+        """Commits, before anything is folded, that there is one owner more: a process that dies of a call cannot say so later.
+
+        Returns:
+            By partition number, the owners since the partition last got on, this one included.
+        """
+        takeovers = dict.fromkeys(starts, 1)
+        for tp, note in notes.items():
+            takeovers[tp.partition] = max(takeovers[tp.partition], note.takeovers + 1)
+        offsets = {
+            TopicPartition(topic, number): OffsetAndMetadata(
+                start.offset, CommitNote(ledger_starts[number], start.seen_before, takeovers[number]).text()
+            )
+            for number, inputs in starts.items()
+            for topic, start in inputs.items()
+        }
+        try:
+            await consumer.commit(offsets)
+        except KafkaError as error:  # the partitions may be another's already; then it counts
+            log.warning("commit_failed", error=str(error) or type(error).__name__)
+        if again := {number: count - 1 for number, count in takeovers.items() if count > 1}:
+            log.warning(
+                "partitions_did_not_get_on",
+                owners_before=again,
+                what_happens_now="They are read again from where the oldest open call began. After "
+                f"{MAX_TAKEOVERS_WITHOUT_PROGRESS} owners that ended before they got on, the next one closes a call.",
+                what_to_do="Where the number grows, see how the evaluators before this one ended.",
+            )
+        return takeovers
 
     async def _committed(self, inputs: Sequence[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         if self._kafka.is_embedded:

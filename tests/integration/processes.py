@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -61,11 +61,13 @@ class Process:
 
 
 @contextmanager
-def started(output: Path, *arguments: str, **environment: str) -> Iterator[Process]:
-    """A `callgauge` process with its output in a file; killed at the end if it still runs."""
+def started(
+    output: Path, *arguments: str, command: Sequence[str] = (str(COMMAND),), **environment: str
+) -> Iterator[Process]:
+    """A `callgauge` process with its output in a file, or another command's; killed at the end if it still runs."""
     with output.open("wb") as file:
         popen = subprocess.Popen(
-            [str(COMMAND), *arguments],
+            [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

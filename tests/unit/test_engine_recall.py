@@ -1,11 +1,14 @@
 """What an evaluator is told of its predecessor before it reads: closings above all."""
 
+import json
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from consumers.engine.limits import Limits
-from schemas.scores import CallLabels, CallStartedFact, ClosedFact, CloseReason, TurnStatus
+from schemas.ledger_record import ClosedElsewhere, LedgerRecord, ScoredElsewhere, read_ledger_record
+from schemas.scores import AnyScoreRecord, CallLabels, CallStartedFact, ClosedFact, CloseReason, TurnStatus
 from tests.engine_feed import Feed
 
 WORD = {"message_type": "user", "value": "Hello"}
@@ -47,3 +50,45 @@ def test_a_call_is_unfinished_until_its_closing_is_known() -> None:
     assert sorted(feed.evaluator.unfinished_calls()) == ["c-1", "c-3"]
     feed.send("audit", WORD, 0, key="c-1", offset=6)
     assert sorted(feed.evaluator.unfinished_calls()) == ["c-1", "c-3"]
+
+
+def read(record: AnyScoreRecord, **changes: Any) -> LedgerRecord:
+    """A record as another version may have written it, read back."""
+    found = read_ledger_record(json.dumps(record.model_dump(mode="json") | changes).encode())
+    assert found is not None
+    return found
+
+
+def test_a_call_that_another_version_closed_stays_closed() -> None:
+    feed = Feed()
+    closing = read(closed("call", through=0), reason="of a later version")
+    assert isinstance(closing, ClosedElsewhere)
+    feed.evaluator.recall(closing)
+    feed.send("audit", WORD, 0, offset=0)
+    feed.send("audit", WORD, 10, offset=1)
+    assert (feed.evaluator.open_calls, feed.records()) == (0, [])
+    assert feed.counts("callgauge_events_total") == Counter({("audit", "replayed"): 1, ("audit", "after_close"): 1})
+
+
+def test_scores_that_another_version_wrote_are_numbered_on_and_never_doubled() -> None:
+    """The first evaluator's records are of another version to the second, but for what steers a replay."""
+    first = Feed()
+    first.user_audio(0, 1_000)
+    first.assistant_audio(1_500, 2_500)
+    written = first.records()
+    second = Feed()
+    for record in written:
+        second.evaluator.recall(read(record, labels="of another shape"))
+    unknown = read(written[-1], name="eva_of_a_later_version", labels="of another shape")
+    assert isinstance(unknown, ScoredElsewhere)
+    second.evaluator.recall(unknown)
+    second.user_audio(0, 1_000)
+    second.assistant_audio(1_500, 2_500)
+    assert second.records() == []
+    second.user_audio(4_000, 5_000)
+    second.assistant_audio(5_500, 6_500)
+    second.send("audit", {"type": "call_ended"}, 7_000)
+    second.advance(600_000)
+    assert [record.name for record in second.records()][-1] == "closed"
+    ids = Counter(record.record_id for record in [*written, *second.records()])
+    assert max(ids.values()) == 1

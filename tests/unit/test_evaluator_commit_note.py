@@ -10,10 +10,10 @@ EVERYTHING = CommitNote(scores=0, read=0)
 OFFSETS = st.integers(0, 2**63 - 1)
 
 
-@given(OFFSETS, OFFSETS)
-def test_a_note_is_read_back_as_it_was_written(scores: int, read: int) -> None:
-    text = CommitNote(scores, read).text()
-    assert CommitNote.parse(text) == CommitNote(scores, read)
+@given(OFFSETS, OFFSETS, st.integers(0, 10_000))
+def test_a_note_is_read_back_as_it_was_written(scores: int, read: int, takeovers: int) -> None:
+    text = CommitNote(scores, read, takeovers).text()
+    assert CommitNote.parse(text) == CommitNote(scores, read, takeovers)
     assert len(text) <= MAX_NOTE_CHARS
 
 
@@ -46,3 +46,8 @@ def test_no_text_at_all_is_an_error(text: str) -> None:
 
 def test_what_a_later_version_adds_is_no_reason_to_forget_the_rest() -> None:
     assert CommitNote.parse('{"scores": 7, "read": 9, "more": [1]}') == CommitNote(7, 9)
+
+
+@pytest.mark.parametrize("takeovers", ['"3"', "-1", "1.5", "null", "NaN"])
+def test_a_count_that_is_none_begins_anew(takeovers: str) -> None:
+    assert CommitNote.parse(f'{{"scores": 7, "read": 9, "takeovers": {takeovers}}}') == CommitNote(7, 9)

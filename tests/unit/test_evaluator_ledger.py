@@ -1,17 +1,21 @@
 """Reading the ledger back: to its end by position, only what is ours, and never silently short."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 from aiokafka import TopicPartition
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.evaluator import ledger
 from consumers.evaluator.ledger import LedgerError, read_ledger
 from consumers.runtime.kafka import KafkaSettings
-from schemas.scores import SCHEMA_VERSION, AnyScoreRecord
+from consumers.runtime.registry import Instruments
+from schemas.ledger_record import ClosedElsewhere, LedgerRecord, ScoredElsewhere
+from schemas.scores import SCHEMA_VERSION
 from tests.evaluator_fakes import fact, until_idle
 
 KAFKA = KafkaSettings(topic_prefix="t.")
@@ -95,18 +99,28 @@ class Reading:
         self.consumer = FakeConsumer(logs)
         self.options: dict[str, Any] = {}
         self.recalled: dict[int, list[str]] = {number: [] for number in logs}
+        self.records: list[LedgerRecord] = []
+        self.registry = CollectorRegistry()
         monkeypatch.setattr(KafkaSettings, "consumer", self._consumer)
 
     def _consumer(self, _: str, *topics: str, **options: Any) -> FakeConsumer:
         self.options = {"topics": topics, **options}
         return self.consumer
 
-    def _recall(self, number: int) -> Callable[[AnyScoreRecord], None]:
-        return lambda record: self.recalled[number].append(record.conversation_id)
+    def _recall(self, number: int) -> Callable[[LedgerRecord], None]:
+        def recall(record: LedgerRecord) -> None:
+            self.recalled[number].append(record.conversation_id)
+            self.records.append(record)
+
+        return recall
+
+    def odd(self, outcome: str) -> float | None:
+        return self.registry.get_sample_value("callgauge_ledger_records_odd_total", {"outcome": outcome})
 
     async def read(self, starts: Mapping[int, int], at_least: int = 0) -> dict[int, int]:
         recalls = {number: self._recall(number) for number in starts}
-        return await read_ledger(KAFKA, starts, dict.fromkeys(starts, at_least), recalls)
+        instruments = Instruments(self.registry, ["evaluator"])
+        return await read_ledger(KAFKA, starts, dict.fromkeys(starts, at_least), recalls, instruments)
 
 
 @pytest.fixture
@@ -171,7 +185,8 @@ async def test_what_is_not_ours_is_passed_over_and_told(reading_of: Callable[...
         await reading.read({0: 0})
     assert reading.recalled == {0: ["a", "b"]}
     told = [(line["record"], line["log_level"]) for line in logged if line["event"] == "ledger_record_ignored"]
-    assert told == [(f"t.scores[0]@{offset}", "debug") for offset in (1, 2, 3)]  # as many as somebody put there
+    assert told == [(f"t.scores[0]@{offset}", "warning") for offset in (1, 2, 3)]
+    assert reading.odd("ignored") == 3
     (summary,) = (line for line in logged if line["event"] == "ledger_read")
     assert (summary["log_level"], summary["records"], summary["ignored"]) == ("info", 5, 3)
 
@@ -220,7 +235,9 @@ async def test_a_later_versions_scores_are_not_guessed_at(reading_of: Callable[.
 async def test_a_later_versions_scores_are_refused_though_this_one_cannot_read_them(
     reading_of: Callable[..., Reading],
 ) -> None:
-    later = b'{"schema_version": %d, "name": "of a later version"}' % (SCHEMA_VERSION + 1)
+    later = b'{"schema_version": %d, "name": "of a later version", "record_id": "1", "code_version": "9"}' % (
+        SCHEMA_VERSION + 1
+    )
     reading = reading_of({0: Log(0, [later], 1)})
     with pytest.raises(LedgerError, match=r"t\.scores\[0\]@0 has schema version 2"):
         await reading.read({0: 0})
@@ -231,6 +248,8 @@ async def test_a_later_versions_scores_are_refused_though_this_one_cannot_read_t
     [
         pytest.param(b'{"schema_version": 1, "name": "theirs"}', id="of our version"),
         pytest.param(b'{"schema_version": "2"}', id="a version as text"),
+        pytest.param(b'{"schema_version": 2}', id="a later version and nothing of ours"),
+        pytest.param(b"[" * 100_000, id="deep"),
         pytest.param(b"[2]", id="no object"),
         pytest.param(b"\xff", id="no text"),
     ],
@@ -239,6 +258,89 @@ async def test_what_claims_no_later_version_is_passed_over(reading_of: Callable[
     reading = reading_of({0: Log(0, [value, *log_of("a").values], 2)})
     assert await reading.read({0: 0}) == {0: 2}
     assert reading.recalled == {0: ["a"]}
+
+
+def written_by_another(**changes: Any) -> dict[str, Any]:
+    """A record as another version may write it: a field more, and what the changes say."""
+    return fact("b").model_dump(mode="json") | {"code_version": "9.9", "more": [1]} | changes
+
+
+def log_with(record: Mapping[str, Any]) -> Log:
+    return Log(0, [*log_of("a").values, json.dumps(record).encode(), *log_of("c").values], 3)
+
+
+CLOSED = {"kind": "closed", "name": "closed", "through": {"audit.events": 7}, "reason": "of a later version"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(CLOSED, id="a reason that is new"),
+        pytest.param(CLOSED | {"name": "closed_by_caller"}, id="a name that is new"),
+        pytest.param(CLOSED | {"turns": None, "record_id": None}, id="fields that are gone"),
+    ],
+)
+async def test_a_closing_is_never_passed_over(reading_of: Callable[..., Reading], changes: dict[str, Any]) -> None:
+    reading = reading_of({0: log_with(written_by_another(**changes))})
+    with capture_logs() as logged:
+        await reading.read({0: 0})
+    assert reading.records[1] == ClosedElsewhere(kind="closed", conversation_id="b", through={"audit.events": 7})
+    assert (reading.recalled[0], reading.odd("read_in_part"), reading.odd("ignored")) == (["a", "b", "c"], 1, 0)
+    (told,) = (line for line in logged if line["log_level"] == "warning")
+    assert (told["event"], told["record"], told["conversation_id"]) == (
+        "ledger_record_read_in_part", "t.scores[0]@1", "b",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["turn", "of a later version"])
+async def test_revisions_go_on_from_a_score_that_another_version_wrote(
+    reading_of: Callable[..., Reading], name: str
+) -> None:
+    changes = {"name": name, "turn": 2, "index": 1, "revision": 7, "labels": "of another shape"}
+    reading = reading_of({0: log_with(written_by_another(**changes))})
+    await reading.read({0: 0})
+    record = reading.records[1]
+    assert isinstance(record, ScoredElsewhere)
+    assert (record.name, record.turn, record.index, record.revision) == (name, 2, 1, 7)
+    assert record.is_withdrawn == (name != "turn")  # nobody here can take back what it cannot name
+    assert (reading.odd("read_in_part"), reading.odd("ignored")) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        pytest.param({"kind": "closed", "conversation_id": 7}, "conversation_id: Input should be", id="whose call"),
+        pytest.param(CLOSED | {"through": None}, "through: Input should be", id="a closing without its end"),
+        pytest.param({"name": "new", "revision": "x"}, "revision: Input should be", id="no revision"),
+        pytest.param({"name": "new", "status": "x"}, "status: Input should be", id="no status"),
+        pytest.param({"name": "dead_air"}, "dead_air.silent_since_ms: Field required", id="a silence to obey"),
+        pytest.param({"name": "goals"}, "goals.goal_set: Field required", id="goals to obey"),
+        pytest.param(
+            {"name": "stage_latencies"}, "stage_latencies.kind: Input should be", id="stages that were counted"
+        ),
+    ],
+)
+async def test_what_a_callgauge_wrote_and_cannot_be_read_ends_the_evaluator(
+    reading_of: Callable[..., Reading], changes: dict[str, Any], seen: str
+) -> None:
+    reading = reading_of({0: log_with(written_by_another(**changes))})
+    with pytest.raises(LedgerError) as caught:
+        await reading.read({0: 0})
+    text = str(caught.value)
+    assert text.startswith("Ledger: t.scores[0]@1 was written by callgauge '9.9' and cannot be read here (")
+    assert seen in text
+    assert "deploy/upgrades.md" in text
+    assert reading.recalled[0] == ["a"]
+
+
+async def test_of_many_records_that_are_not_ours_a_few_are_logged_and_all_counted(
+    reading_of: Callable[..., Reading],
+) -> None:
+    reading = reading_of({0: Log(0, [b"{}"] * 40, 40)})
+    with capture_logs() as logged:
+        await reading.read({0: 0})
+    assert len([line for line in logged if line["log_level"] == "warning"]) == ledger.MAX_ODD_RECORD_LINES
+    assert reading.odd("ignored") == 40
 
 
 async def test_a_reading_that_is_cancelled_while_it_connects_disconnects(reading_of: Callable[..., Reading]) -> None:

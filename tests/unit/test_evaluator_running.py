@@ -4,9 +4,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator import service
-from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, Shell, until_idle
+from consumers.evaluator.commit_note import CommitNote
+from consumers.evaluator.partition_writer import WriteError
+from consumers.evaluator.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
+from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, START, Record, Shell, until_idle
 
 
 @pytest.fixture
@@ -144,3 +148,78 @@ async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
     assert not shell.role._assignment.held
     assert not shell.subscription.failures
     assert shell.commits == []
+
+
+def takeovers_noted(shell: Shell) -> set[int]:
+    return {CommitNote.parse(at.metadata).takeovers for at in shell.consumer.noted.values()}
+
+
+async def test_an_owner_that_hands_over_does_not_count_and_one_that_goes_on_does(
+    make_shell: Callable[..., Shell],
+) -> None:
+    shell = make_shell()
+    shell.takeover.takeovers = 3
+    await shell.assigned(0)
+    await shell.revoked()
+    assert takeovers_noted(shell) == {2}
+    await shell.assigned(0)
+    await shell.role._commit()
+    assert takeovers_noted(shell) == {3}
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        pytest.param(WriteError("refused"), {2}, id="the broker takes no scores"),
+        pytest.param(KafkaConnectionError("gone"), {2}, id="the broker is gone"),
+        pytest.param(MemoryError(), set(), id="a step fails"),
+    ],
+)
+async def test_an_owner_that_ends_because_of_the_broker_does_not_count(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch, error: Exception, noted: set[int]
+) -> None:
+    shell = make_shell()
+    shell.takeover.takeovers = 3
+    await shell.assigned(0)
+    await shell.folds(4)
+    shell.consumer.noted.clear()
+    shell.subscription.fail(error)
+    with pytest.raises(type(error)):
+        await run(shell, monkeypatch, asyncio.Event())
+    assert takeovers_noted(shell) == noted
+    assert {at.offset for at in shell.consumer.noted.values()} <= {
+        START
+    }  # nothing that may not be written is committed
+
+
+async def test_a_broker_that_is_gone_keeps_nobody_from_ending(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CLOSE_SECONDS", 0.01)
+    shell = make_shell()
+    shell.takeover.takeovers = 3
+    await shell.assigned(0)
+
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(shell.consumer, "commit", never)
+    shell.subscription.fail(WriteError("refused"))
+    with pytest.raises(WriteError):
+        await run(shell, monkeypatch, asyncio.Event())
+
+
+async def test_each_tick_looks_after_stuck_partitions(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    shell.takeover.takeovers = MAX_TAKEOVERS_WITHOUT_PROGRESS + 1
+    await shell.assigned(0)
+    shell.evaluators[0].heaviest = (900, 3, "poison")
+    await shell.told()
+    ticking = asyncio.create_task(shell.role._tick_for_ever())
+    async with asyncio.timeout(5):
+        while shell.role._assignment.held[0].partition.stops is not None:  # noqa: ASYNC110  # an attribute
+            await asyncio.sleep(0)
+    ticking.cancel()
+    assert (shell.evaluators[0].cuts, shell.journal[0]) == ([("poison", True)], "write poison to 0")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from consumers.evaluator.commit_note import CommitNote
 from consumers.evaluator.held import Held
 from consumers.evaluator.ledger import LedgerError
 from consumers.evaluator.partition import Partition
+from consumers.evaluator.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.takeover import Takeover
 from consumers.runtime.kafka import KafkaSettings
@@ -57,6 +59,8 @@ class Taking:
         self.ledger_at_least: Mapping[int, int] = {}
         self.ledger_error: Exception | None = None
         self.closed = 0
+        self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.commit_error: Exception | None = None
         instruments = Instruments(self.registry, ["evaluator"])
         monkeypatch.setattr(KafkaSettings, "admin", lambda *_: self)
         monkeypatch.setattr("consumers.evaluator.takeover.read_ledger", self._read_ledger)
@@ -73,7 +77,9 @@ class Taking:
         self.committed[TopicPartition(topic, number)] = OffsetAndMetadata(offset, text)
 
     async def take(self) -> None:
-        consumer: Any = self
+        consumer: Any = SimpleNamespace(
+            beginning_offsets=self.beginning_offsets, end_offsets=self.end_offsets, commit=self.commit_offsets
+        )
         await self.takeover.start()
         await self.takeover.take(self.held, consumer)
 
@@ -106,6 +112,13 @@ class Taking:
         self.journal.append("ends")
         return dict.fromkeys(partitions, END)
 
+    async def commit_offsets(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        assert not any(held.partition.is_active for held in self.held)
+        self.journal.append("note")
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.noted = offsets
+
     # As the ledger.
 
     async def _read_ledger(
@@ -114,6 +127,7 @@ class Taking:
         starts: Mapping[int, int],
         at_least: Mapping[int, int],
         recalls: Mapping[int, Callable[[Any], None]],
+        _instruments: Instruments,
     ) -> dict[int, int]:
         assert not any(held.partition.is_active for held in self.held)
         self.journal.append("ledger")
@@ -138,7 +152,7 @@ def taking_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Taking]:
 async def test_first_nobody_else_can_write_then_what_was_written_is_read(taking_of: Callable[..., Taking]) -> None:
     taking = taking_of(0, 2)
     await taking.take()
-    assert taking.journal == ["connect", "fence 0", "fence 2", "committed", "ends", "ledger"]
+    assert taking.journal == ["connect", "fence 0", "fence 2", "committed", "ends", "ledger", "note"]
     assert taking.ledger_at_least == {0: MARK, 2: MARK + 2}
     assert all(held.partition.is_active for held in taking.held)
     assert {number: evaluator.recalled for number, evaluator in taking.evaluators.items()} == {
@@ -173,7 +187,7 @@ async def test_reading_begins_where_the_commits_say(taking_of: Callable[..., Tak
         assert held.partition.next_offsets == {PIPECAT: 20 + number, AUDIT: 40}
         assert held.partition._seen_before == {PIPECAT: 30, AUDIT: 55}
     # And a successor that comes at once needs the same.
-    assert taking.commits(2) == {PIPECAT: (22, CommitNote(62, 22)), AUDIT: (40, CommitNote(62, 40))}
+    assert taking.commits(2) == {PIPECAT: (22, CommitNote(62, 30, 1)), AUDIT: (40, CommitNote(62, 55, 1))}
 
 
 @pytest.mark.parametrize("text", [None, "", "theirs", '{"scores": "7", "read": 3}'])
@@ -327,3 +341,39 @@ async def test_it_disconnects_once(taking_of: Callable[..., Taking]) -> None:
     await taking.takeover.stop()
     await taking.takeover.stop()
     assert taking.closed == 1
+
+
+async def test_each_owner_is_counted_before_it_folds(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0, 2)
+    taking.commit(PIPECAT, 0, 20, CommitNote(70, 30, 2).text())
+    taking.commit(AUDIT, 0, 40, CommitNote(60, 55, 2).text())
+    with capture_logs() as logged:
+        await taking.take()
+    assert taking.journal[-2:] == ["ledger", "note"]
+    assert {tp: (at.offset, CommitNote.parse(at.metadata)) for tp, at in taking.noted.items()} == {
+        TopicPartition(PIPECAT, 0): (20, CommitNote(60, 30, 3)),
+        TopicPartition(AUDIT, 0): (40, CommitNote(60, 55, 3)),
+        TopicPartition(PIPECAT, 2): (FIRST, CommitNote(0, 0, 1)),
+        TopicPartition(AUDIT, 2): (FIRST, CommitNote(0, 0, 1)),
+    }
+    assert [held.takeovers for held in taking.held] == [3, 1]
+    assert [held.partition.stops for held in taking.held] == [None, None]
+    assert [(line["event"], line["owners_before"]) for line in logged] == [("partitions_did_not_get_on", {0: 2})]
+
+
+async def test_after_too_many_owners_reading_stops_where_the_last_one_was(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0)
+    taking.commit(PIPECAT, 0, 20, CommitNote(70, 30, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
+    taking.commit(AUDIT, 0, 40, CommitNote(60, END + 9, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
+    await taking.take()
+    # What is said of more than there is speaks of a topic that was made anew, and is never reached.
+    assert taking.held[0].partition.stops == {PIPECAT: 30, AUDIT: END}
+
+
+async def test_an_owner_that_cannot_be_counted_folds_all_the_same(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0)
+    taking.commit_error = KafkaConnectionError("gone")
+    with capture_logs() as logged:
+        await taking.take()
+    assert taking.held[0].partition.is_active
+    assert [line["event"] for line in logged] == ["commit_failed"]

@@ -1,0 +1,108 @@
+"""Reads a record of `scores` for the evaluator that takes its call over: also one that another version wrote.
+
+What a successor skips, it publishes again. So of a record that does not validate those fields are read that the records of
+every version have; they say which revision comes next and whether the call is closed. What cannot even be read like that is
+an error, and only what no callgauge wrote is nobody's.
+"""
+
+from typing import Any, Final, Literal, get_args
+
+from pydantic import Field, ValidationError
+from pydantic_core import from_json
+
+from schemas.score_record import SCHEMA_VERSION, ScoreModel, TurnStatus
+from schemas.scores import SCORE_RECORD, AnyScoreRecord, DeadAirFact, GoalsFact
+from schemas.stage_scores import TurnStages
+
+_NAMES: Final = frozenset(
+    name for record in get_args(AnyScoreRecord) for name in get_args(record.model_fields["name"].annotation)
+)
+_OBEYED_NAMES: Final = frozenset(record.model_fields["name"].default for record in (DeadAirFact, GoalsFact, TurnStages))
+"""Records whose own fields a replay continues from: a silence, the goal set, which stages were counted."""
+_OUR_FIELDS: Final = frozenset({"record_id", "code_version"})
+"""Every record that a callgauge wrote has them."""
+
+
+class ClosedElsewhere(ScoreModel):
+    """A `closed` fact that another version wrote: the call is over, and how far its records counted."""
+
+    kind: Literal["closed"]
+    conversation_id: str = Field(min_length=1)
+    through: dict[str, int]
+
+
+class ScoredElsewhere(ScoreModel):
+    """A record of an open call that another version wrote: what it is about, and its revision. See `CallRecord`."""
+
+    conversation_id: str = Field(min_length=1)
+    name: str
+    turn: int | None
+    index: int
+    revision: int
+    status: TurnStatus
+    is_first: bool
+    input_hash: str
+    offsets: dict[str, int]
+    is_withdrawn: bool = False
+
+
+LedgerRecord = AnyScoreRecord | ClosedElsewhere | ScoredElsewhere
+
+
+class UnreadableRecordError(ValueError):
+    """A callgauge wrote the record and this one cannot read it: the text says which version, and what was wrong."""
+
+
+def read_ledger_record(value: bytes) -> LedgerRecord | None:
+    """One value of `scores`, in full or as much as a successor needs; None when no callgauge wrote it.
+
+    Raises:
+        UnreadableRecordError: To leave it out would publish scores twice.
+    """
+    try:
+        record = SCORE_RECORD.validate_json(value)
+    except ValidationError as error:
+        return _read_in_part(value, error)
+    _require_our_schema({"schema_version": record.schema_version, "code_version": record.code_version})
+    return record
+
+
+def _read_in_part(value: bytes, error: ValidationError) -> LedgerRecord | None:
+    try:
+        fields = from_json(value)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    is_closing = fields.get("kind") == "closed"
+    if not is_closing and not fields.keys() >= _OUR_FIELDS:
+        return None
+    _require_our_schema(fields)
+    name = fields.get("name")
+    if not is_closing and name in _OBEYED_NAMES:
+        raise UnreadableRecordError(_unreadable(fields, error)) from error
+    try:
+        if is_closing:
+            return ClosedElsewhere.model_validate(fields)
+        # Nobody here can take a score back whose name this version does not have.
+        return ScoredElsewhere.model_validate(fields | {"is_withdrawn": name not in _NAMES})
+    except ValidationError as worse:
+        raise UnreadableRecordError(_unreadable(fields, worse)) from worse
+
+
+def _require_our_schema(fields: dict[str, Any]) -> None:
+    version = fields.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise UnreadableRecordError(
+            f"has schema version {version}, written by callgauge {_version_in(fields)}, and this callgauge reads up to {SCHEMA_VERSION}"
+        )
+
+
+def _unreadable(fields: dict[str, Any], error: ValidationError) -> str:
+    mistake = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in mistake["loc"]) or "the record"
+    return f"was written by callgauge {_version_in(fields)} and cannot be read here ({where}: {mistake['msg']})"
+
+
+def _version_in(fields: dict[str, Any]) -> str:
+    return ascii(fields.get("code_version", "unknown"))[:40]

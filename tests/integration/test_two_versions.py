@@ -1,0 +1,115 @@
+"""Two versions in one group, one after the other: what the first closed stays closed, and nothing is written twice."""
+
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import COMMAND, ran, started, wait_for
+
+TODAY = (str(COMMAND),)
+LATER = (sys.executable, "-m", "tests.newer_version")
+WAIT_SECONDS = 40
+
+
+@pytest.fixture
+def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
+        "CALLGAUGE_EVALUATOR_INSTANCE": "one",  # what is killed comes back at once, without a session timeout
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "300",
+    }
+    ran("topics", "create", "--partitions", "1", **environment)
+    return environment
+
+
+class Topics:
+    """Writes calls and reads `scores`, whatever version wrote there."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._bootstrap = environment["CALLGAUGE_BOOTSTRAP"]
+        self._prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+
+    async def send(self, conversation_id: str, *events: dict[str, Any]) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
+        await producer.start()
+        now_ms = time.time_ns() // 1_000_000
+        for place, event in enumerate(events):
+            value = json.dumps({"timestamp": now_ms + place} | event).encode()
+            await producer.send_and_wait(f"{self._prefix}audit.events", value, key=conversation_id.encode())
+        await producer.stop()
+
+    async def scores(self) -> list[dict[str, Any]]:
+        consumer = AIOKafkaConsumer(
+            f"{self._prefix}scores", bootstrap_servers=self._bootstrap, auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )  # fmt: skip
+        await consumer.start()
+        try:
+            (tp,) = consumer.assignment()
+            end = (await consumer.end_offsets([tp]))[tp]
+            found = []
+            while await consumer.position(tp) < end:
+                found += (await consumer.getmany(tp, timeout_ms=500)).get(tp, [])
+            return [json.loads(record.value) for record in found if record.value]
+        finally:
+            await consumer.stop()
+
+    async def closed(self, *calls: str) -> dict[str, str]:
+        """By call, the reason, once all of them are closed."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            reasons = {
+                each["conversation_id"]: each["reason"] for each in await self.scores() if each["kind"] == "closed"
+            }
+            if reasons.keys() >= set(calls):
+                return reasons
+        raise AssertionError(f"waited {WAIT_SECONDS} s in vain for the closings of {calls}")
+
+
+SAID = ({"message_type": "user", "value": "Hello"}, {"message_type": "assistant", "value": "Good day."})
+ENDED = {"type": "call_ended", "reason": "goodbye"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "read_in_part"),
+    [pytest.param(LATER, TODAY, 3, id="rollback"), pytest.param(TODAY, LATER, 3, id="upgrade")],
+)
+async def test_what_one_version_closed_the_other_does_not_score_again(
+    environment: dict[str, str], tmp_path: Path, first: Sequence[str], second: Sequence[str], read_in_part: int
+) -> None:
+    topics = Topics(environment)
+    calls = [f"done-{number}" for number in range(3)]
+    evaluator = ("run", "--roles", "evaluator")
+    with started(tmp_path / "first.log", *evaluator, command=first, **environment) as running:
+        wait_for("the first version", lambda: address_in(running.text), WAIT_SECONDS)
+        await topics.send("open", *SAID)  # so that the second version reads all of them again
+        for call in calls:
+            await topics.send(call, *SAID, ENDED)
+        before = await topics.closed(*calls)
+        running.signalled(signal.SIGKILL)
+    with started(tmp_path / "second.log", *evaluator, command=second, **environment) as running:
+        address = wait_for("the second version", lambda: address_in(running.text), WAIT_SECONDS)
+        await topics.send("open", *SAID, ENDED)
+        after = await topics.closed("open", *calls)
+        counted = total(address, "callgauge_ledger_records_odd_total", outcome="read_in_part")
+    records = await topics.scores()
+    reasons = {"ended", "ended_by_caller"}
+    assert {after["open"], *before.values()} == reasons, "both versions closed calls, each with its own word"
+    assert Counter(each["conversation_id"] for each in records if each["kind"] == "closed") == Counter(["open", *calls])
+    assert max(Counter(each["record_id"] for each in records).values()) == 1
+    subjects = ("conversation_id", "name", "turn", "index")
+    final = Counter(tuple(each[name] for name in subjects) for each in records if each["status"] == "final")
+    assert max(final.values()) == 1
+    assert counted == read_in_part
