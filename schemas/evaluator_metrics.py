@@ -42,7 +42,9 @@ _LIMIT = Label(
     ),
 )
 _FILE_OUTCOME = Label(
-    "outcome", "whether it was written; one that failed is tried again until it is", ("written", "failed")
+    "outcome",
+    "whether it was written; one that failed is tried again until it is, one whose record no client can decode is not",
+    ("written", "failed", "undecodable"),
 )
 _LAG = (_GROUP, _TOPIC, _PARTITION)
 

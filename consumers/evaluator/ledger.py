@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from consumers.runtime.kafka import KafkaSettings
 from schemas.scores import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord
 from schemas.topics import SCORES_TOPIC
+from schemas.undecodable import UndecodableRecord
 
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 2_000
@@ -88,11 +89,34 @@ async def _read(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], 
         for tp, batch in batches.items():
             recall = recalls[tp.partition]
             for record in batch:
+                if isinstance(record, UndecodableRecord):
+                    _require_foreign(record)
+                    ignored += 1
+                    continue
                 if record.value is None:
                     continue  # a change of owner
                 where = f"{tp.topic}[{tp.partition}]@{record.offset}"
                 ignored += not _recalled(recall, record.value, where)
             records += len(batch)
+
+
+def _require_foreign(record: UndecodableRecord) -> None:
+    """Lets one pass that no evaluator wrote; it may be the end of a call, which would be scored again without it.
+
+    Raises:
+        LedgerError: An evaluator may have written it: all that they write there is in transactions.
+    """
+    if record.is_transactional is not False:
+        raise LedgerError(
+            f"Ledger: {record}. It may say that a call has closed, and without it that call would be scored again, so the "
+            f"evaluator ends. {record.what_to_do} If it cannot be repaired, `kafka-delete-records.sh` up to "
+            f"@{record.offset + 1} of that partition lets evaluators start, and calls that closed before may be scored again."
+        )
+    log.warning(
+        "ledger_record_undecodable", record=str(record),
+        what_happens_now="It is left out: it was not written in a transaction, so no evaluator wrote it.",
+        what_to_do="Find out who else writes to this topic, and take the right away.",
+    )  # fmt: skip
 
 
 def _recalled(recall: Recall, value: bytes, where: str) -> bool:

@@ -16,9 +16,12 @@ from pydantic import ValidationError
 from consumers.runtime.kafka import KafkaSettings, partition_counts
 from schemas.judging import REQUEST_PARTITION_HEADER, JudgeVerdict
 from schemas.topics import JUDGE_VERDICTS_TOPIC
+from schemas.undecodable import UndecodableRecord
 
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 2_000
+MAX_PARTITION_DIGITS: Final = 9
+"""Digits of a partition number; Kafka's are below 2 to the 31st, and Python refuses to read 5,000 of them."""
 MAX_SILENT_SECONDS: Final = 30.0
 """How long the broker may leave us without a record of those that it says are there."""
 
@@ -133,7 +136,12 @@ async def _read(
         heard_at = _require_news(heard_at, is_news=bool(batches), unread=unread)
         for batch in batches.values():
             for record in batch:
-                if _question_partition(record) in numbers and (verdict := _verdict_in(record)) is not None:
+                if isinstance(record, UndecodableRecord):
+                    _tell_undecodable(record)
+                elif (
+                    partition_in(record, REQUEST_PARTITION_HEADER) in numbers
+                    and (verdict := _verdict_in(record)) is not None
+                ):
                     recall(verdict)
                     records += 1
 
@@ -157,11 +165,21 @@ def _require_news(heard_at: float, *, is_news: bool, unread: Mapping[TopicPartit
     return heard_at
 
 
-def _question_partition(record: Any) -> int | None:
+def partition_in(record: Any, header: str) -> int | None:
+    """The partition number in the first header of that name; None if there is none, or it is no number."""
     for name, value in record.headers:
-        if name == REQUEST_PARTITION_HEADER:
-            return int(value) if value.isdigit() else None
+        if name == header:
+            return int(value) if value and len(value) <= MAX_PARTITION_DIGITS and value.isdigit() else None
     return None
+
+
+def _tell_undecodable(record: UndecodableRecord) -> None:
+    """Such a verdict costs money once more and nothing else: whoever folds verdicts takes the second for a repeat."""
+    log.warning(
+        "verdict_unreadable", record=str(record),
+        what_happens_now="If it holds a verdict on an open question, that is asked and paid for again.",
+        what_to_do=record.what_to_do,
+    )  # fmt: skip
 
 
 def _verdict_in(record: Any) -> JudgeVerdict | None:

@@ -152,7 +152,8 @@ class Instruments:
         self._histograms: dict[str, Family[Histogram]] = {}
         self._readers: dict[str, GaugeReader] = {}
         self._hooks: list[Callable[[], None]] = []
-        metrics = [metric for role in sorted(set(roles)) for metric in metrics_of(role)]
+        # Those of every role once, however many roles there are.
+        metrics = dict.fromkeys(metric for role in sorted(set(roles)) for metric in metrics_of(role))
         for metric in metrics:
             if metric.type == "counter":
                 counter = Counter(metric.name, metric.help, metric.labels, registry=registry)
