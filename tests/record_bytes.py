@@ -1,12 +1,10 @@
 """Record batches as bytes: built by aiokafka, then changed as a test wants them; and a broker's log of such batches."""
 
-import gzip
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import cramjam
-from aiokafka import TopicPartition
+from aiokafka import TopicPartition, codec
 from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
@@ -21,10 +19,10 @@ HEAD_BYTES = 61
 CRC_AT, ATTRIBUTES_AT = 17, 21
 PACK: dict[int, Callable[[bytes], bytes]] = {
     0: bytes,
-    1: gzip.compress,
-    2: lambda body: bytes(cramjam.snappy.compress_raw(body)),
-    3: lambda body: bytes(cramjam.lz4.compress(body)),
-    4: lambda body: bytes(cramjam.zstd.compress(body)),
+    1: codec.gzip_encode,
+    2: codec.snappy_encode,
+    3: codec.lz4_encode,
+    4: codec.zstd_encode,
 }
 """By the codec's number."""
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
@@ -39,16 +37,23 @@ class Written(NamedTuple):
 
 
 def batch(
-    base: int, records: Sequence[Written], codec: int = 0, *, is_transactional: bool = False, changed: Any = None
+    base: int,
+    records: Sequence[Written],
+    codec_number: int = 0,
+    *,
+    is_transactional: bool = False,
+    changed: Any = None,
+    now_ms: int = NOW_MS,
 ) -> bytes:
     """One batch as a broker keeps it.
 
     Args:
         base: Offset of its first record.
         records: What is in it.
-        codec: Number of the compression codec.
+        codec_number: Of the compression.
         is_transactional: Whether it is part of a transaction, of the producer 7.
         changed: From the plain records' bytes to others, before they are packed; the checksum is right all the same.
+        now_ms: Time of the offset 0; each record is a millisecond after the one before.
     """
     producer = 7 if is_transactional else -1
     builder = DefaultRecordBatchBuilder(
@@ -57,18 +62,20 @@ def batch(
     )  # fmt: skip
     for offset, record in enumerate(records):
         builder.append(
-            offset, timestamp=NOW_MS + base + offset, key=record.key, value=record.value, headers=list(record.headers)
+            offset, timestamp=now_ms + base + offset, key=record.key, value=record.value, headers=list(record.headers)
         )
     plain = bytes(builder.build())
     body = plain[HEAD_BYTES:]
-    return sealed(plain[:HEAD_BYTES], PACK[codec](body if changed is None else changed(body)), base, codec)
+    return sealed(
+        plain[:HEAD_BYTES], PACK[codec_number](body if changed is None else changed(body)), base, codec_number
+    )
 
 
-def sealed(head: bytes, body: bytes, base: int, codec: int = 0) -> bytes:
+def sealed(head: bytes, body: bytes, base: int, codec_number: int = 0) -> bytes:
     """A head and what follows it, with the length, codec and checksum that fit."""
     raw = bytearray(head + body)
     struct.pack_into(">qi", raw, 0, base, len(raw) - 12)
-    raw[ATTRIBUTES_AT + 1] = raw[ATTRIBUTES_AT + 1] & 0xF8 | codec
+    raw[ATTRIBUTES_AT + 1] = raw[ATTRIBUTES_AT + 1] & 0xF8 | codec_number
     struct.pack_into(">I", raw, CRC_AT, calc_crc32c(bytes(raw[ATTRIBUTES_AT:])))
     return bytes(raw)
 

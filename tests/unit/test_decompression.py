@@ -29,9 +29,10 @@ def test_what_was_packed_comes_out_behind_the_head(codec: int, plain: bytes) -> 
 def test_every_shape_that_producers_write() -> None:
     assert decompressed(SNAPPY, java_snappy(b"a" * 100, b"", b"b" * 70_000), b"") == b"a" * 100 + b"b" * 70_000
     assert decompressed(1, gzip.compress(b"a") + gzip.compress(b"b"), b"") == b"ab"
-    linked = cramjam.lz4.Compressor(level=9, content_checksum=False, block_linked=False)
-    linked.compress(b"a" * 100_000)
-    assert decompressed(LZ4, bytes(linked.finish()), b"") == b"a" * 100_000
+    linked = bytes(cramjam.lz4.compress(b"a" * 100_000))
+    assert decompressed(LZ4, linked, b"") == b"a" * 100_000
+    one_block = bytes(cramjam.snappy.compress_raw(b"a" * 100_000))
+    assert decompressed(SNAPPY, one_block, b"") == b"a" * 100_000
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
