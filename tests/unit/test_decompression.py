@@ -67,19 +67,21 @@ def test_a_block_that_says_it_is_endless_takes_no_room() -> None:
 
 
 _PEAK = """
-import resource, sys
+import sys
 from consumers.runtime.decompression import BatchTooLargeError, decompressed
+def peak_kb():  # of this program alone: getrusage counts what its parent had as well
+    return int(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])
 packed = sys.stdin.buffer.read()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_kb()
 try:
     decompressed(int(sys.argv[1]), packed, b"")
 except BatchTooLargeError:
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+    print((peak_kb() - before) // 1024)
 """
 
 
-@pytest.mark.parametrize("codec", [1, LZ4, ZSTD])
-def test_four_hundred_megabytes_of_zeros_take_no_more_than_the_bound(codec: int) -> None:
-    packed = PACK[codec](bytes(400_000_000)) if codec == ZSTD else PACK[codec](bytes(40_000_000))
+@pytest.mark.parametrize("codec", [1, SNAPPY, LZ4, ZSTD])
+def test_zeros_without_end_take_no_more_than_the_bound(codec: int) -> None:
+    packed = PACK[codec](bytes(8 * MAX_BATCH_BYTES))
     done = subprocess.run([sys.executable, "-c", _PEAK, str(codec)], input=packed, capture_output=True, check=True)
-    assert int(done.stdout) <= 2 * MAX_BATCH_BYTES // 2**20
+    assert int(done.stdout) < 1.5 * MAX_BATCH_BYTES / 2**20
