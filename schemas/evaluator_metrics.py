@@ -50,7 +50,9 @@ _ODD_OUTCOME = Label(
 )
 _CALL_SOURCE = Label("source", "which source's topic", ("pipecat", "elevenlabs", "audit"))
 _FILE_OUTCOME = Label(
-    "outcome", "whether it was written; one that failed is tried again until it is", ("written", "failed")
+    "outcome",
+    "whether it was written; one that failed is tried again until it is, one whose record no client can decode is not",
+    ("written", "failed", "undecodable"),
 )
 _LAG = (_GROUP, _TOPIC, _PARTITION)
 

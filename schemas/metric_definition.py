@@ -9,13 +9,13 @@ MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator", "judge", "every"]
 Unit = Literal[
     "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
-    "partitions", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stages", "stalls", "steps",
+    "partitions", "polls", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stages", "stalls", "steps",
     "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
     "words per minute",
 ]  # fmt: skip
 LabelName = Literal[
     "agent", "anchor", "budget", "by", "cause", "checked_by", "environment", "group", "kind", "label", "limit", "model", "name", "outcome",
-    "partition", "pipeline", "progress", "reason", "source", "speaker", "stage", "state", "tenant", "tool", "topic", "type",
+    "partition", "pipeline", "progress", "reason", "role", "source", "speaker", "stage", "state", "tenant", "tool", "topic", "type",
     "version",
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The metrics of every process, whatever its roles: what its HTTP server refused, and whether Kafka refuses its login."""
+"""The metrics of every process, whatever its roles: how its reading of Kafka goes, and what its HTTP server refused."""
 
 from typing import Final
 
@@ -10,7 +10,14 @@ _HTTP_LIMIT = Label(
     ("request_time", "answer_time", "connections", "scrapes"),
 )
 
+_ROLE = Label("role", "the role that reads", ("evaluator", "exporter", "judge"))
+
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "callgauge_poll_failures_total", "counter", "polls",
+        "Polls of Kafka that failed; the position stays, and the poll is tried again.",
+        "every", (_ROLE,),
+    ),
     Metric(
         "callgauge_http_limits_hit_total", "counter", "hits",
         "Times that a bound of the HTTP server ended a connection or refused a reader of /metrics; probes are never refused.",

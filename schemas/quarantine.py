@@ -6,7 +6,11 @@ from schemas.codec import RefusalReason
 
 
 class QuarantineRecord(BaseModel):
-    """A record that can never be processed. The message has five parts: what, where, expected and seen, now, what to do."""
+    """A record that can never be processed. The message has five parts: what, where, expected and seen, now, what to do.
+
+    Of several records that nobody can tell apart, those of a batch that cannot be decoded, `offset` is the first one's and
+    `last_offset` the last one's; of one record, `last_offset` is null.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -14,6 +18,7 @@ class QuarantineRecord(BaseModel):
     topic: str
     partition: int
     offset: int
+    last_offset: int | None = None
     key: str
     reason: RefusalReason
     what: str
@@ -25,5 +30,7 @@ class QuarantineRecord(BaseModel):
     def message(self) -> str:
         """The five parts as one text for a person."""
         where = f"{self.topic}[{self.partition}]@{self.offset}"
+        if self.last_offset is not None:
+            where += f" to @{self.last_offset}"
         of = f" of conversation {self.key}" if self.key else ""
         return f"{where}{of}: {self.what}. {self.expected_and_seen}. {self.what_happens_now} {self.what_to_do}"

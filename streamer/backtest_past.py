@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from consumers.runtime.kafka import KafkaSettings
 from schemas.scores import SCHEMA_VERSION, SCORE_RECORD, AnyScoreRecord, ClosedFact
 from schemas.topics import DAY_MS, SCORES_TOPIC
+from schemas.undecodable import UndecodableRecord
 from streamer.onlooker import records_so_far
 
 MAX_CALLS: Final = 50_000
@@ -131,5 +132,7 @@ async def past_calls(
         async for record in records:
             if record.timestamp > period.until_ms + LATEST_MS:
                 break
+            if isinstance(record, UndecodableRecord):
+                calls.unreadable += 1
             calls.take(record.key, record.value)
     return calls

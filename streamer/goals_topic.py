@@ -18,6 +18,7 @@ from consumers.runtime.stopping import finish_unless
 from schemas.goal_reading import read_goals
 from schemas.goals import GoalSet
 from schemas.topics import GOALS_TOPIC
+from schemas.undecodable import UndecodableRecord
 from streamer.goal_documents import DocumentError, read_json
 from streamer.goal_index import GoalIndex
 from streamer.onlooker import POLL_MS, STALL_SECONDS, onlooker
@@ -26,6 +27,8 @@ RETRY_SECONDS: Final = 10.0
 """How long until the topic is tried again that was not there, or whose broker was away."""
 METADATA_MS: Final = 60_000
 """How long until partitions that were added to the topic are seen."""
+MAX_BATCH_RECORDS: Final = 500
+"""Records of one poll, which are in memory together."""
 MAX_SETS: Final = 10_000
 """Goal sets that are kept; a set has some kilobytes."""
 
@@ -105,7 +108,7 @@ class GoalsTopic:
 
     async def _take_batch(self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet]) -> bool:
         """Takes what has come; whether anything has."""
-        batches = await consumer.getmany(timeout_ms=POLL_MS)
+        batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=MAX_BATCH_RECORDS)
         for records in batches.values():
             for record in records:
                 self._take(record, sets)
@@ -113,7 +116,7 @@ class GoalsTopic:
 
     def _take(self, record: Any, sets: dict[str, GoalSet]) -> None:
         try:
-            goals_id = _id_of(record.key)
+            goals_id = _id_of(record)
             if record.value is None:
                 sets.pop(goals_id, None)
                 return
@@ -140,9 +143,11 @@ class GoalsTopic:
         return len(consumer.partitions_for_topic(self._kafka.topic(GOALS_TOPIC)) or ()) > count
 
 
-def _id_of(key: bytes | None) -> str:
+def _id_of(record: Any) -> str:
+    if isinstance(record, UndecodableRecord):
+        raise GoalRecordError(f"{record.what}, {record.expected_and_seen}")
     try:
-        goals_id = (key or b"").decode()
+        goals_id = (record.key or b"").decode()
     except UnicodeDecodeError as error:
         raise GoalRecordError("its key is not UTF-8; the key is the id of the goal set") from error
     if not goals_id:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka import KafkaSettings
+from schemas.undecodable import UndecodableRecord
 from streamer.onlooker import POLL_MS, STALL_SECONDS, onlooker
 from streamer.quarantine_log import Coordinates
 from streamer.topic_admin import topic_states
@@ -17,7 +18,7 @@ _FETCH_BYTES: Final = 65_536
 
 
 class RecordGoneError(Exception):
-    """There is no record at these coordinates; the text says why, as a sentence without a full stop."""
+    """No record can be had at these coordinates; the text says why, as a sentence without a full stop."""
 
 
 class RecordReader:
@@ -32,7 +33,7 @@ class RecordReader:
         """The record at `place`, as aiokafka hands it over.
 
         Raises:
-            RecordGoneError: There is none.
+            RecordGoneError: There is none, or none that can be decoded.
             KafkaError: The broker does not answer, or refuses.
             TimeoutError: It does not hand over what is there.
         """
@@ -51,6 +52,8 @@ class RecordReader:
         while True:
             batch = await self._consumer.getmany(tp, timeout_ms=POLL_MS, max_records=1)
             for record in batch.get(tp, ()):
+                if isinstance(record, UndecodableRecord) and record.first_offset <= place.offset <= record.offset:
+                    raise RecordGoneError(f"no client can decode it: {record.what}, {record.expected_and_seen}")
                 if record.offset == place.offset:
                     return record
             if await self._consumer.position(tp) > place.offset:

@@ -18,6 +18,7 @@ from consumers.runtime.kafka import KafkaSettings, KafkaUnreachableError, Topics
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
 from schemas.topics import TRANSCRIPTS_TOPIC
+from schemas.undecodable import UndecodableRecord
 from streamer.transcript_files import TranscriptFiles
 
 POLL_MS: Final = 200
@@ -97,6 +98,13 @@ class TranscriptFiler:
     ) -> None:
         """Writes one partition's files in order, as far as that goes; what is left is polled again."""
         for written, record in enumerate(records):
+            if isinstance(record, UndecodableRecord):
+                self._instruments.inc("callgauge_transcript_files_total", ("undecodable",))
+                log.warning(
+                    "transcript_undecodable", record=str(record), what_happens_now="There is no file of it.",
+                    what_to_do=record.what_to_do,
+                )  # fmt: skip
+                continue
             if not record.key or record.value is None:
                 continue  # none of ours
             try:

@@ -247,6 +247,7 @@ class FakeSubscription:
         self.generation = 0
         self.failures: list[Exception] = []
         self.stopped = False
+        self.stalls: Sequence[str] = ()
         self._failed = asyncio.Event()
 
     def fail(self, error: Exception) -> None:
@@ -256,6 +257,9 @@ class FakeSubscription:
     async def failure(self) -> bool:
         await self._failed.wait()
         raise self.failures[0]
+
+    def stalled(self) -> Sequence[str]:
+        return self.stalls
 
     async def start(self) -> None: ...
 

@@ -9,11 +9,13 @@ from consumers.engine.redaction import Redactor
 from schemas.codec import MAX_SHOWN_CHARS, InputSource, RefusalReason, RefusedRecordError, decode
 from schemas.envelope import Envelope, read_envelope
 from schemas.quarantine import QuarantineRecord
+from schemas.undecodable import UndecodableRecord
 from schemas.wire import MAX_NAME_CHARS
 
 MAX_TOLD_CHARS = 300
 """Of what was wrong and what was expected: both name fields, whose names may be anybody's words."""
 WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
+WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go on without what was in it."
 
 
 @dataclass(slots=True)
@@ -62,19 +64,21 @@ class BrokerRecord(Protocol):
 
 
 def admit(
-    source: InputSource, record: BrokerRecord, limits: Limits, redactor: Redactor | None = None
+    source: InputSource, record: BrokerRecord | UndecodableRecord, limits: Limits, redactor: Redactor | None = None
 ) -> Arrival | QuarantineRecord:
     """Decode and check one record.
 
     Args:
         source: Which input the record's topic is.
-        record: The record as it came from the broker.
+        record: The record as it came from the broker, or what stands for those that the client could not decode.
         limits: Bounds on size and on the distance between an event's own time and the broker's.
         redactor: Goes over what a quarantine record repeats of the record; None is one with the default rules.
 
     Returns:
         The arrival, or the quarantine record to write in its place. Never raises for bad input.
     """
+    if isinstance(record, UndecodableRecord):
+        return _undecodable(record)
     value: bytes | None = record.value
     key: bytes | None = record.key
     if not key or len(key) > MAX_NAME_CHARS:
@@ -114,6 +118,22 @@ def admit(
             "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are.",
         )  # fmt: skip
     return Arrival(source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope)
+
+
+def _undecodable(record: UndecodableRecord) -> QuarantineRecord:
+    return QuarantineRecord(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.first_offset,
+        last_offset=record.offset if record.offset > record.first_offset else None,
+        key="",
+        reason=RefusalReason.UNDECODABLE,
+        what=record.what,
+        expected_and_seen=record.expected_and_seen,
+        what_happens_now=WHAT_HAPPENS_NOW_OF_UNDECODABLE,
+        what_to_do=record.what_to_do,
+        quarantined_at_ms=record.timestamp,
+    )
 
 
 def _refused(

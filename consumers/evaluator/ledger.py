@@ -17,6 +17,7 @@ from schemas.ledger_record import (
     read_ledger_record,
 )
 from schemas.topics import SCORES_TOPIC
+from schemas.undecodable import UndecodableRecord
 
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 2_000
@@ -106,10 +107,28 @@ async def _read(
         for tp, batch in batches.items():
             recall = recalls[tp.partition]
             for record in batch:
+                if isinstance(record, UndecodableRecord):
+                    _require_foreign(record, odd)
+                    continue
                 if record.value is None:
                     continue  # a change of owner
                 _hand_over(record.value, f"{tp.topic}[{tp.partition}]@{record.offset}", recall, odd)
             records += len(batch)
+
+
+def _require_foreign(record: UndecodableRecord, odd: "_OddRecords") -> None:
+    """Passes over a record that no evaluator wrote. Any other may be the end of a call, which would be scored again without it.
+
+    Raises:
+        LedgerError: An evaluator may have written it: all that they write there is in transactions.
+    """
+    if record.is_transactional is not False:
+        raise LedgerError(
+            f"Ledger: {record}. It may say that a call has closed, and without it that call would be scored again, so the "
+            f"evaluator ends. {record.what_to_do} If it cannot be repaired, `kafka-delete-records.sh` up to "
+            f"@{record.offset + 1} of that partition lets evaluators start, and calls that closed before may be scored again."
+        )
+    odd.ignore(str(record), "A record that cannot be decoded. It is in no transaction, so no evaluator wrote it.")
 
 
 def _hand_over(value: bytes, where: str, recall: Recall, odd: "_OddRecords") -> None:
@@ -121,7 +140,7 @@ def _hand_over(value: bytes, where: str, recall: Recall, odd: "_OddRecords") -> 
             "that wrote it, or make this one start without it as deploy/upgrades.md says."
         ) from error
     if record is None:
-        odd.ignore(where)
+        odd.ignore(where, "A record that no callgauge wrote: not JSON, or without record_id and code_version.")
         return
     if isinstance(record, ClosedElsewhere | ScoredElsewhere):
         odd.take_part_of(record, where)
@@ -136,14 +155,14 @@ class _OddRecords:
         self.read_in_part = 0
         self._instruments = instruments
 
-    def ignore(self, where: str) -> None:
+    def ignore(self, where: str, seen: str) -> None:
         self.ignored += 1
         self._instruments.inc("callgauge_ledger_records_odd_total", ("ignored",))
         if self.ignored <= MAX_ODD_RECORD_LINES:
             log.warning(
                 "ledger_record_ignored",
                 record=where,
-                seen="A record that no callgauge wrote: not JSON, or without record_id and code_version.",
+                seen=seen,
                 what_happens_now="It is passed over, and met again at each takeover until `scores` is read from behind it.",
                 what_to_do="Find who writes there, and give the right to write `scores` to evaluators alone.",
             )

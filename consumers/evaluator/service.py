@@ -117,6 +117,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 "session_timeout_ms": settings.session_timeout_ms,
                 "max_partition_fetch_bytes": FETCH_BYTES,
             },
+            instruments=instruments,
         )
         self._read_gauges(instruments)
 
@@ -161,7 +162,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if self._ticked_at is None:
             return ()
         silent_seconds = time.monotonic() - self._ticked_at
-        return (f"evaluator: no tick for {silent_seconds:.0f} s",) if silent_seconds > MAX_SILENT_SECONDS else ()
+        if silent_seconds > MAX_SILENT_SECONDS:
+            return (f"evaluator: no tick for {silent_seconds:.0f} s",)
+        return self._subscription.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Writes and commits what was folded. State is kept: most of it will be ours again in a moment."""

@@ -36,6 +36,7 @@ from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
 from schemas.scores import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC
+from schemas.undecodable import UndecodableRecord
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 """How often the position is committed: what a crash makes the next process count again. A commit costs 0.1 ms."""
@@ -88,6 +89,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             ack_policy=AckPolicy.MANUAL,
             listener=self,
             options={"auto_offset_reset": "latest"},
+            instruments=instruments,
         )
         instruments.before_scrape(self._forget_silent)
         instruments.read_gauge("callgauge_calls_active", self._active.by_who)
@@ -125,9 +127,9 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     def stalled(self) -> Sequence[str]:
         """What only a restart mends, for `/healthz`: ticks that have stopped although nothing they wait for may last."""
         silent_seconds = time.monotonic() - self._ticked_at
-        if not self.ready.is_set() or silent_seconds <= MAX_SILENT_SECONDS:
-            return ()
-        return (f"exporter: no tick for {silent_seconds:.0f} s",)
+        if self.ready.is_set() and silent_seconds > MAX_SILENT_SECONDS:
+            return (f"exporter: no tick for {silent_seconds:.0f} s",)
+        return self._subscription.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Commits what was counted, for their next owner. Counters live and die with the process."""
@@ -195,7 +197,9 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         now_ms = time.time_ns() // 1_000_000
         self._refused_lines = 0
         for record in records:
-            if record.value is not None:  # else it marks a change of owner
+            if isinstance(record, UndecodableRecord):
+                self._refuse(record, str(record))
+            elif record.value is not None:  # else it marks a change of owner
                 self._count(record, now_ms)
             self._next[TopicPartition(record.topic, record.partition)] = record.offset + 1
         self._records += len(records)
@@ -208,10 +212,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             score = SCORE_RECORD.validate_json(record.value)
             samples = list(project(score, now_ms, self._active.progress_of(score.conversation_id)))
         except (ValidationError, UncountableRecordError) as error:
-            instruments.inc("callgauge_scores_refused_total")
-            self._refused_lines += 1
-            if self._refused_lines <= MAX_REFUSED_LINES:
-                log.warning("score_refused", **about_record(record), reason=str(error).partition("\n")[0])
+            self._refuse(record, str(error).partition("\n")[0])
             return
         exemplar = exemplar_of(score)
         for sample in samples:
@@ -220,6 +221,12 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             else:
                 instruments.observe(sample.metric, sample.labels, sample.value, exemplar)
         self._count_forgotten(self._active.take(score, record.partition, now_ms))
+
+    def _refuse(self, record: Any, reason: str) -> None:
+        self._instruments.inc("callgauge_scores_refused_total")
+        self._refused_lines += 1
+        if self._refused_lines <= MAX_REFUSED_LINES:
+            log.warning("score_refused", **about_record(record), reason=reason)
 
     def _forget_silent(self) -> None:
         self._count_forgotten(self._active.forget_silent(time.time_ns() // 1_000_000))

@@ -17,6 +17,7 @@ from consumers.runtime.kafka import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from schemas.judging import REQUEST_PARTITION_HEADER, JudgeVerdict
 from schemas.topics import JUDGE_VERDICTS_TOPIC
+from schemas.undecodable import UndecodableRecord
 
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 2_000
@@ -152,6 +153,9 @@ async def _read(
         heard_at = _require_news(heard_at, is_news=bool(batches), unread=unread)
         for batch in batches.values():
             for record in batch:
+                if isinstance(record, UndecodableRecord):
+                    _log_unreadable(record, str(record))
+                    continue
                 if partition_number_in(record, REQUEST_PARTITION_HEADER) not in numbers:
                     continue
                 try:
@@ -159,7 +163,7 @@ async def _read(
                 except ValidationError as error:  # another event, or one of another version
                     unreadable += 1
                     if unreadable <= MAX_UNREADABLE_LINES:
-                        _log_unreadable(record, error)
+                        _log_unreadable(record, str(error).partition("\n")[0])
                     continue
                 recall(verdict)
                 records += 1
@@ -184,9 +188,9 @@ def _require_news(heard_at: float, *, is_news: bool, unread: Mapping[TopicPartit
     return heard_at
 
 
-def _log_unreadable(record: Any, error: ValidationError) -> None:
+def _log_unreadable(record: Any, reason: str) -> None:
     log.warning(
-        "verdict_unreadable", **about_record(record), reason=str(error).partition("\n")[0],
-        what_happens_now="it is left out; if it answers a question of ours, that is asked and paid for again",
+        "verdict_unreadable", **about_record(record), reason=reason,
+        what_happens_now="It is left out; if it answers a question of ours, that is asked and paid for again.",
         what_to_do="See who else writes judge.verdicts, and whether judges of several versions run.",
     )  # fmt: skip

@@ -41,6 +41,7 @@ from schemas.judging import (
     JudgeVerdict,
 )
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
+from schemas.undecodable import UndecodableRecord
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 COMMIT_SECONDS: Final = 5.0
@@ -124,6 +125,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             ack_policy=AckPolicy.MANUAL,
             listener=self,
             options={"auto_offset_reset": "earliest"},
+            instruments=instruments,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -163,7 +165,9 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         if self._ticked_at is None or not self.ready.is_set():
             return ()
         silent_seconds = time.monotonic() - self._ticked_at
-        return (f"judge: no tick for {silent_seconds:.0f} s",) if silent_seconds > MAX_SILENT_SECONDS else ()
+        if silent_seconds > MAX_SILENT_SECONDS:
+            return (f"judge: no tick for {silent_seconds:.0f} s",)
+        return self._subscription.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Writes and commits what is answered. What is being asked goes on: most of it will be ours again."""
@@ -244,14 +248,13 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             await asyncio.wait(self._writing, return_when=asyncio.FIRST_COMPLETED)
 
     def _take_question(self, partition: TopicPartition, record: Any) -> None:
+        if isinstance(record, UndecodableRecord):
+            self._refuse_question(partition, record, str(record))
+            return
         try:
             request = JudgeRequest.model_validate_json(record.value or b"")
         except ValidationError as error:
-            self._instruments.inc("callgauge_judge_questions_refused_total")
-            self._refused_lines += 1
-            if self._refused_lines <= MAX_REFUSED_LINES:
-                log.warning("question_refused", **about_record(record), reason=str(error).partition("\n")[0])
-            self._offsets.answered(partition, record.offset)
+            self._refuse_question(partition, record, str(error).partition("\n")[0])
             return
         if request.request_id in self._answered:
             self._offsets.answered(partition, record.offset)
@@ -263,6 +266,13 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             return
         self._places[request.request_id] = {place}
         self._judge.ask(request).add_done_callback(self._on_verdict)
+
+    def _refuse_question(self, partition: TopicPartition, record: Any, reason: str) -> None:
+        self._instruments.inc("callgauge_judge_questions_refused_total")
+        self._refused_lines += 1
+        if self._refused_lines <= MAX_REFUSED_LINES:
+            log.warning("question_refused", **about_record(record), reason=reason)
+        self._offsets.answered(partition, record.offset)
 
     def _reply_partition(self, record: Any) -> int | None:
         number = partition_number_in(record, REPLY_PARTITION_HEADER)

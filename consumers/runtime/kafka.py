@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from consumers.runtime.first_contact import NoContactError, TopicsRequest, first_contact
 from consumers.runtime.refusals import explained
 from consumers.runtime.security import SecuritySettings
+from consumers.runtime.tolerant_reading import read_tolerantly
 
 CONNECT_SECONDS: Final = 10.0
 """How long the first connection and the first answer may take before a start counts as failed."""
@@ -31,12 +32,12 @@ log = structlog.get_logger()
 
 
 class _PollErrors:
-    """FastStream's errors in our log: a poll that fails is told nowhere else. Its line for each batch is left out."""
+    """FastStream's errors in our log; its line for each batch is left out. Polls that fail are `PollWatch`'s."""
 
     def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
         """Takes one line of FastStream's."""
         if level >= logging.ERROR:
-            log.error("kafka_poll_failed", detail=str(msg), error=repr(exc_info))
+            log.error("kafka_subscriber_failed", detail=str(msg), error=repr(exc_info))
 
 
 class KafkaSettings(BaseModel):
@@ -78,11 +79,14 @@ class KafkaSettings(BaseModel):
     def consumer(self, role: str, *topics: str, **options: Any) -> AIOKafkaConsumer:
         """A consumer of committed records; nothing is connected before its `start`.
 
+        What it cannot decode it hands over as an `UndecodableRecord`.
+
         Args:
             role: Ends the client's name.
             topics: Full names, as `topic` gives them.
             options: Further arguments of aiokafka's consumer; without a `group_id` it is in no group.
         """
+        read_tolerantly()
         return AIOKafkaConsumer(
             *topics, **self.client_options(), client_id=self._client_name(role), **self.reader_options(), **options
         )
@@ -108,6 +112,7 @@ class KafkaSettings(BaseModel):
 
     def broker(self, role: str) -> KafkaBroker:
         """A FastStream broker that only reads: no producer, no administration, no topics made on the way."""
+        read_tolerantly()
         return KafkaBroker(
             self.bootstrap_servers.split(","),
             client_id=self._client_name(role),

@@ -14,6 +14,8 @@ from faststream.kafka import KafkaMessage
 
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.logs import about_record
+from consumers.runtime.poll_watch import PollWatch
+from consumers.runtime.registry import Instruments
 
 POLL_MS: Final = 10
 """How long one poll waits for records. FastStream sleeps as long again after an empty poll, so this, twice, is the
@@ -48,6 +50,7 @@ class Subscription:
         ack_policy: AckPolicy,
         listener: ConsumerRebalanceListener | None = None,
         options: Mapping[str, Any] | None = None,
+        instruments: Instruments | None = None,
     ) -> None:
         """Declares the subscriber; nothing is connected before `start`.
 
@@ -61,6 +64,7 @@ class Subscription:
             ack_policy: `MANUAL` when the owner commits, `ACK_FIRST` when positions are committed as time passes.
             listener: Told of assignments. What it raises only reaches aiokafka's log: call `fail` there.
             options: Further options of the subscriber.
+            instruments: Where polls that fail are counted; None counts them nowhere.
         """
         self._kafka = kafka
         self._role = role
@@ -82,6 +86,10 @@ class Subscription:
             **(options or {}),
         )
         self._subscriber(self._take)
+        self._watch = PollWatch(role, instruments)
+        poll = self._subscriber.get_msg
+        # FastStream restarts reading after whatever a poll raises, and says so once an hour.
+        setattr(self._subscriber, "get_msg", lambda consumer: self._watch.watched(lambda: poll(consumer)))  # noqa: B010  # no seam
 
     @property
     def consumer(self) -> AIOKafkaConsumer:
@@ -98,6 +106,10 @@ class Subscription:
         Each rebalance has the next number, so a gap says that one happened without us. The client keeps it to itself.
         """
         return int(self.consumer._coordinator.generation)  # noqa: SLF001  # there is no other way to know
+
+    def stalled(self) -> Sequence[str]:
+        """What only a restart mends, for `/healthz`: polls that fail and fail, though the broker is there."""
+        return self._watch.stalled()
 
     async def start(self) -> None:
         """Connects and waits for the first assignment.

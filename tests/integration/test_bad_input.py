@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from consumers.runtime.decompression import MAX_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import AnyScoreRecord, ClosedFact, TurnStatus
 from streamer.playback import in_time_order, renamed, seconds_to_now, shifted
@@ -21,6 +22,8 @@ from tests.engine_feed import said
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import written_scores
+from tests.record_bytes import Written
+from tests.record_bytes import batch as record_batch
 
 MAX_RECORD_BYTES = 12_000_000
 TOPICS = {"pipecat": "pipecat.events", "elevenlabs": "elevenlabs.events", "audit": "audit.events"}
@@ -198,6 +201,62 @@ async def test_an_endless_call_is_closed_and_what_follows_only_counted(
     assert total(address, "callgauge_limits_hit_total", limit="events") == 1
     wait_for("its end", lambda: total(address, "callgauge_calls_ended_total", outcome="limit_events") == 1, 10)
     assert process.is_running
+
+
+ODD_NAME = b"\xff\xfe"
+CODECS = (1, 2, 3, 4)
+
+
+async def send_as_it_is(client: AIOKafkaProducer, topic: str, raw: bytes) -> None:
+    """Sends the bytes of a batch with one record, which the client's own builder would not write."""
+    batch = client.create_batch()
+    batch._buffer, batch._relative_offset = raw, 1
+    batch.close()
+    await (await client.send_batch(batch, topic, partition=0))
+
+
+def oddly_named(key: bytes, value: bytes, codec: int) -> bytes:
+    """A batch of one record with a header whose name is not UTF-8."""
+    record = Written(key, value, [("zz", b"v")])
+    return record_batch(0, [record], codec, changed=lambda body: body.replace(b"zz", ODD_NAME), now_ms=now_ms())
+
+
+def bomb(codec: int) -> bytes:
+    """A batch of one record that is small on the wire and not when it is unpacked."""
+    return record_batch(0, [Written(b"bomb", bytes(MAX_BATCH_BYTES))], codec, now_ms=now_ms())
+
+
+def one_call_ended(address: str) -> Callable[[], bool]:
+    return lambda: total(address, "callgauge_calls_ended_total") == 1
+
+
+async def test_what_the_client_cannot_decode_is_set_aside_and_all_else_is_read(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
+    call = simulate_call(5, start_ms=0, kind="cascade").call
+    events = list(in_time_order(shifted(call, seconds_to_now(call, now_ms(), None))))
+    for run, key in enumerate((b"before", b"after a restart")):
+        with started(tmp_path / f"run-{run}.log", "run", **environment) as process:
+            address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+            async with producer(environment) as client:
+                for codec in CODECS if run == 0 else ():
+                    await send_as_it_is(client, f"{prefix}pipecat.events", bomb(codec))
+                    await send_as_it_is(client, f"{prefix}scores", bomb(codec))
+                    await send_as_it_is(client, f"{prefix}scores", oddly_named(b"first", b"{}", codec))
+                for place, event in enumerate(events):
+                    raw = oddly_named(key, event.value, CODECS[place % len(CODECS)])
+                    await send_as_it_is(client, f"{prefix}{TOPICS[event.source]}", raw)
+            wait_for("the call to be closed", one_call_ended(address), 30)
+            assert total(address, "callgauge_events_total", outcome="folded") == len(events)
+            if run == 0:
+                assert total(address, "callgauge_scores_refused_total") == 2 * len(CODECS)
+                assert total(address, "callgauge_quarantined_total", reason="undecodable") == len(CODECS)
+            assert total(address, "callgauge_poll_failures_total") == 0
+            assert "Traceback" not in process.text
+    records = await quarantined(environment, len(CODECS))
+    assert [(record.offset, record.last_offset) for record in records] == [(n, None) for n in range(len(CODECS))]
+    assert all("too large when it is unpacked" in record.what for record in records)
 
 
 LOOPS = 60_000

@@ -16,7 +16,9 @@ from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.ledger_record import ClosedElsewhere, LedgerRecord, ScoredElsewhere
 from schemas.scores import SCHEMA_VERSION
+from schemas.undecodable import UndecodableRecord
 from tests.evaluator_fakes import fact, until_idle
+from tests.record_bytes import stand_in
 
 KAFKA = KafkaSettings(topic_prefix="t.")
 MARKER = None
@@ -47,6 +49,7 @@ class FakeConsumer:
         self.journal: list[str] = []
         self.told_end: int | None = None
         """What the broker shows as the end at first, if it is not the end."""
+        self.undecodable: list[UndecodableRecord] = []
         self.is_silent = False
         self.never_starts = False
 
@@ -86,7 +89,8 @@ class FakeConsumer:
             stop = min(start + 2, log.end)
             self.positions[tp] = stop
             values = enumerate(log.values[start - log.first : stop - log.first], start)
-            records = [Record(offset, value) for offset, value in values if value is not MARKER]
+            records: list[Any] = [Record(offset, value) for offset, value in values if value is not MARKER]
+            records += [each for each in self.undecodable if start <= each.offset < stop]
             if records:
                 batches[tp] = records
         return batches
@@ -385,3 +389,23 @@ async def test_a_reading_that_is_cancelled_disconnects(reading_of: Callable[...,
     task.cancel()
     await asyncio.wait([task])
     assert reading.consumer.journal == ["start", "stop"]
+
+
+@pytest.mark.parametrize("is_transactional", [True, None])
+async def test_what_may_be_the_end_of_a_call_and_cannot_be_decoded_is_never_passed(
+    reading_of: Callable[..., Reading], is_transactional: bool | None
+) -> None:
+    reading = reading_of({0: log_of("a..b")})
+    reading.consumer.undecodable = [stand_in("t.scores", 1, 2, is_transactional=is_transactional)]
+    with pytest.raises(LedgerError, match=r"t\.scores\[0\]@1 to @2: .* evaluator ends\. .* up to @3 of that partition"):
+        await reading.read({0: 0})
+
+
+async def test_what_no_evaluator_wrote_and_cannot_be_decoded_stops_none(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_of("a..b")})
+    reading.consumer.undecodable = [stand_in("t.scores", 1, 2, is_transactional=False)]
+    with capture_logs() as lines:
+        await reading.read({0: 0})
+    assert reading.recalled == {0: ["a", "b"]}
+    assert [line["event"] for line in lines] == ["ledger_record_ignored", "ledger_read"]
+    assert lines[1]["ignored"] == 1

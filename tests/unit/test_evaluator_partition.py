@@ -28,6 +28,7 @@ from tests.evaluator_fakes import (
     question,
     waiting_in,
 )
+from tests.record_bytes import stand_in
 
 EFFECTS: list[tuple[Effect, list[list[str]]]] = [
     (PublishScore(fact("score")), [["score"]]),
@@ -98,6 +99,16 @@ def test_a_successor_starts_at_the_oldest_open_call() -> None:
     assert partition.offsets_to_commit() == {PIPECAT: 9, AUDIT: 10}
     evaluator.watermarks = {InputSource.PIPECAT: 5, InputSource.JUDGE: 2}
     assert partition.offsets_to_commit() == {PIPECAT: 5, AUDIT: 10}
+
+
+def test_what_the_client_cannot_decode_is_refused_with_its_first_and_last_offset() -> None:
+    evaluator = StubEvaluator()
+    partition, registry = partition_of(evaluator)
+    partition.fold([[stand_in(PIPECAT, 3, 8), Record(PIPECAT, 9)]], None)
+    assert waiting_in(partition.outbox) == [[RefusalReason.UNDECODABLE]]
+    assert partition.offsets_to_commit()[PIPECAT] == 10
+    labels = {"source": "pipecat", "reason": "undecodable"}
+    assert registry.get_sample_value("callgauge_quarantined_total", labels) == 1
 
 
 def test_what_can_never_be_processed_is_refused_counted_and_passed_over() -> None:

@@ -1,6 +1,7 @@
 """The evaluator runs and ends: ticks, what it says of its health, and what it leaves behind."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -61,6 +62,13 @@ async def test_it_is_well_while_it_ticks(make_shell: Callable[..., Shell], monke
     assert role.stalled() == ()
     role._ticked_at = now_seconds - 31
     assert role.stalled() == ("evaluator: no tick for 31 s",)
+
+
+async def test_polls_that_fail_make_it_stall(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.role._ticked_at = time.monotonic()
+    shell.subscription.stalls = ("evaluator: its polls fail",)
+    assert shell.role.stalled() == ("evaluator: its polls fail",)
 
 
 # The end.

@@ -1,7 +1,7 @@
 """The exporter without a broker: records in, metrics out, what it does with records that say nothing, what it commits."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Never
 
 import pytest
@@ -17,6 +17,7 @@ from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.registry import Instruments
 from schemas.scores import ClosedFact, CloseReason, Scored, SuccessFinalTurn, Unscored, UnscoredReason
+from tests.record_bytes import stand_in
 from tests.unit.test_exporter_active_calls import record as score
 from tests.unit.test_exporter_projection import FINAL, FIRST, closed, goals, latency, progress
 
@@ -99,6 +100,18 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     await role._take([*(Record(value) for value in values), Record(score("c-1").model_dump_json().encode())])
     assert sample(registry, "callgauge_scores_refused_total") == len(values)
     assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+
+
+async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
+    role, registry = exporter()
+    with capture_logs() as lines:
+        await role._take([stand_in("scores", 3, 8), Record(score("c-1").model_dump_json().encode(), offset=9)])
+    assert sample(registry, "callgauge_scores_refused_total") == 1
+    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+    assert [line["reason"] for line in lines if line["event"] == "score_refused"] == [
+        "scores[0]@3 to @8: the batch cannot be unpacked, expected what zstd writes, saw less"
+    ]
+    assert role._next == {TopicPartition("scores", 0): 10}
 
 
 async def test_a_record_without_a_value_marks_a_change_of_owner_and_is_nobody_s() -> None:
@@ -188,6 +201,9 @@ class FakeSubscription:
 
     def fail(self) -> None:
         self._failed.set()
+
+    def stalled(self) -> Sequence[str]:
+        return ()
 
     async def stop(self) -> None:
         self.is_stopped = True

@@ -11,6 +11,7 @@ from schemas.codec import InputSource, RefusalReason
 from schemas.envelope import Envelope
 from schemas.quarantine import QuarantineRecord
 from schemas.wire import MAX_NAME_CHARS
+from tests.record_bytes import stand_in
 
 NOW_MS = 1_790_000_000_000
 DAY_MS = 24 * 3_600_000
@@ -87,6 +88,16 @@ def test_a_refusal_says_what_where_why_and_what_to_do(record: Record, reason: Re
     assert len(message) < 1_000
     assert len(refused.key) <= MAX_NAME_CHARS
     assert refused.quarantined_at_ms == NOW_MS
+    assert QuarantineRecord.model_validate_json(refused.model_dump_json()) == refused
+
+
+@pytest.mark.parametrize(("last", "where"), [(41, "@41: "), (47, "@41 to @47: ")])
+def test_records_that_the_client_cannot_decode_are_refused_by_their_places(last: int, where: str) -> None:
+    refused = admit(InputSource.AUDIT, stand_in("audit.events", 41, last), LIMITS)
+    assert isinstance(refused, QuarantineRecord)
+    assert (refused.reason, refused.offset, refused.key) == (RefusalReason.UNDECODABLE, 41, "")
+    assert refused.last_offset == (None if last == 41 else last)
+    assert f"audit.events[0]{where}the batch cannot be unpacked" in refused.message()
     assert QuarantineRecord.model_validate_json(refused.model_dump_json()) == refused
 
 

@@ -20,7 +20,9 @@ from consumers.judge.service import MAX_REFUSED_LINES, JudgeWorker, VerdictWrite
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
+from schemas.undecodable import UndecodableRecord
 from tests.judge_questions import ScriptedEndpoint, answer, judge_settings, question
+from tests.record_bytes import stand_in
 
 P0, P1 = TopicPartition("judge.requests", 0), TopicPartition("judge.requests", 1)
 
@@ -132,7 +134,7 @@ class House:
         assert self.worker._loading is not None
         await self.worker._loading
 
-    async def take(self, *records: Record) -> None:
+    async def take(self, *records: Record | UndecodableRecord) -> None:
         await self.worker._take(records)
 
     async def until_written(self, count: int) -> None:
@@ -320,6 +322,27 @@ async def test_what_is_no_question_is_told_and_counted_and_not_without_end(house
     value = house.instruments.registry.get_sample_value("callgauge_judge_questions_refused_total")
     assert value == MAX_REFUSED_LINES + 5
     assert await house.committed() == {0: MAX_REFUSED_LINES + 5}
+
+
+async def test_questions_that_the_client_cannot_decode_are_passed(house: House) -> None:
+    await house.assigned(P0)
+    with capture_logs() as lines:
+        await house.take(stand_in("judge.requests", 0, 6), record_of(question(), 7))
+    assert [line["reason"][:26] for line in lines if line["event"] == "question_refused"] == [
+        "judge.requests[0]@0 to @6:"
+    ]
+    await until(lambda: len(house.producer.sent) == 1)
+    await until(lambda: not house.worker._writing)
+    assert await house.committed() == {0: 8}
+
+
+@pytest.mark.parametrize("value", [None, b"", b"-1", b"x", b"9" * 5_000, b"99"])
+async def test_a_reply_partition_that_is_none_harms_nobody(house: House, value: bytes | None) -> None:
+    await house.assigned(P0)
+    asked = question().model_dump_json().encode()
+    headers: Any = ((REPLY_PARTITION_HEADER, value),)
+    await house.take(Record(asked, 0, headers=headers))
+    await until(lambda: len(house.producer.sent) == 1)
 
 
 async def test_a_commit_that_fails_is_made_up_for_by_the_next(house: House) -> None:
