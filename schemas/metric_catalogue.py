@@ -12,6 +12,7 @@ from schemas.evaluator_metrics import EVALUATOR_METRICS
 from schemas.exporter_metrics import EXPORTER_METRICS
 from schemas.judge_metrics import JUDGE_METRICS
 from schemas.metric_definition import OVERFLOW_VALUE, PREFIX, Label, LabelName, Metric, MetricType, Role, Unit
+from schemas.process_metrics import PROCESS_METRICS
 from schemas.speech_metrics import SPEECH_METRICS
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "metric_named", "metric_of_series", "metrics_of", "render_markdown",
 ]  # fmt: skip
 
-METRICS: Final[tuple[Metric, ...]] = (*EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS)
+METRICS: Final[tuple[Metric, ...]] = (
+    *EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS, *PROCESS_METRICS,
+)  # fmt: skip
 
 LABEL_CAPS: Final[Mapping[LabelName, int]] = MappingProxyType(
     {label.name: label.cap for metric in METRICS for label in metric.label_set if label.cap is not None}
@@ -49,7 +52,7 @@ def metric_of_series(series: str) -> Metric:
 
 
 def metrics_of(role: Role) -> tuple[Metric, ...]:
-    """The metrics that one role exposes, in the order of the table."""
+    """The metrics that one role exposes, or those of every `process`, in the order of the table."""
     return tuple(metric for metric in METRICS if metric.role == role)
 
 

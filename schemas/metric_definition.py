@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 MetricType = Literal["counter", "gauge", "histogram"]
-Role = Literal["exporter", "evaluator", "judge"]
+Role = Literal["exporter", "evaluator", "judge", "process"]
+"""Who exposes a metric: a role, or every process whatever its roles."""
 Unit = Literal[
     "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
-    "partitions", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stages", "stalls", "subgoals",
+    "partitions", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds", "stages", "stalls", "subgoals",
     "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
     "words per minute",
 ]  # fmt: skip
 LabelName = Literal[
     "agent", "anchor", "budget", "by", "cause", "checked_by", "environment", "group", "kind", "label", "limit", "model", "name", "outcome",
-    "partition", "pipeline", "progress", "reason", "source", "speaker", "stage", "state", "tenant", "tool", "topic", "type",
+    "partition", "pipeline", "progress", "reason", "role", "source", "speaker", "stage", "state", "tenant", "tool", "topic", "type",
     "version",
 ]  # fmt: skip
 
@@ -52,7 +53,7 @@ class Metric:
         type: Counter, gauge or histogram.
         unit: What one step of the value is.
         help: A full sentence; for a duration or an event, from when to when or at which moment.
-        role: The role whose `/metrics` shows it.
+        role: The role whose `/metrics` shows it; `process` for every one.
         label_set: Its labels, in the order in which children are addressed.
         edges: Upper edges of a histogram's buckets in its unit, ascending, without infinity; empty otherwise.
     """

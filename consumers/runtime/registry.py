@@ -143,7 +143,7 @@ class Instruments:
 
         Args:
             registry: What `/metrics` shows; never the process-wide default one, so that tests can have their own.
-            roles: The roles that run in this process.
+            roles: The roles that run in this process; what every process shows is there without being named.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's function has no hints; saves a series per child
         self.registry = registry
@@ -152,7 +152,7 @@ class Instruments:
         self._histograms: dict[str, Family[Histogram]] = {}
         self._readers: dict[str, GaugeReader] = {}
         self._hooks: list[Callable[[], None]] = []
-        metrics = [metric for role in sorted(set(roles)) for metric in metrics_of(role)]
+        metrics = [metric for role in sorted({*roles, "process"}) for metric in metrics_of(role)]
         for metric in metrics:
             if metric.type == "counter":
                 counter = Counter(metric.name, metric.help, metric.labels, registry=registry)

@@ -129,7 +129,9 @@ def test_most_children_counts_the_overflow_value() -> None:
 
 
 def test_each_metric_is_on_one_role() -> None:
-    assert {*metrics_of("exporter"), *metrics_of("evaluator"), *metrics_of("judge")} == set(METRICS)
+    of_roles = [metrics_of(role) for role in get_args(Role)]
+    assert set().union(*of_roles) == set(METRICS)
+    assert sum(map(len, of_roles)) == len(METRICS)
     assert "callgauge_turns_total" in {metric.name for metric in metrics_of("exporter")}
     assert "callgauge_events_total" in {metric.name for metric in metrics_of("evaluator")}
     assert "callgauge_judge_verdicts_total" in {metric.name for metric in metrics_of("judge")}

@@ -39,7 +39,7 @@ def test_every_metric_of_the_roles_is_there_with_its_help_and_nothing_else(instr
 def test_a_role_has_its_own_metrics_only() -> None:
     instruments = Instruments(CollectorRegistry(), ["evaluator"])
     shown = set(re.findall(r"^# TYPE (\S+)", generate_latest(instruments.registry).decode(), re.M))
-    assert shown == {metric.name for metric in metrics_of("evaluator")}
+    assert shown == {metric.name for metric in (*metrics_of("evaluator"), *metrics_of("process"))}
     with pytest.raises(KeyError):
         instruments.inc(STARTED, ("a", "b", "c"))
 
