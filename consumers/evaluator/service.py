@@ -252,7 +252,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _read(self) -> bool:
         """Starts, then lets time pass; the records come by themselves."""
         settings = self._settings
-        await require_fit_topics(self._kafka, settings.limits, writes_transcripts=settings.writes_transcripts)
+        await require_fit_topics(
+            self._kafka,
+            settings.limits,
+            writes_transcripts=settings.writes_transcripts,
+            asks_judge=settings.goals.asks_judge,
+        )
         try:
             await self._takeover.start()
         except KafkaError as error:

@@ -20,9 +20,9 @@ class Broker:
     """What the broker says when asked."""
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys((*LEDGERED_TOPICS, "quarantine", "transcripts"), 4)
+        self.counts = dict.fromkeys((*LEDGERED_TOPICS, "quarantine", "transcripts", "judge.requests"), 4)
         self.asked_for: set[str] = set()
-        self.settings: dict[str, Mapping[str, str]] = dict.fromkeys(LEDGERED_TOPICS, RIGHT)
+        self.settings: dict[str, Mapping[str, str]] = dict.fromkeys(self.counts, RIGHT)
         self.asked_for_settings = False
 
     async def partition_counts(self, _: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
@@ -78,17 +78,40 @@ async def test_everything_that_would_lose_scores_is_told_at_once(broker: Broker)
 
 async def test_records_kept_for_the_longest_call_and_its_silence_are_enough(broker: Broker) -> None:
     settings = {**RIGHT, "retention.ms": str(HOUR_MS + 60_000)}
-    broker.settings = dict.fromkeys(LEDGERED_TOPICS, settings)
+    broker.settings |= dict.fromkeys(LEDGERED_TOPICS, settings)
     assert await require_fit_topics(KAFKA, LIMITS) == 4
     with pytest.raises(TopicsUnfitError):
         await require_fit_topics(KAFKA, Limits(max_call_duration_ms=HOUR_MS, idle_ms=60_001))
 
 
-async def test_what_is_only_wrong_or_a_warning_stops_no_start(broker: Broker) -> None:
+async def test_what_is_only_wrong_or_a_warning_stops_no_start_and_is_a_line_each(broker: Broker) -> None:
     broker.settings["audit.events"] = {
         **RIGHT, "message.timestamp.type": "CreateTime", "retention.bytes": "5", "max.message.bytes": "9",
     }  # fmt: skip
-    assert await require_fit_topics(KAFKA, LIMITS) == 4
+    with capture_logs() as logged:
+        assert await require_fit_topics(KAFKA, LIMITS) == 4
+    assert [(line["event"], line["topic"], line["severity"], line["what_to_do"]) for line in logged] == [
+        ("topic_not_as_it_should_be", "x.audit.events", "warning", "Set retention.bytes=-1 on it."),
+        ("topic_not_as_it_should_be", "x.audit.events", "wrong", "Set message.timestamp.type=LogAppendTime on it."),
+        ("topic_not_as_it_should_be", "x.audit.events", "warning", "Set max.message.bytes=1048576 on it."),
+    ]
+
+
+WHEN_WRITTEN = {"transcripts": "writes_transcripts", "judge.requests": "asks_judge"}
+
+
+@pytest.mark.parametrize("topic", ["scores", "quarantine", "transcripts", "judge.requests"])
+async def test_a_topic_that_takes_less_than_is_written_to_it_stops_the_start(broker: Broker, topic: str) -> None:
+    broker.settings[topic] = {**RIGHT, "max.message.bytes": "100000"}
+    with pytest.raises(TopicsUnfitError, match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1048576"):
+        await require_fit_topics(KAFKA, LIMITS, writes_transcripts=True, asks_judge=True)
+    if topic in WHEN_WRITTEN:
+        broker.asked_for.clear()
+        with capture_logs() as logged:
+            options = {option: topic != other for other, option in WHEN_WRITTEN.items()}
+            assert await require_fit_topics(KAFKA, LIMITS, **options) == 4
+        assert logged == []
+        assert topic not in broker.asked_for
 
 
 async def test_settings_that_may_not_be_seen_are_one_warning(broker: Broker) -> None:
