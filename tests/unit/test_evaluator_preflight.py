@@ -1,14 +1,18 @@
 """Before the first record is read: topics that would lose scores are refused in plain words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
 
 from consumers.engine.limits import Limits
 from consumers.evaluator import preflight
-from consumers.evaluator.preflight import LEDGERED_TOPICS, require_fit_topics
-from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError
+from consumers.evaluator.preflight import LEDGERED_TOPICS, misfit_now, require_fit_topics, used_topics
+from consumers.runtime.kafka import KafkaSettings, KafkaUnreachableError, TopicsUnfitError
 
 KAFKA = KafkaSettings(topic_prefix="x.")
 HOUR_MS = 3_600_000
@@ -129,3 +133,52 @@ async def test_the_embedded_broker_is_asked_for_counts_only(broker: Broker) -> N
         assert await require_fit_topics(KafkaSettings(is_embedded=True), LIMITS) == 4
     assert not broker.asked_for_settings
     assert logged == []
+
+
+# While it runs.
+
+
+class Answering(KafkaSettings):
+    """Settings whose connection gives one answer: partition counts by topic, 0 for one that is not there."""
+
+    counts: Mapping[str, int]
+
+    @asynccontextmanager
+    async def first_contact(self, _: str) -> AsyncIterator[Any]:
+        if not self.counts:
+            raise KafkaUnreachableError("gone")
+        topics = [{"topic": topic, "partitions": [None] * count} for topic, count in self.counts.items()]
+        answer = SimpleNamespace(to_object=lambda: {"topics": topics})
+        yield SimpleNamespace(send=AsyncMock(return_value=answer))
+
+
+USED = used_topics(writes_transcripts=True, asks_judge=False)
+
+
+async def misfit(**counts: int) -> str:
+    """What is wrong when some topics have other counts than 4; dots of their names are underscores."""
+    changed = {name.replace("_", "."): count for name, count in counts.items()}
+    kafka = Answering(topic_prefix="x.", counts={f"x.{name}": changed.get(name, 4) for name in USED})
+    return str(await misfit_now(kafka, USED) or "")
+
+
+async def test_nothing_is_wrong_with_topics_that_are_there() -> None:
+    assert await misfit(transcripts=1, quarantine=2) == ""
+
+
+@pytest.mark.parametrize("topic", USED)
+async def test_a_topic_that_is_gone_is_named(topic: str) -> None:
+    assert f"Topics: x.{topic} is gone from 127.0.0.1:9092" in await misfit(**{topic.replace(".", "_"): 0})
+
+
+async def test_all_topics_that_are_gone_are_named_at_once() -> None:
+    assert "x.audit.events, x.scores are gone" in await misfit(scores=0, audit_events=0)
+
+
+async def test_counts_that_differ_now_are_told() -> None:
+    assert "x.audit.events 8, x.elevenlabs.events 4" in await misfit(audit_events=8)
+
+
+async def test_a_broker_that_does_not_answer_says_nothing_of_its_topics() -> None:
+    assert await misfit_now(Answering(counts={}), USED) is None
+    assert await misfit_now(KafkaSettings(is_embedded=True), USED) is None
