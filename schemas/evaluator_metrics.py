@@ -89,10 +89,10 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_limits_hit_total", "counter", "hits",
         "Times a call reached a limit and was closed by it. Some close nothing: at `held` an input lagged too far to wait for "
-        "it, at `transcript`, `judge_request` and `quarantine_record` such a record was too large and is not written, at `stage_values` further latencies of the call "
-        "do not count, at `running_speech` and `running_comparison` these scores of the call are only said at its end, and at "
-        "`agent_records` and `placed_records` what further records of an agent's call, or further words, change is only said "
-        "then.",
+        "it, at `transcript`, `judge_request` and `quarantine_record` such a record was too large and is not written, at "
+        "`stage_values` further latencies of the call do not count, at `running_speech` and `running_comparison` these scores of "
+        "the call are only said at its end, and at `agent_records` and `placed_records` what further records of an agent's "
+        "call, or further words, change is only said then.",
         "evaluator", (_LIMIT,),
     ),
     Metric(

@@ -101,14 +101,14 @@ class RoleRunner:
             try:
                 if self._failure is not None:
                     await finish_unless(stop, self._asked())
-                if stop.is_set():
-                    return
-                await self._run_once(stop)
-                return
+                if not stop.is_set():
+                    await self._run_once(stop)
             except Exception as error:  # whatever it is, a new start has none of the state that led to it
                 if stop.is_set() or not self._may_go_on(error):
                     raise
                 self._failure = error
+            else:
+                return
             self._role = self._made()  # nothing is shown of what has ended
             await self._pause(stop)
 

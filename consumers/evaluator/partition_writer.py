@@ -171,7 +171,9 @@ class PartitionWriter:
                 raise refused
             await producer.abort_transaction()  # and each record has its answer
             return {
-                index for index in range(len(records)) if index not in sent or isinstance(sent[index].exception(), _TOO_LARGE)
+                index
+                for index in range(len(records))
+                if index not in sent or isinstance(sent[index].exception(), _TOO_LARGE)
             }
         if self._is_transactional:
             await producer.commit_transaction()

@@ -102,7 +102,7 @@ async def misfit_now(kafka: KafkaSettings, names: Iterable[str]) -> TopicsUnfitE
     if gone := [kafka.topic(name) for name in names if not counts.get(kafka.topic(name))]:
         return TopicsUnfitError(
             f"Topics: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone from {kafka.bootstrap_servers}, or this "
-            "user may not see it any more. No call can be evaluated without it, so the evaluator ends. Make it again with "
+            "user may not see it any more. callgauge cannot work like this, so the evaluator ends. Make what is missing again with "
             "`callgauge topics create`, with as many partitions as before, or give the right back."
         )
     shared = {kafka.topic(name): counts[kafka.topic(name)] for name in LEDGERED_TOPICS}
@@ -126,8 +126,8 @@ def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
     lines = [f"  {kafka.topic(fault.topic)}: {fault.seen}. Set {fault.setting}." for fault in faults]
     return "\n".join(
         [
-            f"Topics on {kafka.bootstrap_servers} cannot hold what callgauge needs; a crash would lose scores or count "
-            "some twice, so callgauge does not start.",
+            f"Topics on {kafka.bootstrap_servers} cannot hold what callgauge needs: scores would be lost, counted twice "
+            "or not written, so callgauge does not start.",
             *lines,
             "  `kafka-configs.sh --alter --entity-type topics --entity-name TOPIC --add-config NAME=VALUE` changes a "
             "setting; where a call may be shorter, lower max_call_duration_ms instead.",

@@ -96,7 +96,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._closing: set[asyncio.Task[None]] = set()
         self._due = DueCommits()
         self._without_room: set[int] = set()
-        self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))
+        self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))  # noqa: PLW0108  # made below
         self._ticked_at: float | None = None
         self._is_leaving = False  # once true, what is polled is our successor's
         self._rebalances = 0  # what was polled before the latest one began is read again

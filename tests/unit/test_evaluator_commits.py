@@ -233,7 +233,9 @@ async def test_a_writer_that_waits_holds_up_no_commit_of_another_partition(make_
     assert shell.commits[3:] == [f"commit {PIPECAT}[0]@6"]
 
 
-async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(make_shell: Callable[..., Shell]) -> None:
+async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(
+    make_shell: Callable[..., Shell],
+) -> None:
     shell = make_shell()
     await shell.assigned(0)
     shell.may_write.clear()

@@ -107,7 +107,9 @@ WHEN_WRITTEN = {"transcripts": "writes_transcripts", "judge.requests": "asks_jud
 @pytest.mark.parametrize("topic", ["scores", "quarantine", "transcripts", "judge.requests"])
 async def test_a_topic_that_takes_less_than_is_written_to_it_stops_the_start(broker: Broker, topic: str) -> None:
     broker.settings[topic] = {**RIGHT, "max.message.bytes": "100000"}
-    with pytest.raises(TopicsUnfitError, match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1048576"):
+    with pytest.raises(
+        TopicsUnfitError, match=rf"x\.{topic}: max\.message\.bytes is 100000, .* Set max\.message\.bytes=1048576"
+    ):
         await require_fit_topics(KAFKA, LIMITS, writes_transcripts=True, asks_judge=True)
     if topic in WHEN_WRITTEN:
         broker.asked_for.clear()

@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from consumers.evaluator.partition_writer import WriteError
 from consumers.runtime.kafka import KafkaRefusedError
 from consumers.runtime.registry import Instruments
-from streamer import role_runner
 from streamer.role_runner import LONGEST_PAUSE_SECONDS, MOST_RESTARTS, QUIET_SECONDS, RoleRunner
 from tests.evaluator_fakes import until_idle
 
@@ -55,7 +54,7 @@ class Rig:
         self.registry = CollectorRegistry()
         self.stop = asyncio.Event()
         monkeypatch.setattr("time.monotonic", lambda: self.now_seconds)
-        monkeypatch.setattr(role_runner.asyncio, "sleep", self._sleep)
+        monkeypatch.setattr("asyncio.sleep", self._sleep)
         instruments = Instruments(self.registry, ["evaluator"])
         self.runner = RoleRunner("evaluator", self._make, instruments, self._may_start, is_restarted=is_restarted)
         self.task = asyncio.create_task(self.runner.run(self.stop))
@@ -128,14 +127,19 @@ async def test_a_role_that_has_worked_is_made_anew_after_a_pause(make: Callable[
     await rig.works()
     assert rig.runner.problems() == ()
     assert rig.restarts == 1
-    assert [(line["event"], line["role"]) for line in logged] == [("role_failed", "evaluator"), ("role_works_again", "evaluator")]
+    assert [(line["event"], line["role"]) for line in logged] == [
+        ("role_failed", "evaluator"),
+        ("role_works_again", "evaluator"),
+    ]
     assert logged[0]["error"] == "WriteError: partition 3 refused"
     rig.stop.set()
     await rig.task
 
 
 @pytest.mark.parametrize("options", [{}, {"is_restarted": False}])
-async def test_what_never_worked_or_cannot_go_on_ends_at_once(make: Callable[..., Rig], options: dict[str, bool]) -> None:
+async def test_what_never_worked_or_cannot_go_on_ends_at_once(
+    make: Callable[..., Rig], options: dict[str, bool]
+) -> None:
     rig = make(**options)
     await until_idle()
     if options:
@@ -231,4 +235,3 @@ async def test_what_fails_while_it_stops_is_told_by_who_waits_for_it(make: Calla
     rig.stop.set()
     with pytest.raises(WriteError):
         await rig.task
-

@@ -111,7 +111,10 @@ def test_inputs_take_the_brokers_time(topic: str) -> None:
     ("topic", "least", "severity"),
     [
         *((topic, 1_000_000, Severity.WARNING) for topic in INPUT_TOPICS),
-        *((topic, MAX_BATCH_BYTES, Severity.REFUSED) for topic in ("scores", "transcripts", "judge.requests", "quarantine")),
+        *(
+            (topic, MAX_BATCH_BYTES, Severity.REFUSED)
+            for topic in ("scores", "transcripts", "judge.requests", "quarantine")
+        ),
         ("goals", MAX_BATCH_BYTES, Severity.WARNING),
     ],
 )
