@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class WriteError(Exception):
-    """A record could not be written, so what was read must be read again: end the process without committing."""
+    """A record could not be written, so what was read must be read again: end the role without committing."""
 
 
 class FencedError(Exception):

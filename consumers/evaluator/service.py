@@ -127,8 +127,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         Raises:
             KafkaUnreachableError: No broker answers at the start.
             TopicsUnfitError: Topics are missing, or are not as exactly-once scores need them.
-            Exception: Whatever taking over, folding or writing failed on: the process must end, and its successor reads
-                again what was not committed.
+            Exception: Whatever taking over, folding or writing failed on: the role must end, and whoever comes after it
+                reads again what was not committed.
         """
         tune_collection()
         try:
