@@ -35,6 +35,8 @@ _LIMIT = Label(
         "open_calls",
         "transcript",
         "redaction",
+        "judge_request",
+        "quarantine_record",
         "stage_values",
         "running_speech",
         "running_comparison",
@@ -97,11 +99,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_limits_hit_total", "counter", "hits",
         "Times a call reached a limit and was closed by it. Some close nothing: at `held` an input lagged too far to wait for "
-        "it, at `transcript` the transcript was too large and is not written, at `redaction` one step of the call had too much "
-        "text to redact and judges read `[TOO_LONG]` in place of the rest, at `stage_values` further latencies of the call do "
-        "not count, at `running_speech` and `running_comparison` these scores of the call are only said at its end, and at "
-        "`agent_records` and `placed_records` what further records of an agent's call, or further words, change is only said "
-        "then. At `takeovers` a call was closed because its partition came to new owners again and again without getting on.",
+        "it, at `transcript`, `judge_request` and `quarantine_record` such a record was too large and is not written, at "
+        "`redaction` one step of the call had too much text to redact and judges read `[TOO_LONG]` in place of the rest, at "
+        "`stage_values` further latencies of the call do not count, at `running_speech` and `running_comparison` these scores of "
+        "the call are only said at its end, and at `agent_records` and `placed_records` what further records of an agent's "
+        "call, or further words, change is only said then. At `takeovers` a call was closed because its partition came to new "
+        "owners again and again without getting on.",
         "evaluator", (_LIMIT,),
     ),
     Metric(

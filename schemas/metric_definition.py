@@ -7,10 +7,11 @@ from typing import Final, Literal
 
 MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator", "judge", "every"]
+"""Who exposes a metric: a role, or every process whatever its roles."""
 Unit = Literal[
     "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
-    "partitions", "polls", "questions", "ratio", "records", "requests", "revisions", "scores", "seconds", "stages", "stalls", "steps",
-    "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
+    "partitions", "polls", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds", "stages",
+    "stalls", "steps", "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
     "words per minute",
 ]  # fmt: skip
 LabelName = Literal[

@@ -1,4 +1,4 @@
-"""The metrics of every process, whatever its roles: how its reading of Kafka goes, and what its HTTP server refused."""
+"""The metrics of every process, whatever its roles: its reading of Kafka, its HTTP server, and restarts of its roles."""
 
 from typing import Final
 
@@ -9,14 +9,18 @@ _HTTP_LIMIT = Label(
     "no whole request in time, an answer not read in time, too many connections, or too many readers of /metrics",
     ("request_time", "answer_time", "connections", "scrapes"),
 )
-
-_ROLE = Label("role", "the role that reads", ("evaluator", "exporter", "judge"))
+_ROLES = ("evaluator", "exporter", "judge")
 
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
+        "callgauge_role_restarts_total", "counter", "restarts",
+        "Times a role ended with an error while its process went on, and was started again; the log says why.",
+        "every", (Label("role", "the role that ended with an error and was started again", _ROLES),),
+    ),
+    Metric(
         "callgauge_poll_failures_total", "counter", "polls",
         "Polls of Kafka that failed; the position stays, and the poll is tried again.",
-        "every", (_ROLE,),
+        "every", (Label("role", "the role that reads", _ROLES),),
     ),
     Metric(
         "callgauge_http_limits_hit_total", "counter", "hits",

@@ -15,7 +15,7 @@ from schemas.topics import DAY_MS, INPUT_TOPICS, SCORES_TOPIC, TOPICS, Topic
 OUTAGE_MS: Final = DAY_MS
 """An outage that nobody notices until the next day must not cost a call."""
 MAX_BATCH_BYTES: Final = 1_048_576
-"""What our producers may send at once; the broker must take it."""
+"""What our producers may send at once, so the largest record that they write; the broker must take it."""
 
 _HOUR_MS: Final = 3_600_000
 _UNLIMITED: Final = -1
@@ -148,11 +148,10 @@ def _faults(
     least_bytes = needs.max_record_bytes if is_input else MAX_BATCH_BYTES
     most_bytes = _number(settings, "max.message.bytes")
     if most_bytes is not None and most_bytes < least_bytes:
-        harm = "the broker refuses events that callgauge would take" if is_input else "what is written may be refused"
         yield TopicFault(
             topic=topic.name,
-            severity=Severity.WARNING,
-            seen=f"max.message.bytes is {most_bytes}, expected at least {least_bytes}: {harm}",
+            severity=Severity.REFUSED if topic.direction == "output" else Severity.WARNING,
+            seen=f"max.message.bytes is {most_bytes}, expected at least {least_bytes}: {_harm_of_refusing(topic)}",
             setting=f"max.message.bytes={least_bytes}",
         )
 
@@ -201,6 +200,15 @@ def _harm_of(topic: Topic) -> str:
     if topic.name == SCORES_TOPIC:
         return "only the newest record of each call would stay, and recovery needs them all"
     return "only the newest record of each key would stay"
+
+
+def _harm_of_refusing(topic: Topic) -> str:
+    """What comes of a broker that does not take the largest records."""
+    if topic.direction == "input":
+        return "the broker refuses events that callgauge would take"
+    if topic.name == SCORES_TOPIC:
+        return "a score that is refused stops its whole partition"
+    return "large records would be left out" if topic.direction == "output" else "what is written may be refused"
 
 
 def _harm_of_losing(topic: Topic, room_ms: float) -> str:

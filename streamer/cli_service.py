@@ -30,7 +30,7 @@ RUN_HELP: Final = with_example(
     "Run the roles in one process until Ctrl-C or SIGTERM: the evaluator rebuilds calls from their events and writes "
     "scores, the exporter turns scores into metrics, the judge puts questions about calls to a model. All are on /metrics. "
     "/readyz says whether every role does its work, /healthz whether a restart is needed; a broker that is down needs "
-    "none.\n\nThe first signal lets the roles finish, "
+    "none. A role that fails after it has worked is started again, and the log says why.\n\nThe first signal lets the roles finish, "
     f"which may take {STOP_SECONDS:.0f} s; a second one ends the process at once.\n\nEvery setting is an environment "
     "variable too, CALLGAUGE_ and its name, or a line of a TOML file. The command line wins over the environment, and that "
     "over the file.",

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
-from typing import Final, Literal, Protocol, get_args
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -20,10 +21,10 @@ from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
 from streamer.evaluator_role import EvaluatorRole
 from streamer.rights import needs_of
+from streamer.role_runner import ROLE_NAMES, RoleName, RoleRunner, RunsUntilStopped
 from streamer.settings import Settings
 
-RoleName = Literal["evaluator", "exporter", "judge"]
-ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
+__all__ = ["ROLE_NAMES", "STOP_SECONDS", "RoleName", "Service"]
 
 STOP_SECONDS: Final = 10.0
 """How long ending may take, from the signal or the failure to the end of the process. Each step of a role's has a shorter
@@ -32,27 +33,10 @@ deadline of its own, some 5 s together; a supervisor should wait longer than thi
 log = structlog.get_logger()
 
 
-class RunsUntilStopped(Protocol):
-    """What a role is to the process that runs it.
-
-    Attributes:
-        ready: Set when the role first does its work; cleared when it stops.
-    """
-
-    ready: asyncio.Event
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Works until `stop` is set; then finishes, commits and returns. Raises what it failed on."""
-
-    def problems(self) -> Sequence[str]:
-        """Why the role does not do its work now, a sentence each, for `/readyz`; waiting for the broker is a reason."""
-
-    def stalled(self) -> Sequence[str]:
-        """What only a restart mends, a sentence each, for `/healthz`; waiting for the broker never is."""
-
-
 class Service:
     """Some roles and the HTTP server that shows their metrics; they begin and end together.
+
+    A role that fails after it has worked is started again (`RoleRunner`); the others go on meanwhile.
 
     Attributes:
         ready: Set when every role is.
@@ -72,15 +56,17 @@ class Service:
         instruments = Instruments(CollectorRegistry(), roles)
         self._kafka = kafka
         self._needs = needs_of(roles, settings)
-        self._roles: dict[RoleName, RunsUntilStopped] = {}
-        if "evaluator" in roles:
-            self._roles["evaluator"] = EvaluatorRole(kafka, settings, instruments, settings.goal_rules(roles))
-        if "exporter" in roles:
-            export = ExporterSettings(group_id=settings.exporter_group)
-            self._roles["exporter"] = Exporter(kafka, export, instruments)
-        if "judge" in roles:
-            group, redactor = settings.judge_group, Redactor(settings.redaction)
-            self._roles["judge"] = JudgeWorker(kafka, settings.judge, instruments, group_id=group, redactor=redactor)
+        self._roles = {
+            name: RoleRunner(
+                name,
+                make,
+                instruments,
+                partial(require_access, kafka, needs_of([name], settings)),
+                is_restarted=not kafka.is_embedded,  # where a role would count again what it has counted
+            )
+            for name, make in _makers(settings, kafka, instruments, roles).items()
+            if name in roles
+        }
         self._running: dict[RoleName, asyncio.Task[None]] = {}
         self._login = LoginWatch(kafka, instruments)
         self._server = MetricsServer(settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready)
@@ -91,13 +77,13 @@ class Service:
         return self._server.url
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Runs every role until `stop` is set, one of them fails, or this is cancelled; then all finish what they do.
+        """Runs every role until `stop` is set, one of them fails for good, or this is cancelled; then all finish what they do.
 
         Raises:
             AddressInUseError: The HTTP address is taken; no role was started.
             KafkaUnreachableError: No broker answers, or it does not let us do what the roles do; no role was started.
             TopicsUnfitError: Topics are missing or do not fit together.
-            Exception: What a role failed on; when several did, the first of them, and the others are in the log.
+            Exception: What a role failed on for good; when several did, the first of them, and the others are in the log.
         """
         await self._server.start()
         try:
@@ -137,7 +123,7 @@ class Service:
 
     async def _announce(self) -> None:
         for role in self._roles.values():
-            await role.ready.wait()
+            await role.was_ready.wait()
         self.ready.set()
 
     def _has_failed(self, name: RoleName) -> bool:
@@ -147,17 +133,25 @@ class Service:
     def _not_ready(self) -> list[str]:
         if self.stopping.is_set():
             return [f"{name}: stopping" for name in self._roles]
-        return [*self._login.problems()] + [
-            problem
-            for name, role in self._roles.items()
-            for problem in (role.problems() or (() if role.ready.is_set() else (f"{name}: not ready yet",)))
-        ]
+        roles = [problem for role in self._roles.values() for problem in role.problems()]
+        return [*self._login.problems(), *roles]
 
     def _stalled(self) -> list[str]:
         """What `/healthz` complains of. A role that stops is quiet, and how long that may take has a deadline."""
         if self.stopping.is_set():
             return [f"{name}: its work has ended with an error" for name in self._running if self._has_failed(name)]
-        tellers = [
-            getattr(role, "stalled", tuple) for role in self._roles.values()
-        ]  # not every role watches itself yet
-        return [sentence for tell in tellers for sentence in tell()]
+        return [sentence for role in self._roles.values() for sentence in role.stalled()]
+
+
+def _makers(
+    settings: Settings, kafka: KafkaSettings, instruments: Instruments, roles: Collection[RoleName]
+) -> dict[RoleName, Callable[[], RunsUntilStopped]]:
+    """What makes each role."""
+    rules = settings.goal_rules(roles)
+    export = ExporterSettings(group_id=settings.exporter_group)
+    group, redactor = settings.judge_group, Redactor(settings.redaction)
+    return {
+        "evaluator": lambda: EvaluatorRole(kafka, settings, instruments, rules),
+        "exporter": lambda: Exporter(kafka, export, instruments),
+        "judge": lambda: JudgeWorker(kafka, settings.judge, instruments, group_id=group, redactor=redactor),
+    }

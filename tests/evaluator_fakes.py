@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from consumers.engine.effects import CloseCall, Count, Effect, PublishScore
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
-from consumers.evaluator import service
+from consumers.evaluator import service, topic_watch
 from consumers.evaluator.clock import BrokerClock, Reading
 from consumers.evaluator.held import Held
 from consumers.evaluator.outbox import Outbox
@@ -165,6 +165,7 @@ class StubWriter:
 
     def __init__(self) -> None:
         self.scores_end: int | None = None
+        self.writing_since: float | None = None
 
 
 def held_of(partition: Partition) -> Held:
@@ -272,8 +273,11 @@ class FakeWriter:
 
     def __init__(self, shell: "Shell", number: int, outbox: Outbox) -> None:
         self.scores_end: int | None = None
+        self.writing_since: float | None = None
         self.number = number
         self.error: Exception | None = None
+        self.may_write = asyncio.Event()
+        self.may_write.set()
         self.runs = False
         self.stopped = False
         self._shell = shell
@@ -286,6 +290,7 @@ class FakeWriter:
                 await self._outbox.until_filled()
                 (group, *_) = self._outbox.first()
                 await self._shell.may_write.wait()
+                await self.may_write.wait()
                 if self.error is not None:
                     raise self.error
                 for record in group:
@@ -338,6 +343,9 @@ class Shell:
         self.may_write.set()
         monkeypatch.setattr(service, "PartitionEvaluator", self._evaluator)
         monkeypatch.setattr(service, "PartitionWriter", self._writer)
+        self.misfit: Exception | None = None
+        self.asked_about_topics = 0
+        monkeypatch.setattr(topic_watch, "misfit_now", self._misfit)
         self.registry = CollectorRegistry()
         instruments = Instruments(self.registry, ["evaluator"])
         evaluator = EvaluatorSettings(**({"max_unwritten_records": MAX_UNWRITTEN, "tick_ms": 1} | settings))
@@ -358,6 +366,10 @@ class Shell:
     def _writer(self, number: int, outbox: Outbox, *_: Any) -> FakeWriter:
         self.writers.append(FakeWriter(self, number, outbox))
         return self.writers[-1]
+
+    async def _misfit(self, *_: Any) -> Exception | None:
+        self.asked_about_topics += 1
+        return self.misfit
 
     async def assigned(self, *numbers: int, generations: int = 1) -> None:
         """The second half of a rebalance. A new assignment knows neither positions nor pauses of the one before."""

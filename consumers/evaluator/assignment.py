@@ -32,8 +32,8 @@ def assigned_numbers(assigned: Iterable[TopicPartition], topics: Iterable[str]) 
         raise NotCoPartitionedError(
             f"Assignment: the group gave us partitions {numbers}, but not "
             f"{', '.join(sorted(f'{tp.topic}[{tp.partition}]' for tp in missing))}. A conversation needs all inputs in one "
-            "process, so the evaluator ends. Check with `callgauge topics check` that these topics are there; then, that every "
-            "member of the group runs the same version and that all inputs have the same number of partitions."
+            "process, so the evaluator ends. All inputs are there with equal numbers of partitions, as far as the broker "
+            "says; check that every member of the group runs the same version, and with the same topic prefix."
         )
     return numbers
 
@@ -246,13 +246,18 @@ class Assignment:
             if known_ms is not None:
                 held.partition.advance(known_ms)
 
-    def hold_back(self, consumer: AIOKafkaConsumer) -> None:
-        """Stops reading inputs that are far ahead of another of their number, and goes on where the other has come near."""
+    def hold_back(self, consumer: AIOKafkaConsumer, full: Collection[int] = ()) -> None:
+        """Stops reading inputs that are far ahead of another of their number, and goes on where the other has come near.
+
+        Args:
+            consumer: Whose partitions they are.
+            full: Numbers of which nothing is read on, because too much of them waits to be written.
+        """
         for number, held in self.active.items():
             merge = held.partition.merge
             for tp in self.inputs_of([number]):
                 is_paused = tp in self.paused
-                is_full = merge.is_full(tp.topic, is_paused=is_paused)
+                is_full = number in full or merge.is_full(tp.topic, is_paused=is_paused)
                 if is_full and not is_paused:
                     consumer.pause(tp)
                     self.paused.add(tp)

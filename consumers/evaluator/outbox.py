@@ -34,6 +34,11 @@ class Outbox:
         """Records not written yet."""
         return self._records
 
+    @property
+    def put_so_far(self) -> int:
+        """Groups put since the beginning: a moment that `until_written` and `has_written` understand."""
+        return self._put
+
     def put(self, group: Group) -> None:
         """One more group, behind all others."""
         if group:
@@ -74,9 +79,13 @@ class Outbox:
         """Wait until there is something to write."""
         await self._filled.wait()
 
-    async def until_written(self) -> None:
-        """Wait until everything that was put before this call is written, or cleared."""
-        put = self._put
+    def has_written(self, put: int) -> bool:
+        """Whether everything is written, or cleared, that was put up to this moment, as `put_so_far` gave it."""
+        return self._done >= put
+
+    async def until_written(self, put: int | None = None) -> None:
+        """Wait until everything is written, or cleared, that was put up to this moment; None is this call's."""
+        put = self._put if put is None else put
         while self._done < put:
             self._emptied.clear()
             await self._emptied.wait()

@@ -1,15 +1,25 @@
 """What must be true of the topics before the evaluator reads the first record."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
 import structlog
+from aiokafka.errors import KafkaError
 
 from consumers.engine.limits import Limits
-from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError, partition_counts, require_equal_counts
+from consumers.runtime.first_contact import TopicsRequest
+from consumers.runtime.kafka import (
+    CONNECT_SECONDS,
+    KafkaSettings,
+    KafkaUnreachableError,
+    TopicsUnfitError,
+    partition_counts,
+    require_equal_counts,
+)
 from consumers.runtime.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, TopicNeeds, topic_faults
-from schemas.topics import INPUT_TOPICS, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.topics import INPUT_TOPICS, JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
 
 LEDGERED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC)
 """Topics with one partition number for everything about a call."""
@@ -17,42 +27,92 @@ LEDGERED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC)
 log = structlog.get_logger()
 
 
-async def require_fit_topics(kafka: KafkaSettings, limits: Limits, *, writes_transcripts: bool = False) -> int:
+async def require_fit_topics(
+    kafka: KafkaSettings, limits: Limits, *, writes_transcripts: bool = False, asks_judge: bool = False
+) -> int:
     """Asks the broker whether the topics are as exactly-once scores need them, before anything is read.
 
     On the embedded broker only the partition counts can be asked for. Where the user may not see settings, a warning is
-    logged and they are taken to be right.
+    logged and they are taken to be right. What is not as it should be and stops no start is logged, a line each.
 
     Args:
         kafka: Where the broker is.
         limits: How long a call may last and be silent: its records must be kept for longer.
         writes_transcripts: Whether there must be a topic for them.
+        asks_judge: Whether there must be a topic for questions to a judge.
 
     Returns:
         The partition count of the inputs and `scores`.
 
     Raises:
         KafkaUnreachableError: No broker answers.
-        TopicsUnfitError: A topic is missing, partition counts differ, an input or `scores` is compacted, or its records
-            are not kept for as long as a call may take; the text names all such topics.
+        TopicsUnfitError: A topic is missing, partition counts differ, an input or `scores` is compacted, its records are
+            not kept for as long as a call may take, or a topic that is written takes smaller records than are written;
+            the text names all such topics.
     """
-    written = (QUARANTINE_TOPIC, TRANSCRIPTS_TOPIC) if writes_transcripts else (QUARANTINE_TOPIC,)
-    counts = await partition_counts(kafka, (*LEDGERED_TOPICS, *written))
+    names = used_topics(writes_transcripts=writes_transcripts, asks_judge=asks_judge)
+    counts = await partition_counts(kafka, names)
     partitions = require_equal_counts({name: counts[name] for name in LEDGERED_TOPICS})
     if kafka.is_embedded:
         return partitions
-    settings = await topic_settings(kafka, LEDGERED_TOPICS)
-    if unknown := [kafka.topic(name) for name in LEDGERED_TOPICS if name not in settings]:
+    settings = await topic_settings(kafka, names)
+    if unknown := [kafka.topic(name) for name in names if name not in settings]:
         log.warning(
             "topic_settings_not_known",
             topics=unknown,
-            what_happens_now="Retention and cleanup are taken to be right.",
+            what_happens_now="Retention, cleanup and the largest record are taken to be right.",
             what_to_do="Give this user the right to DescribeConfigs on them, or run `callgauge doctor` as one who has it.",
         )
-    faults = [fault for fault in topic_faults(settings, needs_of(limits)) if fault.severity is Severity.REFUSED]
-    if faults:
-        raise TopicsUnfitError(_refusal(kafka, faults))
+    faults = topic_faults(settings, needs_of(limits))
+    if refused := [fault for fault in faults if fault.severity is Severity.REFUSED]:
+        raise TopicsUnfitError(_refusal(kafka, refused))
+    for fault in faults:
+        log.warning(
+            "topic_not_as_it_should_be", topic=kafka.topic(fault.topic), severity=fault.severity.value, seen=fault.seen,
+            what_happens_now="callgauge starts all the same.", what_to_do=f"Set {fault.setting} on it.",
+        )  # fmt: skip
     return partitions
+
+
+def used_topics(*, writes_transcripts: bool, asks_judge: bool) -> tuple[str, ...]:
+    """The topics that the evaluator reads or writes, by their names in the topic table."""
+    transcripts = (TRANSCRIPTS_TOPIC,) if writes_transcripts else ()
+    return (*LEDGERED_TOPICS, QUARANTINE_TOPIC, *transcripts, *((JUDGE_REQUESTS_TOPIC,) if asks_judge else ()))
+
+
+async def misfit_now(kafka: KafkaSettings, names: Iterable[str]) -> TopicsUnfitError | None:
+    """What is wrong with the topics while the evaluator runs, if it is that one is gone or that their counts differ.
+
+    Args:
+        kafka: Where the broker is.
+        names: As `used_topics` gives them.
+
+    Returns:
+        What to end with; None if nothing is wrong, or no broker says so.
+    """
+    names = tuple(names)
+    if kafka.is_embedded:
+        return None
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS), kafka.first_contact("topics") as connection:
+            answer = await connection.send(TopicsRequest([kafka.topic(name) for name in names]))
+    except (KafkaError, KafkaUnreachableError, TimeoutError):
+        return None
+    counts = {topic["topic"]: len(topic["partitions"]) for topic in answer.to_object()["topics"]}
+    if gone := [kafka.topic(name) for name in names if not counts.get(kafka.topic(name))]:
+        return TopicsUnfitError(
+            f"Topics: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} gone from {kafka.bootstrap_servers}, or this "
+            "user may not see it any more. callgauge cannot work like this, so the evaluator ends. Make what is missing again with "
+            "`callgauge topics create`, with as many partitions as before, or give the right back."
+        )
+    shared = {kafka.topic(name): counts[kafka.topic(name)] for name in LEDGERED_TOPICS}
+    if len(set(shared.values())) == 1:
+        return None
+    seen = ", ".join(f"{topic} {count}" for topic, count in sorted(shared.items()))
+    return TopicsUnfitError(
+        f"Topics: partition counts must be equal, but are {seen} now. A conversation is found by its partition number, so the "
+        "evaluator ends. Add partitions to those that have fewer, while no call runs."
+    )
 
 
 def needs_of(limits: Limits) -> TopicNeeds:
@@ -66,8 +126,8 @@ def _refusal(kafka: KafkaSettings, faults: Iterable[TopicFault]) -> str:
     lines = [f"  {kafka.topic(fault.topic)}: {fault.seen}. Set {fault.setting}." for fault in faults]
     return "\n".join(
         [
-            f"Topics on {kafka.bootstrap_servers} cannot hold what callgauge needs; a crash would lose scores or count "
-            "some twice, so callgauge does not start.",
+            f"Topics on {kafka.bootstrap_servers} cannot hold what callgauge needs: scores would be lost, counted twice "
+            "or not written, so callgauge does not start.",
             *lines,
             "  `kafka-configs.sh --alter --entity-type topics --entity-name TOPIC --add-config NAME=VALUE` changes a "
             "setting; where a call may be shorter, lower max_call_duration_ms instead.",

@@ -23,6 +23,7 @@ from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction import Redactor
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.clock import BrokerClock
+from consumers.evaluator.due_commits import DueCommits, Offsets
 from consumers.evaluator.held import Held
 from consumers.evaluator.input_gaps import InputMadeAnewError
 from consumers.evaluator.log_ends import LogEnds
@@ -32,9 +33,11 @@ from consumers.evaluator.partition_writer import FencedError, PartitionWriter, W
 from consumers.evaluator.placement import Placement
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.record_order import runs_by_partition
+from consumers.evaluator.room import without_room
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.stuck_partitions import close_what_stops
 from consumers.evaluator.takeover import Takeover
+from consumers.evaluator.topic_watch import TopicWatch
 from consumers.runtime.collection import tune_collection
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
@@ -45,7 +48,10 @@ from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 
 HAND_OVER_SECONDS: Final = 3.0
 """How long writing and committing may take when partitions are taken from us or we stop: well within the session timeout.
-What is not written by then is our successor's to write."""
+Two thirds of it are for writing; what is not written by then is our successor's to write."""
+COMMIT_PATIENCE_SECONDS: Final = 0.5
+"""How long a commit waits for what is being written: a few transactions. What is not written then is committed by a later
+one."""
 CLOSE_SECONDS: Final = 1.0
 """How long a producer may take to disconnect."""
 FENCED_SECONDS: Final = 60.0
@@ -96,6 +102,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._lock = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._due = DueCommits()
+        self._without_room: set[int] = set()
+        self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))  # noqa: PLW0108  # made below
         self._ticked_at: float | None = None
         self._is_leaving = False  # once true, what is polled is our successor's
         self._rebalances = 0  # what was polled before the latest one began is read again
@@ -127,8 +136,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         Raises:
             KafkaUnreachableError: No broker answers at the start.
             TopicsUnfitError: Topics are missing, or are not as exactly-once scores need them.
-            Exception: Whatever taking over, folding or writing failed on: the process must end, and its successor reads
-                again what was not committed.
+            Exception: Whatever taking over, folding or writing failed on: the role must end, and whoever comes after it
+                reads again what was not committed.
         """
         tune_collection()
         try:
@@ -143,6 +152,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self.ready.clear()
             self._is_leaving = True
             await self._stop_loading()
+            self._topic_watch.stop()
             for held in self._assignment.keep_only(()):
                 self._let_go(held)
             await asyncio.gather(
@@ -155,6 +165,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return ("evaluator: leaving",)
         if waiting := self._assignment.waiting:
             return (f"evaluator: recalling what was written of partitions {', '.join(map(str, sorted(waiting)))}",)
+        if slow := self._topic_watch.slow_writers(self._assignment.active):
+            return (f"evaluator: writing to Kafka takes very long in partitions {', '.join(map(str, slow))}",)
         return () if self.ready.is_set() else ("evaluator: not reading the inputs",)
 
     def stalled(self) -> Sequence[str]:
@@ -177,12 +189,14 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps what stays ours, gives up the rest, and begins to take over what is new."""
         self._rebalances += 1
+        self._due.clear()  # what is given up counts as written, and may come back to us
         if self._is_leaving:
             return
         try:
             numbers = assigned_numbers(assigned, self._sources)
         except NotCoPartitionedError as error:
-            self._subscription.fail(error)
+            # A topic that is gone looks like this, and is the likelier reason.
+            self._subscription.fail(await self._topic_watch.misfit() or error)
             return
         assignment = self._assignment
         kept = {
@@ -267,7 +281,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _read(self) -> bool:
         """Starts, then lets time pass; the records come by themselves."""
         settings = self._settings
-        await require_fit_topics(self._kafka, settings.limits, writes_transcripts=settings.writes_transcripts)
+        await require_fit_topics(
+            self._kafka,
+            settings.limits,
+            writes_transcripts=settings.writes_transcripts,
+            asks_judge=settings.goals.asks_judge,
+        )
         try:
             await self._takeover.start()
         except KafkaError as error:
@@ -286,8 +305,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await self._assignment.look(self._subscription.consumer)
                 self._assignment.advance()
                 close_what_stops(self._assignment.active.values())
-                self._assignment.hold_back(self._subscription.consumer)
+                self._hold_back()
             self._check_fenced()
+            self._topic_watch.look(self._assignment.active)
 
     async def _commit_for_ever(self) -> bool:
         while True:
@@ -315,14 +335,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for number, runs in polled.items():
                 assignment.fold(number, runs)
             assignment.advance()
-            assignment.hold_back(self._subscription.consumer)
-        await self._until_there_is_room()
+            self._hold_back()
 
-    async def _until_there_is_room(self) -> None:
-        """Nothing is polled before this returns, so a broker that takes scores slowly is read slowly."""
-        while self._assignment.unwritten_records > self._settings.max_unwritten_records and not self._is_leaving:
-            fullest = max(self._assignment.held.values(), key=lambda held: held.partition.outbox.records)
-            await fullest.partition.outbox.until_written()
+    def _hold_back(self) -> None:
+        """Reads no further where one input is far ahead of another, or where a broker takes slowly what is written."""
+        waiting = {number: held.partition.outbox.records for number, held in self._assignment.active.items()}
+        self._without_room = without_room(waiting, self._settings.max_unwritten_records, self._without_room)
+        self._assignment.hold_back(self._subscription.consumer, self._without_room)
 
     def _check_fenced(self) -> None:
         now = time.monotonic()
@@ -330,30 +349,32 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             if held.fenced_at is not None and now - held.fenced_at > FENCED_SECONDS:
                 raise TakenOverError(
                     f"Partition {number}: another process writes it, but the group {self._settings.group_id} has given it "
-                    f"to us for {FENCED_SECONDS:.0f} s. Nothing of it is evaluated here, so the evaluator ends. Check that "
-                    "no other installation uses this group's name with other topics, or without joining the group."
+                    f"to us for {FENCED_SECONDS:.0f} s. Nothing of it is evaluated here, so the evaluator ends. Either a broker "
+                    "ended a transaction that was open for too long, which a restart repairs, or another installation uses this "
+                    "group's name with other topics, or without joining the group: check that none does."
                 )
 
     async def _commit(self) -> None:
-        """Commits what was folded so far, once what it led to is written."""
+        """Commits of each partition what was folded so far, once what it led to is written."""
         rebalances = self._rebalances
         async with self._lock:
-            offsets = self._assignment.to_commit()
-            written = [held.partition.outbox.until_written() for held in self._assignment.active.values()]
-        await asyncio.gather(*written)
+            self._due.note(self._assignment.to_commit(), self._assignment.active)
+        await self._due.until_written(COMMIT_PATIENCE_SECONDS)
         if rebalances == self._rebalances:
-            await self._commit_offsets(offsets)
+            await self._commit_offsets(self._due.take_written())
 
     async def _hand_over(self) -> None:
         """Writes and commits what was folded, before the partitions are someone else's."""
         self._count_events()
-        try:
+        self._due.clear()
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
-                active = self._assignment.active.values()
-                await asyncio.gather(*(held.partition.outbox.until_written() for held in active))
-                await self._commit_offsets(self._assignment.to_commit(hands_over=True))
-        except TimeoutError:
-            log.warning("handed_over_unwritten", scores=self._assignment.unwritten_records)
+                self._due.note(self._assignment.to_commit(hands_over=True), self._assignment.active)
+                await self._due.until_written(HAND_OVER_SECONDS * 2 / 3)
+                await self._commit_offsets(self._due.take_written())
+        self._due.clear()
+        if unwritten := self._assignment.unwritten_records:
+            log.warning("handed_over_unwritten", scores=unwritten)
 
     async def _give_back(self) -> None:
         """We end because of the broker: that a partition did not get on is not held against a call."""
@@ -361,7 +382,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._commit_offsets(found), CLOSE_SECONDS)
 
-    async def _commit_offsets(self, offsets: dict[TopicPartition, Any]) -> None:
+    async def _commit_offsets(self, offsets: Offsets) -> None:
         # A partition that was fenced off meanwhile is its new owner's to commit.
         ours = set(self._assignment.inputs_of(self._assignment.active))
         changed = self._assignment.not_committed({tp: at for tp, at in offsets.items() if tp in ours})

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import cramjam
 
-MAX_BATCH_BYTES: Final = 16 * 2**20
+MAX_UNPACKED_BATCH_BYTES: Final = 16 * 2**20
 """Records of one compressed batch, unpacked. Producers make batches of up to 1 MB before compression unless set otherwise,
 and one record may have `max_record_bytes` (1 MB); this is sixteen times as much. One such batch of each input partition can
 be in memory, and a copy of it while it is unpacked."""
@@ -26,7 +26,7 @@ class DecompressionError(Exception):
 
 
 class BatchTooLargeError(DecompressionError):
-    """There is more in them than MAX_BATCH_BYTES."""
+    """There is more in them than MAX_UNPACKED_BATCH_BYTES."""
 
 
 def decompressed(codec: int, packed: bytes | memoryview, head: bytes) -> bytes:
@@ -40,10 +40,10 @@ def decompressed(codec: int, packed: bytes | memoryview, head: bytes) -> bytes:
         head: What the result begins with.
 
     Raises:
-        BatchTooLargeError: There is more than MAX_BATCH_BYTES of it.
+        BatchTooLargeError: There is more than MAX_UNPACKED_BATCH_BYTES of it.
         DecompressionError: It is not what this codec writes.
     """
-    with mmap.mmap(-1, len(head) + MAX_BATCH_BYTES) as scratch:
+    with mmap.mmap(-1, len(head) + MAX_UNPACKED_BATCH_BYTES) as scratch:
         scratch[: len(head)] = head
         with memoryview(scratch) as whole, whole[len(head) :] as room:
             try:

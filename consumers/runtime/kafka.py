@@ -17,6 +17,7 @@ from consumers.runtime.first_contact import NoContactError, TopicsRequest, first
 from consumers.runtime.refusals import explained
 from consumers.runtime.security import SecuritySettings
 from consumers.runtime.tolerant_reading import read_tolerantly
+from schemas.topic_rules import MAX_BATCH_BYTES
 
 CONNECT_SECONDS: Final = 10.0
 """How long the first connection and the first answer may take before a start counts as failed."""
@@ -106,6 +107,7 @@ class KafkaSettings(BaseModel):
             client_id=self._client_name(role),
             enable_idempotence=True,
             linger_ms=LINGER_MS,
+            max_request_size=MAX_BATCH_BYTES,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
         )

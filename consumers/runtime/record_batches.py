@@ -9,7 +9,7 @@ from aiokafka.record.util import decode_varint
 
 from consumers.runtime.decompression import (
     CODECS,
-    MAX_BATCH_BYTES,
+    MAX_UNPACKED_BATCH_BYTES,
     BatchTooLargeError,
     DecompressionError,
     decompressed,
@@ -176,7 +176,7 @@ def unpacked(raw: bytes) -> bytes:
             return decompressed(codec, packed, bytes(head))
     except BatchTooLargeError as error:
         raise UnreadableError(
-            "the batch is too large when it is unpacked", f"expected at most {MAX_BATCH_BYTES} bytes, saw {error}",
+            "the batch is too large when it is unpacked", f"expected at most {MAX_UNPACKED_BATCH_BYTES} bytes, saw {error}",
             "Make the producer's batches smaller, and leave audio and prompts out of events.",
         ) from error  # fmt: skip
     except DecompressionError as error:

@@ -6,7 +6,8 @@ counted: names, labels, caps and edges are the catalogue's rows.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import product
+from contextlib import contextmanager
+from itertools import chain, product
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -143,7 +144,7 @@ class Instruments:
 
         Args:
             registry: What `/metrics` shows; never the process-wide default one, so that tests can have their own.
-            roles: The roles that run in this process.
+            roles: The roles that run in this process; what every process shows is there without being named.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's function has no hints; saves a series per child
         self.registry = registry
@@ -151,9 +152,10 @@ class Instruments:
         self._counters: dict[str, Family[Counter]] = {}
         self._histograms: dict[str, Family[Histogram]] = {}
         self._readers: dict[str, GaugeReader] = {}
-        self._hooks: list[Callable[[], None]] = []
+        self._hooks: defaultdict[Role | None, list[Callable[[], None]]] = defaultdict(list)
+        self._registering: Role | None = None
         # Those of every role once, however many roles there are.
-        metrics = dict.fromkeys(metric for role in sorted(set(roles)) for metric in metrics_of(role))
+        metrics = dict.fromkeys(metric for role in sorted({*roles, "every"}) for metric in metrics_of(role))
         for metric in metrics:
             if metric.type == "counter":
                 counter = Counter(metric.name, metric.help, metric.labels, registry=registry)
@@ -202,11 +204,24 @@ class Instruments:
 
     def before_scrape(self, hook: Callable[[], None]) -> None:
         """Calls the hook on the event loop before each reading, for counts that a role still holds."""
-        self._hooks.append(hook)
+        self._hooks[self._registering].append(hook)
+
+    @contextmanager
+    def registering(self, role: Role) -> Iterator[None]:
+        """What is registered inside is the role's, in place of what it had registered before: it begins anew."""
+        for name in [name for name in self._readers if self._gauge_metrics[name].role == role]:
+            del self._readers[name]
+            self._gauges.readings.pop(name, None)
+        self._hooks[role].clear()
+        before, self._registering = self._registering, role
+        try:
+            yield
+        finally:
+            self._registering = before
 
     def refresh(self) -> None:
         """Runs the hooks and reads every gauge. On the event loop, where what they read does not change meanwhile."""
-        for hook in self._hooks:
+        for hook in chain.from_iterable(self._hooks.values()):
             hook()
         for name, reader in self._readers.items():
             self._gauges.readings[name] = self._bounded(self._gauge_metrics[name], reader())

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from consumers.runtime.decompression import MAX_BATCH_BYTES
+from consumers.runtime.decompression import MAX_UNPACKED_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import AnyScoreRecord, ClosedFact, TurnStatus
 from streamer.playback import in_time_order, renamed, seconds_to_now, shifted
@@ -223,7 +223,7 @@ def oddly_named(key: bytes, value: bytes, codec: int) -> bytes:
 
 def bomb(codec: int) -> bytes:
     """A batch of one record that is small on the wire and not when it is unpacked."""
-    return record_batch(0, [Written(b"bomb", bytes(MAX_BATCH_BYTES))], codec, now_ms=now_ms())
+    return record_batch(0, [Written(b"bomb", bytes(MAX_UNPACKED_BATCH_BYTES))], codec, now_ms=now_ms())
 
 
 def one_call_ended(address: str) -> Callable[[], bool]:

@@ -9,7 +9,12 @@ import cramjam
 import pytest
 
 from consumers.runtime import decompression
-from consumers.runtime.decompression import MAX_BATCH_BYTES, BatchTooLargeError, DecompressionError, decompressed
+from consumers.runtime.decompression import (
+    MAX_UNPACKED_BATCH_BYTES,
+    BatchTooLargeError,
+    DecompressionError,
+    decompressed,
+)
 from tests.record_bytes import LZ4, PACK, SNAPPY, ZSTD
 
 HEAD = b"head"
@@ -21,7 +26,7 @@ def java_snappy(*blocks: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-@pytest.mark.parametrize("plain", [b"", b"x", b"hello " * 50_000, bytes(MAX_BATCH_BYTES)])
+@pytest.mark.parametrize("plain", [b"", b"x", b"hello " * 50_000, bytes(MAX_UNPACKED_BATCH_BYTES)])
 def test_what_was_packed_comes_out_behind_the_head(codec: int, plain: bytes) -> None:
     assert decompressed(codec, PACK[codec](plain), HEAD) == HEAD + plain
 
@@ -38,7 +43,7 @@ def test_every_shape_that_producers_write() -> None:
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_one_byte_more_than_the_bound_is_too_large(codec: int) -> None:
     with pytest.raises(BatchTooLargeError):
-        decompressed(codec, PACK[codec](bytes(MAX_BATCH_BYTES + 1)), HEAD)
+        decompressed(codec, PACK[codec](bytes(MAX_UNPACKED_BATCH_BYTES + 1)), HEAD)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -58,7 +63,7 @@ def test_a_snappy_block_of_another_length_is_refused(length: int) -> None:
 
 def test_blocks_count_together() -> None:
     with pytest.raises(BatchTooLargeError):
-        decompressed(SNAPPY, java_snappy(*[bytes(MAX_BATCH_BYTES // 4)] * 5), b"")
+        decompressed(SNAPPY, java_snappy(*[bytes(MAX_UNPACKED_BATCH_BYTES // 4)] * 5), b"")
 
 
 def test_a_block_that_says_it_is_endless_takes_no_room() -> None:
@@ -82,6 +87,6 @@ except BatchTooLargeError:
 
 @pytest.mark.parametrize("codec", [1, SNAPPY, LZ4, ZSTD])
 def test_zeros_without_end_take_no_more_than_the_bound(codec: int) -> None:
-    packed = PACK[codec](bytes(8 * MAX_BATCH_BYTES))
+    packed = PACK[codec](bytes(8 * MAX_UNPACKED_BATCH_BYTES))
     done = subprocess.run([sys.executable, "-c", _PEAK, str(codec)], input=packed, capture_output=True, check=True)
-    assert int(done.stdout) < 1.5 * MAX_BATCH_BYTES / 2**20
+    assert int(done.stdout) < 1.5 * MAX_UNPACKED_BATCH_BYTES / 2**20

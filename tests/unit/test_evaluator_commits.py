@@ -10,8 +10,10 @@ from structlog.testing import capture_logs
 from consumers.evaluator import service
 from consumers.evaluator.partition_writer import FencedError, WriteError
 from consumers.evaluator.service import TakenOverError
+from consumers.evaluator.topic_watch import SLOW_WRITE_SECONDS
+from consumers.runtime.kafka import TopicsUnfitError
 from schemas.codec import InputSource
-from tests.evaluator_fakes import MAX_UNWRITTEN, PIPECAT, Shell, until_idle
+from tests.evaluator_fakes import MAX_UNWRITTEN, PIPECAT, Shell, inputs_of, until_idle
 
 
 @pytest.fixture
@@ -212,6 +214,58 @@ async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
     assert shell.journal == []  # the next owner decides
 
 
+async def test_a_writer_that_waits_holds_up_no_commit_of_another_partition(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    await shell.role._commit()
+    await shell.folds(5)
+    await shell.folds(5, number=1)
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[1]@5", f"commit {PIPECAT}[1]@6"]
+    shell.writers[0].may_write.set()
+    await until_idle()
+    await shell.role._commit()
+    assert shell.commits[2:] == [f"commit {PIPECAT}[0]@5"]  # what was noted first, and what came since
+    await shell.role._commit()
+    assert shell.commits[3:] == [f"commit {PIPECAT}[0]@6"]
+
+
+async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(
+    make_shell: Callable[..., Shell],
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    committing = asyncio.create_task(shell.role._commit())
+    await until_idle()
+    await shell.assigned()
+    await committing
+    shell.may_write.set()
+    await shell.assigned(0)
+    shell.journal.clear()
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@4"]  # it begins anew where it was taken over
+
+
+async def test_before_partitions_go_what_is_written_is_committed_though_one_writer_waits(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.1)
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    with capture_logs() as logged:
+        await shell.revoked()
+    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+    assert [line["scores"] for line in logged if line["event"] == "handed_over_unwritten"] == [1]
+
+
 # Reading slows down when writing does.
 
 
@@ -220,20 +274,62 @@ async def test_reading_waits_for_a_broker_that_takes_scores_slowly(make_shell: C
     await shell.assigned(0)
     shell.may_write.clear()
     await shell.polled(*range(4, 4 + MAX_UNWRITTEN))
-    waiting = shell.polled(7)
-    await until_idle()
-    assert not waiting.done()
+    assert shell.consumer.paused == set()
+    await shell.polled(7)
+    assert shell.consumer.paused == inputs_of(0)
     shell.may_write.set()
-    await waiting
+    await until_idle()
+    shell.role._hold_back()
     assert shell.role._assignment.unwritten_records == 0
+    assert shell.consumer.paused == set()
+
+
+async def test_a_partition_waits_for_its_own_writer_only(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.polled(*range(4, 4 + MAX_UNWRITTEN + 1))
+    assert shell.consumer.paused == inputs_of(0)
+    await shell.folds(4, number=1)
+    assert shell.journal == ["write c-1 to 1"]
+    assert shell.consumer.paused == inputs_of(0)
 
 
 async def test_nobody_waits_for_what_is_given_up(make_shell: Callable[..., Shell]) -> None:
     shell = make_shell()
     await shell.assigned(0)
     shell.may_write.clear()
-    waiting = shell.polled(*range(4, 9))
+    await shell.polled(*range(4, 9))
+    assert shell.consumer.paused == inputs_of(0)
+    await shell.assigned(1)
+    shell.role._hold_back()
+    assert shell.consumer.paused == set()
+
+
+# A topic that is gone.
+
+
+async def test_a_write_that_takes_very_long_asks_whether_the_topics_are_there(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    now_seconds = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
+    shell.writers[1].writing_since = now_seconds - SLOW_WRITE_SECONDS
+    shell.role._topic_watch.look(shell.role._assignment.active)
     await until_idle()
-    assert not waiting.done()
-    await shell.assigned()
-    await waiting
+    assert shell.role.problems() == ()
+    assert shell.asked_about_topics == 0
+    now_seconds += 1
+    assert shell.role.problems() == ("evaluator: writing to Kafka takes very long in partitions 1",)
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    await until_idle()
+    assert shell.asked_about_topics == 1
+    assert shell.subscription.failures == []  # a broker that is down is waited for
+    shell.misfit = TopicsUnfitError("gone")
+    now_seconds += SLOW_WRITE_SECONDS + 1
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    await until_idle()
+    assert shell.subscription.failures == [shell.misfit]

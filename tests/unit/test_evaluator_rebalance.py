@@ -7,7 +7,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
-from consumers.runtime.kafka import KafkaUnreachableError
+from consumers.evaluator.assignment import NotCoPartitionedError
+from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
 from schemas.topics import INPUT_TOPICS
 from tests.evaluator_fakes import PIPECAT, START, Shell, inputs_of, until_idle
 
@@ -201,3 +202,25 @@ async def test_a_torn_assignment_ends_the_role(make_shell: Callable[..., Shell])
     await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
     assert len(shell.subscription.failures) == 1
     assert shell.writers == []
+
+
+# An assignment that tears calls apart.
+
+
+async def assigned_without(shell: Shell, topic: str) -> None:
+    await shell.role.on_partitions_assigned({tp for tp in inputs_of(0) if tp.topic != topic})
+
+
+async def test_an_assignment_without_one_of_the_inputs_ends_the_role(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await assigned_without(shell, PIPECAT)
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, NotCoPartitionedError)
+    assert "runs the same version" in str(failure)
+
+
+async def test_when_the_input_is_gone_that_is_the_reason(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.misfit = TopicsUnfitError("pipecat.events is gone")
+    await assigned_without(shell, PIPECAT)
+    assert shell.subscription.failures == [shell.misfit]

@@ -17,7 +17,7 @@ from aiokafka.errors import (
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.evaluator.outbox import MAX_TRANSACTION_RECORDS, Outbox
+from consumers.evaluator.outbox import MAX_TRANSACTION_RECORDS, Outbox, Written
 from consumers.evaluator.partition_writer import FencedError, PartitionWriter, WriteError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka import KafkaSettings
@@ -59,9 +59,14 @@ class FakeProducer:
         self.may_commit.set()
         self.may_stop = asyncio.Event()
         self.may_stop.set()
+        self.most_bytes: dict[str, int] = {}
+        self.sends_at_most = 10_000
+        self.epochs = 1  # how far a start moves the epoch: by one, unless somebody else has started meanwhile
+        self._txn_manager = SimpleNamespace(producer_id=9, producer_epoch=0)
 
     async def start(self) -> None:
         self._do("start")
+        self._txn_manager.producer_epoch += self.epochs
 
     async def stop(self) -> None:
         await self.may_stop.wait()
@@ -77,11 +82,15 @@ class FakeProducer:
     async def send(
         self, topic: str, value: bytes, *, key: bytes, partition: int | None, headers: object
     ) -> "asyncio.Future[Any]":
+        if len(value) > self.sends_at_most:
+            raise MessageSizeTooLargeError
         self._do("send", key.decode())
         self.sent.append(Sent(topic, value, key, partition, headers))
         acknowledged: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if (error := self.errors.get("acknowledge")) is not None:
             acknowledged.set_exception(error)
+        elif len(value) > self.most_bytes.get(topic, len(value)):
+            acknowledged.set_exception(MessageSizeTooLargeError())
         else:
             acknowledged.set_result(SimpleNamespace(topic=topic, offset=self.offset))
             self.offset += 1
@@ -90,6 +99,9 @@ class FakeProducer:
     async def commit_transaction(self) -> None:
         await self.may_commit.wait()
         self._do("commit")
+
+    async def abort_transaction(self) -> None:
+        self._do("abort")
 
     def _do(self, what: str, of: str = "") -> None:
         if (error := self.errors.get(what)) is not None:
@@ -299,6 +311,159 @@ async def test_what_cannot_be_written_ends_the_writing(
         await running
     assert writing.outbox.records == 2
     assert writing.published == 0
+
+
+# What a topic does not take because of its size.
+
+LARGE_TRANSCRIPT = Transcript("c-2", b"[" + b" " * 2_000 + b"]")
+LARGE_QUESTION = question("c-2").model_copy(update={"subgoal": "Done. " * 300})
+LARGE_REFUSED = REFUSED.model_copy(update={"what": "a" * 2_000})
+LARGE: dict[str, tuple[str, Written]] = {
+    "transcript": ("t.transcripts", LARGE_TRANSCRIPT),
+    "judge_request": ("t.judge.requests", LARGE_QUESTION),
+    "quarantine_record": ("t.quarantine", LARGE_REFUSED),
+}
+
+
+@pytest.mark.parametrize("limit", LARGE)
+@pytest.mark.parametrize("refuses", ["broker", "client"])
+async def test_what_is_too_large_is_left_out_counted_and_told_and_the_rest_is_written(
+    make: Callable[..., Writing], limit: str, refuses: str
+) -> None:
+    writing = make()
+    topic, large = LARGE[limit]
+    if refuses == "broker":
+        writing.producer.most_bytes[topic] = 1_000
+    else:
+        writing.producer.sends_at_most = 1_000
+    writing.outbox.put((fact("before"),))
+    writing.outbox.put((large, fact("closed")))
+    with capture_logs() as logged:
+        running = await writing.run()
+        await writing.outbox.until_written()
+    sent = [writing.producer.sent[1].key.decode()] if refuses == "broker" else []
+    assert writing.producer.journal == [
+        "begin", "before", *sent, "closed", "abort", "stop", "start", "begin", "before", "closed", "commit",
+    ]  # fmt: skip
+    assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": limit}) == 1
+    assert writing.published == 2
+    assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 0
+    (line,) = logged
+    assert (line["event"], line["topic"], line["partition"], line["records"]) == (
+        "record_too_large_to_write",
+        topic,
+        3,
+        1,
+    )
+    assert line["largest_bytes"] > 1_800
+    assert line["what_to_do"].startswith(f"Set max.message.bytes=1048576 on {topic}")
+    await ended(running)
+
+
+async def test_what_is_taken_of_its_kind_goes_with_the_rest(make: Callable[..., Writing]) -> None:
+    writing = make()
+    writing.producer.most_bytes["t.transcripts"] = 1_000
+    writing.outbox.put((Transcript("c-1", b"[]"), fact("c-1")))
+    writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
+    with capture_logs() as logged:
+        running = await writing.run()
+        await writing.outbox.until_written()
+    begin = writing.producer.journal.index("abort")
+    assert writing.producer.journal[begin:] == ["abort", "stop", "start", "begin", "c-1", "c-1", "c-2", "commit"]
+    assert writing.registry.get_sample_value("callgauge_transcripts_published_total") == 1
+    assert [line["conversation_id"] for line in logged] == ["c-2"]
+    await ended(running)
+
+
+async def test_a_storm_of_what_is_too_large_is_one_line(make: Callable[..., Writing]) -> None:
+    writing = make()
+    writing.producer.most_bytes["t.quarantine"] = 1_000
+    for _ in range(30):
+        writing.outbox.put((LARGE_REFUSED,))
+    with capture_logs() as logged:
+        running = await writing.run()
+        await writing.outbox.until_written()
+    assert [(line["event"], line["records"]) for line in logged] == [("record_too_large_to_write", 30)]
+    assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": "quarantine_record"}) == 30
+    await ended(running)
+
+
+@pytest.mark.parametrize("refuses", ["broker", "client"])
+async def test_a_score_is_never_left_out(make: Callable[..., Writing], refuses: str) -> None:
+    writing = make()
+    if refuses == "broker":
+        writing.producer.most_bytes["t.scores"] = 10
+    await writing.fence()
+    writing.producer.sends_at_most = 10_000 if refuses == "broker" else 10
+    writing.put("a")
+    running = await writing.run()
+    with pytest.raises(
+        WriteError, match=r"a score of \d+ bytes is too large for t\.scores\. Set max\.message\.bytes=1048576"
+    ):
+        await running
+    assert writing.outbox.records == 1
+    assert writing.producer.journal[-1] == "abort"
+    assert writing.registry.get_sample_value("callgauge_limits_hit_total", {"limit": "transcript"}) == 0
+
+
+async def test_nothing_is_written_when_the_partition_had_another_owner_while_the_producer_was_replaced(
+    make: Callable[..., Writing],
+) -> None:
+    """A new producer fences off whoever has the id, also the rightful owner, who has recalled what we had not written."""
+    writing = make()
+    writing.producer.most_bytes["t.transcripts"] = 1_000
+    await writing.fence()
+    writing.producer.epochs = 2
+    writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
+    running = await writing.run()
+    with pytest.raises(FencedError, match="partition 3 was written by another evaluator in between"):
+        await running
+    assert writing.producer.journal[-2:] == ["stop", "start"]
+    assert writing.outbox.records == 2
+    assert writing.published == 0
+
+
+@pytest.mark.parametrize(("error", "raised"), [(ProducerFenced(), FencedError), (KafkaTimeoutError(), WriteError)])
+async def test_a_transaction_that_cannot_be_aborted_ends_the_writing(
+    make: Callable[..., Writing], error: KafkaError, raised: type[Exception]
+) -> None:
+    writing = make()
+    writing.producer.most_bytes["t.transcripts"] = 1_000
+    writing.producer.errors["abort"] = error
+    writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
+    running = await writing.run()
+    with pytest.raises(raised):
+        await running
+    assert writing.outbox.records == 2
+
+
+@pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
+async def test_without_transactions_what_is_too_large_ends_the_writing(
+    make: Callable[..., Writing], settings: dict[str, Any]
+) -> None:
+    """What was written before it cannot be taken back and must not be written again."""
+    writing = make(**settings)
+    writing.producer.most_bytes["t.transcripts"] = 1_000
+    writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
+    running = await writing.run()
+    with pytest.raises(WriteError):
+        await running
+    assert writing.producer.journal == ["c-2", "c-2"]
+
+
+async def test_it_says_since_when_it_writes(make: Callable[..., Writing]) -> None:
+    writing = make()
+    await writing.fence()
+    since = [writing.writer.writing_since]
+    writing.producer.may_commit.clear()
+    writing.put("a")
+    running = await writing.run()
+    since.append(writing.writer.writing_since)
+    writing.producer.may_commit.set()
+    await writing.outbox.until_written()
+    since.append(writing.writer.writing_since)
+    assert [each is None for each in since] == [True, False, True]
+    await ended(running)
 
 
 @pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])

@@ -1,6 +1,7 @@
 """The instruments: built from the catalogue, bounded in their labels, and read when asked."""
 
 import re
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -167,3 +168,18 @@ def test_two_sets_of_instruments_do_not_meet() -> None:
     first, second = (Instruments(CollectorRegistry(), ["exporter"]) for _ in range(2))
     first.inc("callgauge_scores_refused_total")
     assert value(second, "callgauge_scores_refused_total") == 0
+
+
+def test_a_role_that_begins_anew_registers_in_place_of_what_it_had(instruments: Instruments) -> None:
+    asked: list[str] = []
+    instruments.before_scrape(partial(asked.append, "another's"))
+    instruments.read_gauge("callgauge_calls_active", dict)
+    for life in ("first", "second"):
+        with instruments.registering("evaluator"):
+            instruments.before_scrape(partial(asked.append, life))
+            instruments.read_gauge("callgauge_calls_open", partial(dict, {(): float(len(life))}))
+    instruments.refresh()
+    assert asked == ["another's", "second"]
+    assert instruments.registry.get_sample_value("callgauge_calls_open") == len("second")
+    with pytest.raises(ValueError, match="reader already"):
+        instruments.read_gauge("callgauge_calls_active", dict)

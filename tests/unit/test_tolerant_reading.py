@@ -9,7 +9,7 @@ from aiokafka.record import default_records
 from aiokafka.record.util import decode_varint_py, encode_varint_py
 
 from consumers.runtime import kafka, record_batches, tolerant_reading
-from consumers.runtime.decompression import MAX_BATCH_BYTES
+from consumers.runtime.decompression import MAX_UNPACKED_BATCH_BYTES
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.record_batches import MAX_HEADERS, MAX_QUICK_BYTES, RecordBatches
 from consumers.runtime.tolerant_reading import TolerantRecords
@@ -154,12 +154,12 @@ def test_a_batch_that_does_not_unpack_is_told_and_the_next_one_read(codec: int, 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_a_batch_above_the_bound_is_told_and_the_next_one_read(codec: int) -> None:
-    raw = batch(0, [Written(b"bomb", b"0" * MAX_BATCH_BYTES), Written(b"behind")], codec)
+    raw = batch(0, [Written(b"bomb", b"0" * MAX_UNPACKED_BATCH_BYTES), Written(b"behind")], codec)
     found = list(answered(raw + batch(2, THREE)))
     assert offsets(found) == [1, 2, 3, 4]
     (wrong,) = undecodable(found)
     assert "too large when it is unpacked" in wrong.what
-    assert str(MAX_BATCH_BYTES) in wrong.expected_and_seen
+    assert str(MAX_UNPACKED_BATCH_BYTES) in wrong.expected_and_seen
 
 
 DAMAGE = {

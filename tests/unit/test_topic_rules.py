@@ -1,9 +1,13 @@
 """What the topics must be set to: each rule at its edge, and silence where nothing is wrong."""
 
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from schemas.topic_rules import OUTAGE_MS, Severity, TopicFault, TopicNeeds, topic_faults
+from consumers.engine.transcript import MAX_TRANSCRIPT_BYTES
+from schemas.judging import MAX_QUESTION_BYTES
+from schemas.topic_rules import MAX_BATCH_BYTES, OUTAGE_MS, Severity, TopicFault, TopicNeeds, topic_faults
 from schemas.topics import DAY_MS, INPUT_TOPICS, TOPICS
+from schemas.wire import MAX_NAME_CHARS
 
 HOUR_MS = 3_600_000
 NEEDS = TopicNeeds(longest_call_ms=4 * HOUR_MS, idle_ms=300_000, max_record_bytes=1_000_000)
@@ -103,11 +107,28 @@ def test_inputs_take_the_brokers_time(topic: str) -> None:
     assert faults("scores", message_timestamp_type="CreateTime") == []
 
 
-@pytest.mark.parametrize(("topic", "least"), [("audit.events", 1_000_000), ("scores", 1_048_576)])
-def test_the_broker_takes_what_we_take_and_write(topic: str, least: int) -> None:
+@pytest.mark.parametrize(
+    ("topic", "least", "severity"),
+    [
+        *((topic, 1_000_000, Severity.WARNING) for topic in INPUT_TOPICS),
+        *(
+            (topic, MAX_BATCH_BYTES, Severity.REFUSED)
+            for topic in ("scores", "transcripts", "judge.requests", "quarantine")
+        ),
+        ("goals", MAX_BATCH_BYTES, Severity.WARNING),
+    ],
+)
+def test_the_broker_takes_what_we_take_and_write(topic: str, least: int, severity: Severity) -> None:
     assert faults(topic, max_message_bytes=str(least)) == []
     (fault,) = faults(topic, max_message_bytes=str(least - 1))
-    assert (fault.severity, fault.setting) == (Severity.WARNING, f"max.message.bytes={least}")
+    assert (fault.severity, fault.setting) == (severity, f"max.message.bytes={least}")
+
+
+@pytest.mark.parametrize("largest_bytes", [MAX_TRANSCRIPT_BYTES, MAX_QUESTION_BYTES])
+def test_the_largest_record_that_we_write_fits_a_batch(largest_bytes: int) -> None:
+    headers = [("callgauge_reply_partition", b"1000000")]
+    size = DefaultRecordBatchBuilder.estimate_size_in_bytes(b"k" * MAX_NAME_CHARS * 4, b"v" * largest_bytes, headers)
+    assert size <= MAX_BATCH_BYTES
 
 
 def test_several_faults_come_in_the_order_of_the_topic_table() -> None:

@@ -1,0 +1,186 @@
+"""Keeps one role running: what ends with an error is started again after a pause, and the log says once why.
+
+A supervisor that starts the process again would do as well where there is one; on a bare machine there is none, and the
+end of one role would take the others and the pages with it. So a role that has worked before is started again here, as a
+new member of its group with nothing in memory, exactly as a new process would. What never worked since the process began
+ends it at once, as does what fails time after time: a person has to see that.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Literal, Protocol, get_args
+
+import structlog
+
+from consumers.runtime.registry import Instruments
+from consumers.runtime.stopping import finish_unless
+
+RoleName = Literal["evaluator", "exporter", "judge"]
+ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+"""From the end of a role to its next start; twice as long after each failure of a row."""
+LONGEST_PAUSE_SECONDS: Final = 60.0
+"""Bound of the pause: a right that is given back, or a topic that is made again, is noticed within a minute."""
+QUIET_SECONDS: Final = 60.0
+"""Who has done its work for this long has recovered: its next failure begins a new row."""
+MOST_RESTARTS: Final = 10
+"""Restarts of one row, some 5 minutes of pauses, after which the process ends and its supervisor sees it."""
+
+_DIGITS: Final = re.compile(r"\d+")
+
+log = structlog.get_logger()
+
+
+class RunsUntilStopped(Protocol):
+    """What a role is to the process that runs it.
+
+    Attributes:
+        ready: Set when the role first does its work; cleared when it stops.
+    """
+
+    ready: asyncio.Event
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until `stop` is set; then finishes, commits and returns. Raises what it failed on."""
+
+    def problems(self) -> Sequence[str]:
+        """Why the role does not do its work now, a sentence each, for `/readyz`; waiting for the broker is a reason."""
+
+    def stalled(self) -> Sequence[str]:
+        """What only a restart repairs, a sentence each, for `/healthz`; waiting for the broker never is."""
+
+
+class RoleRunner:
+    """One role, made anew each time it is started again.
+
+    Attributes:
+        was_ready: Set when the role first does its work, and never cleared.
+    """
+
+    def __init__(
+        self,
+        name: RoleName,
+        make: Callable[[], RunsUntilStopped],
+        instruments: Instruments,
+        may_start: Callable[[], Awaitable[None]],
+        *,
+        is_restarted: bool,
+    ) -> None:
+        """Makes the role; nothing is connected before `run`. To be called inside a running event loop.
+
+        Args:
+            name: Which role it is.
+            make: Makes it, wired and not running.
+            instruments: Where it registers what it shows, and where restarts are counted.
+            may_start: Asked before each start but the first; raises why not.
+            is_restarted: Whether it is started again at all. On a broker that keeps nothing it cannot go on.
+        """
+        self.was_ready = asyncio.Event()
+        self._name = name
+        self._make = make
+        self._instruments = instruments
+        self._may_start = may_start
+        self._is_restarted = is_restarted
+        self._role = self._made()
+        self._ready_at: float | None = None
+        self._restarts = 0  # of this row
+        self._failure: Exception | None = None
+        self._told = ""
+        self._starts_at: float | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Runs the role until `stop` is set, again and again if need be.
+
+        Raises:
+            Exception: What the role failed on: before it ever did its work, while it stopped, or too often in a row.
+        """
+        while True:
+            try:
+                if self._failure is not None:
+                    await finish_unless(stop, self._asked())
+                if not stop.is_set():
+                    await self._run_once(stop)
+            except Exception as error:  # whatever it is, a new start has none of the state that led to it
+                if stop.is_set() or not self._may_go_on(error):
+                    raise
+                self._failure = error
+            else:
+                return
+            self._role = self._made()  # nothing is shown of what has ended
+            await self._pause(stop)
+
+    def problems(self) -> Sequence[str]:
+        """Why the role does not do its work now, for `/readyz`. The text of an error may be no page's to show."""
+        if self._role.ready.is_set() or self._failure is None:
+            return self._role.problems() or (() if self._role.ready.is_set() else (f"{self._name}: not ready yet",))
+        when = "now" if self._starts_at is None else f"in {max(0.0, self._starts_at - time.monotonic()):.0f} s"
+        return (
+            f"{self._name}: ended with {type(self._failure).__name__} and starts again {when} (restart {self._restarts} of "
+            f"{MOST_RESTARTS}); the log says why: role_failed",
+        )
+
+    def stalled(self) -> Sequence[str]:
+        """What only a restart of the process repairs, for `/healthz`; a role that waits for its next start is not that."""
+        return () if self._starts_at is not None else self._role.stalled()
+
+    def _made(self) -> RunsUntilStopped:
+        with self._instruments.registering(self._name):
+            return self._make()
+
+    async def _asked(self) -> None:
+        await self._may_start()
+
+    async def _run_once(self, stop: asyncio.Event) -> None:
+        watching = asyncio.create_task(self._note_ready(self._role))
+        try:
+            await self._role.run(stop)
+        finally:
+            watching.cancel()
+
+    async def _note_ready(self, role: RunsUntilStopped) -> None:
+        await role.ready.wait()
+        self._ready_at = time.monotonic()
+        self.was_ready.set()
+        if self._restarts:
+            log.info("role_works_again", role=self._name, restarts=self._restarts)
+
+    def _may_go_on(self, error: Exception) -> bool:
+        """Whether there is another start; tells of the failure where it is news."""
+        if not self._is_restarted or not self.was_ready.is_set():
+            return False
+        ready_at, self._ready_at = self._ready_at, None
+        if ready_at is not None and time.monotonic() - ready_at >= QUIET_SECONDS:
+            self._restarts, self._told = 0, ""
+        if self._restarts >= MOST_RESTARTS:
+            log.error("role_given_up", role=self._name, restarts=self._restarts, what_happens_now="The process ends.")
+            return False
+        self._restarts += 1
+        self._instruments.inc("callgauge_role_restarts_total", (self._name,))
+        reason = f"{type(error).__name__}: {error}"
+        # Numbers of partitions and offsets differ from one try to the next, and the reason is the same.
+        if (told := _DIGITS.sub("", reason)) != self._told:
+            self._told = told
+            log.error(
+                "role_failed",
+                role=self._name,
+                error=reason,
+                what_happens_now=f"It is started again after a pause of {self._pause_seconds():.0f} s, {MOST_RESTARTS} times "
+                "at most, with longer and longer pauses; other roles of this process go on.",
+                what_to_do="Repair what the error says. The line comes again only when the reason changes; /readyz and "
+                "callgauge_role_restarts_total say how it goes on.",
+                # Our own errors say all there is to know.
+                exc_info=None if type(error).__module__.startswith(("consumers.", "streamer.")) else error,
+            )
+        return True
+
+    def _pause_seconds(self) -> float:
+        return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (self._restarts - 1))
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        seconds = self._pause_seconds()
+        self._starts_at = time.monotonic() + seconds
+        await finish_unless(stop, asyncio.sleep(seconds))
+        self._starts_at = None

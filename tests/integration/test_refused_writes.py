@@ -1,0 +1,152 @@
+"""Topics that change under a running evaluator, on a real broker: it goes on without a person, and no call closes twice."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from schemas.scores import SCORE_RECORD, ClosedFact, TurnStatus
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import Process, ran, started, wait_for
+
+pytestmark = pytest.mark.kafka
+SECONDS = 120
+"""A bound, not a goal: the machine may be busy."""
+
+
+@pytest.fixture
+def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
+    environment = {
+        "CALLGAUGE_BOOTSTRAP": bootstrap,
+        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
+        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
+        "CALLGAUGE_HTTP_PORT": "0",
+        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "0",
+    }
+    ran("topics", "create", "--partitions", "1", **environment)
+    return environment
+
+
+async def send_call(environment: dict[str, str], name: str) -> None:
+    """A call of one exchange, whole."""
+    now = time.time_ns() // 1_000_000
+    said = "I would like to change my booking please. " * 40
+    events = [
+        {"message_type": "user", "timestamp": now - 2_000, "value": said},
+        {"message_type": "assistant", "timestamp": now - 1_000, "value": said},
+        {"type": "call_ended", "timestamp": now, "reason": "goodbye"},
+    ]
+    producer = AIOKafkaProducer(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
+    await producer.start()
+    try:
+        for event in events:
+            topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}audit.events"
+            await producer.send_and_wait(topic, json.dumps(event).encode(), key=name.encode(), partition=0)
+    finally:
+        await producer.stop()
+
+
+async def committed(environment: dict[str, str], topic: str) -> list[ConsumerRecord]:
+    """All records of a topic's only partition; those of the transaction that is aborted are not among them."""
+    consumer = AIOKafkaConsumer(
+        f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}",
+        bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"],
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )
+    await consumer.start()
+    try:
+        (partition,) = consumer.assignment()
+        end = (await consumer.end_offsets([partition]))[partition]
+        records: list[ConsumerRecord] = []
+        while await consumer.position(partition) < end:
+            records += (await consumer.getmany(partition, timeout_ms=500)).get(partition, ())
+        return records
+    finally:
+        await consumer.stop()
+
+
+async def closed(environment: dict[str, str]) -> Counter[str]:
+    """How often each call has closed. Its final scores come before, in the same transaction."""
+    records = [SCORE_RECORD.validate_json(each.value) for each in await committed(environment, "scores") if each.value]
+    finals = {record.conversation_id for record in records if record.status is TurnStatus.FINAL}
+    calls = Counter(record.conversation_id for record in records if isinstance(record, ClosedFact))
+    assert finals >= calls.keys()
+    return calls
+
+
+async def until_closed(environment: dict[str, str], *names: str) -> None:
+    """Each of them, once."""
+    async with asyncio.timeout(SECONDS):
+        while await closed(environment) != Counter(names):  # noqa: ASYNC110 - the topic is outside
+            await asyncio.sleep(0.1)
+
+
+async def change(environment: dict[str, str], topic: str, largest_bytes: int | None) -> None:
+    """Sets the largest record of a topic while it is in use; None deletes the topic."""
+    name = f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
+    await admin.start()
+    try:
+        if largest_bytes is None:
+            ((_, code),) = (await admin.delete_topics([name])).topic_error_codes
+            assert code == 0
+        else:
+            configs = {"max.message.bytes": str(largest_bytes)}
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
+    finally:
+        await admin.close()
+
+
+def page(process: Process, path: str) -> tuple[int, str]:
+    address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+    answer = httpx.get(address.removesuffix("/metrics") + path, timeout=10)
+    return answer.status_code, answer.text
+
+
+async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_is_written(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+        address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
+        await send_call(environment, "before")
+        await until_closed(environment, "before")
+        await change(environment, "transcripts", 1_000)
+        await send_call(environment, "refused")
+        await until_closed(environment, "before", "refused")
+        assert total(address, "callgauge_limits_hit_total", limit="transcript") == 1
+        await change(environment, "transcripts", 1_048_588)
+        await send_call(environment, "after")
+        await until_closed(environment, "before", "refused", "after")
+        assert [each.key for each in await committed(environment, "transcripts")] == [b"before", b"after"]
+        assert total(address, "callgauge_partitions_fenced_total") == 0
+        assert process.text.count("record_too_large_to_write") == 1
+        assert process.is_running
+
+
+async def test_an_input_that_is_deleted_is_named_and_read_again_when_it_is_there(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
+    with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
+        await send_call(environment, "before")
+        await until_closed(environment, "before")
+        await change(environment, "pipecat.events", None)
+        text = process.printed("role_failed", SECONDS)
+        assert f"Topics: {topic} is gone from" in text
+        status, said = page(process, "/readyz")
+        assert (status, "TopicsUnfitError" in said) == (503, True)
+        assert page(process, "/healthz") == (200, "ok\n")
+        await send_call(environment, "after")
+        ran("topics", "create", "--partitions", "1", **environment)
+        process.printed("role_works_again", SECONDS)
+        await until_closed(environment, "before", "after")
+        assert page(process, "/readyz") == (200, "ok\n")
+        assert process.is_running
