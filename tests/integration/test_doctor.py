@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import OffsetAndMetadata
+from confluent_kafka import Producer
 
 from consumers.engine.limits import Limits
 from consumers.evaluator.preflight import require_fit_topics
@@ -201,3 +202,21 @@ def test_a_broker_that_is_away_is_one_finding() -> None:
     assert verdict(found, "broker") == "wrong"
     assert f"no broker answers at {NOBODY}" in found["broker"][0]["seen"]
     assert set(found) == {"settings", "broker"}
+
+
+async def test_one_call_by_two_partitioners_is_seen(environment: dict[str, str]) -> None:
+    """A bot on librdkafka with its default, and an agent framework on aiokafka."""
+    prefix, bootstrap = environment["CALLGAUGE_TOPIC_PREFIX"], environment["CALLGAUGE_BOOTSTRAP"]
+    calls = [f"call-{number}".encode() for number in range(20)]
+    native = Producer({"bootstrap.servers": bootstrap})
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    for call in calls:
+        native.produce(f"{prefix}pipecat.events", b"{}", call)
+        await producer.send_and_wait(f"{prefix}audit.events", b"{}", key=call)
+    assert await asyncio.to_thread(native.flush, 20) == 0
+    await producer.stop()
+    torn, hashes = (await asyncio.to_thread(findings, environment, 1))["keys"]
+    assert (torn["verdict"], hashes["verdict"]) == ("wrong", "warning")
+    assert "of 20 keys are on more than one partition number" in torn["seen"]
+    assert f"{prefix}pipecat.events by CRC32 (librdkafka's default); {prefix}audit.events by murmur2" in hashes["seen"]

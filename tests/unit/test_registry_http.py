@@ -25,11 +25,14 @@ from consumers.runtime.http import (
     HttpSettings,
     MetricsServer,
 )
-from consumers.runtime.http_connections import MAX_CONNECTIONS, HttpLimit
+from consumers.runtime.http_connections import MAX_CONNECTIONS, BoundedConnection, HttpLimit
 from consumers.runtime.registry import Instruments
 from streamer.settings import SettingsError, load_settings
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"}
+
+
+SOON_SECONDS = 40  # a bound, not a goal: the machine may be busy
 
 
 class Serving:
@@ -43,7 +46,7 @@ class Serving:
         )
 
     async def get(self, path: str, headers: Mapping[str, str | bytes] | None = None) -> httpx.Response:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=SOON_SECONDS) as client:
             raw = {
                 name.encode(): value if isinstance(value, bytes) else value.encode()
                 for name, value in (headers or {}).items()
@@ -266,7 +269,6 @@ class Client:
             self.writer.close()
 
 
-SOON_SECONDS = 20
 READ_AHEAD_BYTES = 1_000
 SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -380,20 +382,33 @@ def wide_page(serving: Serving, size: int, line_bytes: int = 100_000) -> None:
 
 async def test_a_client_that_does_not_read_its_page_is_left(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """And makes room for the next reader, though it never ends its connection."""
-    assert http_connections.ANSWER_SECONDS == 15
-    monkeypatch.setattr(http_connections, "ANSWER_SECONDS", 0.5)
+    deadlines: list[tuple[BoundedConnection, float, HttpLimit]] = []
+    keep = BoundedConnection._set_deadline
+
+    def noted(connection: BoundedConnection, seconds: float, limit: HttpLimit) -> None:
+        deadlines.append((connection, seconds, limit))
+        keep(connection, seconds, limit)
+
+    monkeypatch.setattr(BoundedConnection, "_set_deadline", noted)
     monkeypatch.setattr(http, "MAX_SCRAPES", 1)
+    monkeypatch.setattr(http_connections, "ANSWER_SECONDS", 3_600)
     wide_page(serving, 20_000_000)
     slow = await (await Client.of(serving)).sent(SCRAPE)
     await until(lambda: bool(slow.reader._buffer))  # type: ignore[attr-defined]  # its page has begun
+    connection, *told = deadlines[-1]
+    assert told == [3_600, "answer_time"]
     refused = await serving.get("/metrics")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, str(RETRY_SCRAPE_SECONDS))
     assert await probed(serving) == {200}
-    await until(lambda: times(serving, "answer_time") == 1)
-    monkeypatch.undo()
+    connection.end("answer_time")  # its time is over
+    assert times(serving, "answer_time") == 1
+    assert 0 < len(await slow.ended()) < 20_000_000
     assert (await serving.get("/metrics")).status_code == 200
     assert times(serving, "scrapes") == 1
-    assert 0 < len(await slow.ended()) < 20_000_000
+
+
+def test_an_answer_may_take_longer_than_prometheus_waits() -> None:
+    assert http_connections.ANSWER_SECONDS == 15
 
 
 async def test_the_last_piece_of_an_answer_has_a_deadline_too(
@@ -415,19 +430,25 @@ async def test_who_is_refused_without_a_token_takes_no_place(guarded: Serving, m
     assert await probed(guarded) == {200}
 
 
-async def test_probes_are_answered_while_a_large_page_is_made_and_sent(serving: Serving) -> None:
-    wide_page(serving, 20_000_000, line_bytes=200)
+async def test_probes_are_answered_while_a_large_page_is_made_and_sent(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a second, or on a machine that takes long for everything, within a quarter of what the page takes."""
+    monkeypatch.setattr(http_connections, "ANSWER_SECONDS", 3_600)
+    wide_page(serving, 20_000_000, line_bytes=500)
+    began = time.monotonic()
     scrape = asyncio.create_task(serving.get("/metrics"))
     waits_seconds: list[float] = []
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=SOON_SECONDS) as client:
         while not scrape.done():
-            began = time.monotonic()
+            asked = time.monotonic()
             answer = await client.get(serving.server.url.replace("/metrics", "/healthz"))
             assert answer.status_code == 200
-            waits_seconds.append(time.monotonic() - began)
+            waits_seconds.append(time.monotonic() - asked)
+            await asyncio.sleep(0.01)
     assert len((await scrape).content) > 20_000_000
     assert len(waits_seconds) > 5, "the page is not made between two probes"
-    assert max(waits_seconds) < 1
+    assert max(waits_seconds) < max(1, (time.monotonic() - began) / 4)
 
 
 async def test_an_address_in_use_is_said_plainly() -> None:
