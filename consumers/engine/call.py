@@ -9,7 +9,7 @@ from consumers.engine.agent_events import AGENT_EVENTS, AgentEvents
 from consumers.engine.call_end import CallEnd
 from consumers.engine.call_memory import CallMemory
 from consumers.engine.chosen_goals import ChosenGoals
-from consumers.engine.closing import Closing, closed_fact
+from consumers.engine.closing import Closing, with_closed_fact
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.elements import Kind, ToolUse
 from consumers.engine.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN
@@ -38,7 +38,7 @@ from schemas.codec import InputSource, UnrecognizedEvent
 from schemas.judging import JudgeVerdict
 from schemas.metric_context import MetricContext
 from schemas.pipecat_events import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
-from schemas.scores import CallLabels, ClosedFact, CloseReason
+from schemas.scores import CallLabels, CloseReason
 from schemas.simulator_events import (
     USER_ROLES,
     AssistantSpeech,
@@ -51,8 +51,7 @@ from schemas.simulator_events import (
 
 class Call:
     """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`.
-
-    From `is_closing` on its final records are made, and nothing more is of it; it `is_closed` when its transcript is written too.
+    While it `is_closing`, its final records and its transcript are made, and nothing more is of it.
     """
 
     may_be_evicted = True
@@ -228,19 +227,16 @@ class Call:
 
     def go_on_closing(self, out: list[Effect]) -> None:
         """As much more of a close as fits into a step."""
-        if self._closing is not None:
-            self.is_closed = self._closing.go_on(self.redactor, out)
+        self.is_closed = self._closing is not None and self._closing.go_on(self.redactor, out)
 
     def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
         """The `closed` fact, and nothing that takes long to make: the newest scores are the last. A close under way ends so."""
         self.is_closing = self.is_closed = True
-        self._book.caused_at_ms = now_ms
-        records = self._book.speak()[0] if self._closing is None else self._closing.records
-        if not any(isinstance(record, ClosedFact) for record in records):
-            last_ms = self.history.last_time_ms()
-            closed = closed_fact(self._book, self.live, reason, self.ended_reason, last_ms, self.events)
-            records = [*records, *([] if closed is None else [closed])]
-        out.append(CloseCall(self.conversation_id, tuple(records)))
+        book, last_ms = self._book, self.history.last_time_ms()
+        book.caused_at_ms = now_ms
+        records = book.speak()[0] if self._closing is None else self._closing.records
+        written = with_closed_fact(records, book, self.live, reason, self.ended_reason, last_ms, self.events)
+        out.append(CloseCall(self.conversation_id, written))
 
     def _speak(self, out: list[Effect]) -> None:
         if not self._book.is_silent:

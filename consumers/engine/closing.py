@@ -85,17 +85,23 @@ class Closing:
         self.records += self.measures.final_records(self.live, self.context, self.last_ms)
         out += self.measures.closing_counts()
         self.records += self.judged.final_records(self.last_ms, self.closed_at_ms)
-        closed = closed_fact(self.book, self.live, self.reason, self.ended_reason, self.last_ms, self.events)
-        if closed is not None:
-            self.records.append(closed)
+        self.records = [
+            *with_closed_fact(
+                self.records, self.book, self.live, self.reason, self.ended_reason, self.last_ms, self.events
+            )
+        ]
 
 
-def closed_fact(
-    book: RecordBook, live: LiveSide, reason: CloseReason, ended_reason: str | None, last_ms: int | None, events: int
-) -> ClosedFact | None:
-    """The record that ends a call; None when it was made before. `last_ms` is the time of its last event."""
+def with_closed_fact(
+    records: list[AnyScoreRecord], book: RecordBook, live: LiveSide, reason: CloseReason, ended_reason: str | None,
+    last_ms: int | None, events: int,
+) -> tuple[AnyScoreRecord, ...]:  # fmt: skip
+    """The last records of a call with its `closed` fact behind them, unless it is there. `last_ms` is the time of the last event."""
+    if any(isinstance(record, ClosedFact) for record in records):
+        return tuple(records)
     said = None if ended_reason is None else book.redactor.redact(ended_reason)
-    return book.record(
+    closed = book.record(
         ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, said), event_time_ms=last_ms, reason=reason,
         ended_reason=said, turns=live.turns.highest_turn, events=events, through=book.offsets_by_topic(),
     )  # fmt: skip
+    return tuple(records) if closed is None else (*records, closed)

@@ -8,7 +8,7 @@ stay keep their state, and a new one is folded only when what its former owner w
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -24,6 +24,7 @@ from consumers.engine.redaction import Redactor
 from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
 from consumers.evaluator.clock import BrokerClock
 from consumers.evaluator.due_commits import DueCommits, Offsets
+from consumers.evaluator.gauges import read_gauges
 from consumers.evaluator.held import Held
 from consumers.evaluator.input_gaps import InputMadeAnewError
 from consumers.evaluator.log_ends import LogEnds
@@ -128,7 +129,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             },
             instruments=instruments,
         )
-        self._read_gauges(instruments)
+        self._events = read_gauges(instruments, self._assignment, settings, self._sources)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Evaluates until `stop` is set, then writes, commits and leaves. `ready` is set while it reads.
@@ -365,7 +366,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _hand_over(self) -> None:
         """Writes and commits what was folded, before the partitions are someone else's."""
-        self._count_events()
+        self._events.count()
         self._due.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
@@ -394,34 +395,3 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             log.warning("commit_failed", error=str(error) or type(error).__name__)
             return
         self._assignment.committed(changed)
-
-    def _read_gauges(self, instruments: Instruments) -> None:
-        group_id = self._settings.group_id
-        version = (self._settings.code_version,)
-        readers: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
-            "callgauge_calls_open": self._open_calls,
-            "callgauge_consumer_lag_messages": lambda: self._assignment.lag_messages(group_id),
-            "callgauge_consumer_lag_seconds": lambda: self._assignment.lag_seconds(group_id),
-            "callgauge_watermark_lag_messages": lambda: self._assignment.watermark_lag_messages(group_id),
-            "callgauge_input_records_waiting": lambda: {(): float(self._assignment.waiting_records)},
-            "callgauge_scores_unwritten": lambda: {(): float(self._assignment.unwritten_records)},
-            "callgauge_source_last_event_timestamp_seconds": self._newest_records_seconds,
-            "callgauge_build_info": lambda: {version: 1.0},
-        }
-        for name, reader in readers.items():
-            instruments.read_gauge(name, reader)
-        instruments.before_scrape(self._count_events)
-
-    def _partitions(self) -> Iterable[Partition]:
-        return (held.partition for held in self._assignment.held.values())
-
-    def _open_calls(self) -> dict[tuple[str, ...], float]:
-        return {(): float(sum(partition.open_calls for partition in self._partitions()))}
-
-    def _newest_records_seconds(self) -> dict[tuple[str, ...], float]:
-        newest_ms = self._assignment.newest_records_ms()
-        return {(self._sources[topic].value,): time_ms / 1_000 for topic, time_ms in newest_ms.items()}
-
-    def _count_events(self) -> None:
-        for partition in self._partitions():
-            partition.count_events()

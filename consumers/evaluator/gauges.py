@@ -1,0 +1,60 @@
+"""What an evaluator shows of itself on `/metrics`, read when somebody looks."""
+
+from collections.abc import Callable, Mapping
+
+from consumers.evaluator.assignment import Assignment
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.runtime.registry import Instruments
+from schemas.codec import InputSource
+
+
+class EventCounts:
+    """Moves the counts that the engine keeps of its events to the metrics."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        """Keeps the partitions, which come and go."""
+        self._assignment = assignment
+
+    def count(self) -> None:
+        """Counts what was folded since the last time."""
+        for held in self._assignment.held.values():
+            held.partition.count_events()
+
+
+def read_gauges(
+    instruments: Instruments,
+    assignment: Assignment,
+    settings: EvaluatorSettings,
+    sources: Mapping[str, InputSource],
+) -> EventCounts:
+    """Registers every gauge of the evaluator, and the counting of events before each scrape.
+
+    Args:
+        instruments: Where they are shown.
+        assignment: The partitions that are ours.
+        settings: Names the group and the version of the code.
+        sources: Which input each topic is, by its name on this cluster.
+
+    Returns:
+        What counts the events; to be called when partitions are given up, too.
+    """
+    group_id = settings.group_id
+    readers: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
+        "callgauge_calls_open": lambda: {
+            (): float(sum(held.partition.open_calls for held in assignment.held.values()))
+        },
+        "callgauge_consumer_lag_messages": lambda: assignment.lag_messages(group_id),
+        "callgauge_consumer_lag_seconds": lambda: assignment.lag_seconds(group_id),
+        "callgauge_watermark_lag_messages": lambda: assignment.watermark_lag_messages(group_id),
+        "callgauge_input_records_waiting": lambda: {(): float(assignment.waiting_records)},
+        "callgauge_scores_unwritten": lambda: {(): float(assignment.unwritten_records)},
+        "callgauge_source_last_event_timestamp_seconds": lambda: {
+            (sources[topic].value,): time_ms / 1_000 for topic, time_ms in assignment.newest_records_ms().items()
+        },
+        "callgauge_build_info": lambda: {(settings.code_version,): 1.0},
+    }
+    for name, reader in readers.items():
+        instruments.read_gauge(name, reader)
+    events = EventCounts(assignment)
+    instruments.before_scrape(events.count)
+    return events
