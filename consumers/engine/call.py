@@ -89,8 +89,7 @@ class Call:
         self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, memory)
         self._measures = Measures(self._book, limits, memory)
         self.writes_transcript = writes_transcript
-        self.is_over = False
-        self.is_closing = False
+        self.is_over = self.is_closing = False
         self._closing: Closing | None = None
 
     @property
