@@ -1,10 +1,11 @@
-"""Evaluators with one thing broken, so that the checker can show that it would notice. `python -m tests.chaos.broken KIND run ...`
+"""Evaluators with one thing broken, so that the checker can show that it would notice.
+
+`python -m tests.chaos.altered without KIND run ...`
 
 Each is the real command with one part replaced before it starts.
 """
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -95,17 +96,3 @@ async def _ends(kafka: KafkaSettings, starts: Mapping[int, int]) -> dict[int, in
 def _replace(owner: Any, name: str, by: Any) -> None:
     getattr(owner, name)  # what is not there any more cannot be broken: better to fail here than to break nothing
     setattr(owner, name, by)
-
-
-def main() -> None:
-    """Breaks what is asked for and runs the command."""
-    kind, *arguments = sys.argv[1:]
-    KINDS[kind]()
-    from streamer.cli import main as callgauge  # only what is imported after it is broken is broken
-
-    sys.argv = ["callgauge", *arguments]
-    callgauge()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """The checker checked: an evaluator that is broken on purpose must be found out by the run that judges the real one."""
 
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Final
 from tests.chaos import cluster as clusters
 from tests.chaos.chaos_run import Plan, chaos
 from tests.chaos.faults import Fault
+from tests.chaos.fleet import ALTERED
 from tests.chaos.stage import Say
 
 SECONDS: Final = 60.0
@@ -31,7 +31,7 @@ def is_caught(kind: str, plan: Plan, say: Say) -> bool:
         plan: Whose seed and partitions are taken; the run is shorter.
         say: Takes each line of the report.
     """
-    command = (sys.executable, "-m", "tests.chaos.broken", kind)
+    command = (*ALTERED, "without", kind)
     plan = replace(
         plan, seconds=SECONDS, calls=CALLS, spacing_seconds=SPACING_SECONDS, faults=FAULTS[kind], command=command
     )

@@ -11,10 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.chaos import stepped_clock
 from tests.chaos.cluster import tied_to_us
+from tests.chaos.newer_version import NEWER
 
 ROOT: Final = Path(__file__).parents[2]
 COMMAND: Final = (str(Path(sys.executable).with_name("callgauge")),)
+ALTERED: Final = (sys.executable, "-m", "tests.chaos.altered")
+"""The same, in circumstances that faults may change."""
 RESTART_SECONDS: Final = 1.0
 """From the end of an evaluator to the start of the next one in its place."""
 LEAVE_SECONDS: Final = 30.0
@@ -35,6 +39,8 @@ class Evaluator:
     Attributes:
         number: From 1.
         thaws_at: When a frozen process goes on; None while it is not frozen.
+        is_newer: Whether the next process in this place is one of a newer version.
+        door: Through which door of the proxy it comes, if it comes through one.
     """
 
     def __init__(
@@ -44,9 +50,14 @@ class Evaluator:
         command: Sequence[str],
         environment: Mapping[str, str],
         incidents: Counter[Incident],
+        door: str | None = None,
     ) -> None:
         self.number = number
         self.incidents = incidents
+        self.is_newer = False
+        self.door = door
+        self._clock = folder / f"clock-{number}"
+        stepped_clock.step(self._clock, 0)
         self.thaws_at: float | None = None
         self._folder = folder
         self._command = [*command, "run", "--roles", "evaluator"]
@@ -93,7 +104,12 @@ class Evaluator:
                 stderr=output,
                 cwd=ROOT,
                 process_group=0,  # Ctrl-C is for the run, which ends them
-                env={**os.environ, **self._environment},
+                env={
+                    **os.environ,
+                    **self._environment,
+                    stepped_clock.FILE: str(self._clock),
+                    NEWER: "yes" if self.is_newer else "",
+                },
             )
         self._start_at = self._kill_at = self.thaws_at = None
         self._expects_end = False
@@ -120,6 +136,10 @@ class Evaluator:
         """SIGSTOP, and SIGCONT after so long."""
         self._send(signal.SIGSTOP)
         self.thaws_at = time.monotonic() + seconds
+
+    def step_clock(self, seconds: float) -> None:
+        """The clock in this place is so many seconds off from now on, whichever process is in it."""
+        stepped_clock.step(self._clock, seconds)
 
     def attend(self) -> str | None:
         """Does what is due; what an operator should know, or None. To be called often."""
@@ -178,7 +198,22 @@ class Fleet:
         incidents: What nobody asked for: evaluators that ended by themselves, or did not end in peace when told to.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        command: Sequence[str] = COMMAND,
+        doors: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nobody is there before `join`.
+
+        Args:
+            folder: For logs.
+            environment: Of each evaluator.
+            command: What an evaluator is started with, before `run --roles evaluator`.
+            doors: Where the broker is for those that come through each door of the proxy; evaluators take them in turn.
+        """
+        self._doors = doors or {}
         self.members: list[Evaluator] = []
         self.incidents: Counter[Incident] = Counter()
         self._folder = folder
@@ -194,7 +229,11 @@ class Fleet:
     def join(self) -> Evaluator:
         """One more."""
         self._started += 1
-        member = Evaluator(self._started, self._folder, self._command, self._environment, self.incidents)
+        door, environment = None, dict(self._environment)
+        if self._doors:
+            door = list(self._doors)[self._started % len(self._doors)]
+            environment["CALLGAUGE_BOOTSTRAP"] = self._doors[door]
+        member = Evaluator(self._started, self._folder, self._command, environment, self.incidents, door)
         member.start()
         self.members.append(member)
         return member
@@ -208,6 +247,10 @@ class Fleet:
                 news.append(said)
         self.members = [member for member in self.members if not member.is_gone]
         return news
+
+    def logs_with(self, words: str) -> int:
+        """How many lines of all logs have these words."""
+        return sum(log.read_text(errors="replace").count(words) for log in self._folder.glob("evaluator-*.log"))
 
     def told(self) -> Iterator[str]:
         """The incidents, a line for each kind: how often, what, and the last line of the log."""
