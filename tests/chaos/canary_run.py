@@ -9,6 +9,7 @@ from tests.chaos import cluster as clusters
 from tests.chaos.chaos_run import Plan, chaos
 from tests.chaos.faults import Fault
 from tests.chaos.fleet import ALTERED
+from tests.chaos.poison import Kind
 from tests.chaos.stage import Say
 
 SECONDS: Final = 60.0
@@ -19,6 +20,8 @@ FAULTS: Final = {
     "ledger": (Fault.KILL, Fault.TERMINATE),
     "gate": (Fault.KILL, Fault.TERMINATE),
     "watermark": (Fault.KILL, Fault.TERMINATE),
+    "versions": (Fault.NEWER,),
+    "clock": (Fault.CLOCK_FORWARD, Fault.CLOCK_BACK),
 }
 """By what is broken: the faults that bring it to light."""
 
@@ -33,7 +36,13 @@ def is_caught(kind: str, plan: Plan, say: Say) -> bool:
     """
     command = (*ALTERED, "without", kind)
     plan = replace(
-        plan, seconds=SECONDS, calls=CALLS, spacing_seconds=SPACING_SECONDS, faults=FAULTS[kind], command=command
+        plan,
+        seconds=SECONDS,
+        calls=CALLS,
+        spacing_seconds=SPACING_SECONDS,
+        faults=FAULTS[kind],
+        poison=(Kind.VALUE,),  # what it is not to survive is the fault
+        command=command,
     )
     with (
         tempfile.TemporaryDirectory(prefix="callgauge-chaos-", ignore_cleanup_errors=True) as folder,

@@ -201,6 +201,8 @@ class Stage:
             poison=poison,
         )
         self._running.callback(self._load.stop)
+        while not self._load.report.calls:
+            self.look()  # it draws its calls first, which takes a while on a busy machine
         self.look_for(ramp_seconds)
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
