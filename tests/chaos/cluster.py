@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests import kafka_broker, required_tools
@@ -30,9 +30,8 @@ STOP_SECONDS: Final = 30.0
 TIED: Final = ("setpriv", "--pdeathsig", "KILL")
 """On Linux the kernel ends a child with its parent, should that be killed with -9."""
 
-SETTLE_SECONDS: Final = 30
-"""How long a preferred leader may take to be elected."""
-
+_LEADERS_GO_HOME = {"leader.imbalance.check.interval.seconds": "10", "leader.imbalance.per.broker.percentage": "0"}
+"""A node that is back leads what it led before: a move without any crash."""
 _COMES_BACK_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 _JAVA_ALONE = ("-Xmx768m",)
 _JAVA_AMONG_OTHERS = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -190,12 +189,6 @@ class Cluster:
             for number, partition in topic.partitions.items()
         }
 
-    def prefer_leaders(self, topic: str) -> None:
-        """Gives each partition of a topic back to the node that is to lead it; where it does already, nothing happens."""
-        numbers = [TopicPartition(name, number) for name, number in self.leaders() if name == topic]
-        with contextlib.suppress(KafkaException):
-            self._admin.elect_leaders(ElectionType.PREFERRED, numbers, request_timeout=SETTLE_SECONDS).result()
-
     @property
     def is_whole(self) -> bool:
         """Whether every node runs and every replica is in sync, as far as the cluster says."""
@@ -254,6 +247,7 @@ def _formatted(folder: Path, brokers: int, own_network: Network | None) -> list[
             **kafka_broker.SETTINGS,
             **_listeners(hosts[number], ports),
             **_COMES_BACK_SOON,
+            **_LEADERS_GO_HOME,
             "node.id": str(number),
             "controller.quorum.voters": voters,
             "log.dirs": str(own / "data"),
