@@ -1,5 +1,6 @@
 """Evaluators as processes of their own, started again when they end, as a cluster manager would."""
 
+import contextlib
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ LEAVE_SECONDS: Final = 30.0
 TAIL_LINES: Final = 12
 MOST_CHARS: Final = 300
 
+_MEMORY = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
 _ADDRESS = re.compile(r"http://[\d.]+:\d+/metrics")
 
 
@@ -196,6 +198,7 @@ class Fleet:
     Attributes:
         members: Those that have not left for good.
         incidents: What nobody asked for: evaluators that ended by themselves, or did not end in peace when told to.
+        most_bytes: The most memory that one of them had when it was looked at.
     """
 
     def __init__(
@@ -216,6 +219,7 @@ class Fleet:
         self._doors = doors or {}
         self.members: list[Evaluator] = []
         self.incidents: Counter[Incident] = Counter()
+        self.most_bytes = 0
         self._folder = folder
         self._environment = environment
         self._command = command
@@ -248,6 +252,13 @@ class Fleet:
         self.members = [member for member in self.members if not member.is_gone]
         return news
 
+    def look_at_memory(self) -> None:
+        """Takes note of the most that each process has had so far."""
+        for member in self.running:
+            with contextlib.suppress(OSError):  # it ends at this moment
+                found = _MEMORY.search(Path(f"/proc/{member.process_id}/status").read_text())
+                self.most_bytes = max(self.most_bytes, int(found[1]) * 1_024 if found else 0)
+
     def logs_with(self, words: str) -> int:
         """How many lines of all logs have these words."""
         return sum(log.read_text(errors="replace").count(words) for log in self._folder.glob("evaluator-*.log"))
@@ -256,6 +267,7 @@ class Fleet:
         """The incidents, a line for each kind: how often, what, and the last line of the log."""
         for (what, last), count in self.incidents.most_common():
             yield f"evaluators: {count} {what}: {last[:MOST_CHARS]}"
+        yield f"evaluators: at most {self.most_bytes >> 20} MB of memory"
 
     def stop(self) -> None:
         """Ends all of them at once."""

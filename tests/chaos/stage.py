@@ -299,6 +299,7 @@ class Stage:
         self._say(f"{time.monotonic() - self._began:6.0f} s  {what}")
 
     def _tell(self, load: LoadProcess) -> None:
+        self.fleet.look_at_memory()
         now = time.monotonic()
         report = load.report
         per_second = (self.scores - self._scores_told) / (now - self._told_at)
