@@ -131,7 +131,7 @@ class _Faults:
         for fault in dict.fromkeys((*self._plan.faults, *self.done)):
             yield f"fault: {self.done[fault]} {fault}"
         for fault in self._owed:
-            yield f"fault: never possible: {fault}"
+            yield f"planned and not possible before the end: {fault}"
 
     def _look_until(self, until: float) -> None:
         while (left := until - time.monotonic()) > 0:

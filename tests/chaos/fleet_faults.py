@@ -65,7 +65,7 @@ def newer(scene: Scene) -> str | None:
 
     Also: nothing is scored again because of a record that this version cannot read.
     """
-    target = scene.evaluator()
+    target = scene.evaluator(is_ready=True)
     if target is None:
         return None
     target.is_newer = True

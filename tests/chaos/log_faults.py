@@ -43,7 +43,7 @@ def deleted_read(scene: Scene) -> str | None:
 
 def deleted_unread(scene: Scene) -> str | None:
     """Records go that an evaluator has not read. It says so and counts them; calls that lost none are as they must be."""
-    target = scene.evaluator()
+    target = scene.evaluator(is_ready=True)
     try:
         numbers = [] if target is None else sorted(partitions_of(target))
     except PageError:

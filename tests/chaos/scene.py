@@ -26,9 +26,11 @@ class Scene:
     proofs: list[Callable[[], str | None]] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
 
-    def evaluator(self) -> Evaluator | None:
-        """Any that runs and to which nothing is being done."""
+    def evaluator(self, *, is_ready: bool = False) -> Evaluator | None:
+        """Any that runs and to which nothing is being done; if asked for, one that has started up."""
         there = [each for each in self.stage.fleet.running if f"evaluator {each.number}" not in self.busy]
+        if is_ready:
+            there = [each for each in there if each.metrics_address]
         return self.rng.choice(there) if there else None
 
     def during(self, what: str, seconds: float, undo: Callable[[], None]) -> None:
