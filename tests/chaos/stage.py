@@ -337,7 +337,9 @@ class Stage:
 
     def _everything_is_closed(self) -> bool:
         report = self.load.report
-        if not report.has_ended or len(self._closed | self._may_never_close) < report.calls or self._unclosed:
+        if not report.has_ended or len(self._closed | self._may_never_close) < report.calls:
+            return False
+        if any(key not in self._may_never_close for _, key in self._unclosed):
             return False
         names = (call_name(number).encode() for number in range(report.calls))
         heavy = (heavy_name(number).encode() for number in range(report.heavy))
