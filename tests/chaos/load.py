@@ -37,6 +37,8 @@ POISON_SECONDS: Final = 1.0
 HUNG_UP_SHARE: Final = 0.03
 """Calls whose end nobody announces: only their silence says that they are over."""
 MOST_PAUSE_MS: Final = 1_000
+UNKNOWN_SECONDS: Final = 30.0
+"""How long the client may not know a partition that there is."""
 FLUSH_SECONDS: Final = 120.0
 OWNER_IS_GONE: Final = 4  # exit code
 _CLIENT: Final[dict[str, Any]] = {
@@ -247,7 +249,8 @@ class Load:
             self._produce(bad.source, bad.value, bad.key, partition)
         else:  # the broker may well not take it, and then it has done its duty
             producer = self._bad_producer(bad.codec)
-            producer.produce(self._topics[bad.source], bad.value, bad.key, partition)
+            with contextlib.suppress(KafkaException):  # as above: it may not know of a new partition yet
+                producer.produce(self._topics[bad.source], bad.value, bad.key, partition)
             producer.poll(0)
 
     def _count(self, kind: Kind) -> None:
@@ -273,7 +276,19 @@ class Load:
         self._produce(source, value, key, partition)
 
     def _produce(self, source: str, value: bytes | None, key: bytes | None, partition: int) -> None:
-        self._producer.produce(self._topics[source], value, key, partition, on_delivery=self._failed)
+        topic = self._topics[source]
+        deadline = time.monotonic() + UNKNOWN_SECONDS
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=self._failed)
+            except KafkaException as error:  # a partition so new that the client has not heard of it
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+                    raise
+                with contextlib.suppress(KafkaException):
+                    self._producer.list_topics(topic, timeout=1)
+                self._producer.poll(STEP_SECONDS)
+            else:
+                return
 
     def _failed(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
