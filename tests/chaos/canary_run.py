@@ -13,7 +13,9 @@ from tests.chaos.poison import Kind
 from tests.chaos.stage import Say
 
 SECONDS: Final = 60.0
-CALLS: Final = 200
+CALLS: Final = 100
+RATE: Final = 2.0
+"""So that calls end while faults are going on."""
 SPACING_SECONDS: Final = 7.0
 FAULTS: Final = {
     "fencing": (Fault.FREEZE,),
@@ -38,7 +40,8 @@ def is_caught(kind: str, plan: Plan, say: Say) -> bool:
     plan = replace(
         plan,
         seconds=SECONDS,
-        calls=CALLS,
+        calls=min(plan.calls, CALLS),
+        rate=RATE,
         spacing_seconds=SPACING_SECONDS,
         faults=FAULTS[kind],
         poison=(Kind.VALUE,),  # what it is not to survive is the fault
