@@ -12,6 +12,8 @@ FROZEN_AT_LEAST, FROZEN_AT_MOST = SESSION_SECONDS + 2, SESSION_SECONDS + 8
 MORE_EVALUATORS: Final = 2
 """So many may join above the number asked for."""
 NEWER_SECONDS: Final = 25.0
+ENOUGH_CLOSED: Final = 5
+"""Calls that a newer version closes before it goes."""
 CLOCK_STEP_SECONDS: Final = 600.0
 CLOCK_WRONG_SECONDS: Final = 20.0
 
@@ -76,8 +78,15 @@ def newer(scene: Scene) -> str | None:
         if target.is_running:
             target.kill()
 
-    scene.during(f"evaluator {target.number}", NEWER_SECONDS, roll_back)
-    return f"evaluator {target.number} for {NEWER_SECONDS:.0f} s"
+    stage = scene.stage
+    closed_before = stage.newer_closings
+    scene.during(
+        f"evaluator {target.number}",
+        NEWER_SECONDS,
+        roll_back,
+        lambda: stage.newer_closings > closed_before + ENOUGH_CLOSED,
+    )
+    return f"evaluator {target.number} for {NEWER_SECONDS:.0f} s, and until it has closed calls"
 
 
 def clock_forward(scene: Scene) -> str | None:

@@ -1,11 +1,17 @@
 """What a fault finds when its turn comes: the run as it is, and the seed's choice of what to do it to."""
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from tests.chaos.fleet import Evaluator
 from tests.chaos.stage import Stage
+
+LOOK_AGAIN_SECONDS: Final = 1.0
+MOST_TIMES_LONGER: Final = 3
+"""What has not come to anything by then will not."""
 
 
 @dataclass(slots=True)
@@ -33,10 +39,16 @@ class Scene:
             there = [each for each in there if each.metrics_address]
         return self.rng.choice(there) if there else None
 
-    def during(self, what: str, seconds: float, undo: Callable[[], None]) -> None:
-        """Marks something as busy for so long; then undoes what was done to it."""
+    def during(
+        self, what: str, seconds: float, undo: Callable[[], None], is_enough: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Marks something as busy for so long, and longer until it is enough; then undoes what was done to it."""
+        most = time.monotonic() + MOST_TIMES_LONGER * seconds
 
         def over() -> None:
+            if not is_enough() and time.monotonic() < most and not self.stage.is_ending:
+                self.stage.after(LOOK_AGAIN_SECONDS, over)
+                return
             undo()
             self.busy.discard(what)
             self.stage.note(f"{what} is as before")

@@ -21,6 +21,7 @@ from tests.chaos.fleet import COMMAND, Fleet
 from tests.chaos.foreign import is_foreign
 from tests.chaos.load import call_name, heavy_name
 from tests.chaos.load_process import LoadProcess
+from tests.chaos.newer_version import NEW_REASON
 from tests.chaos.poison import Kind
 from tests.chaos.proxy import DOORS
 from tests.chaos.topic_reader import Follower, ReadRecord
@@ -62,6 +63,8 @@ class Stage:
         kept: What was deleted from the inputs.
         deletions: Those that may have cost calls some of their records.
         scores: Records of `scores` seen so far.
+        newer_closings: Calls that evaluators of the newer version have closed so far.
+        is_ending: Whether the load has ended or is about to.
         status: Adds to the progress line, if set.
     """
 
@@ -105,6 +108,8 @@ class Stage:
         self.kept = DeletedRecords(folder / "deleted")
         self.deletions: list[Deletion] = []
         self.scores = 0
+        self.newer_closings = 0
+        self.is_ending = False
         self.status: Callable[[], str] | None = None
         self._say = say
         self._began = self._told_at = self._written_at = time.monotonic()
@@ -264,6 +269,7 @@ class Stage:
     def finish(self) -> None:
         """Ends the load and waits until every call is closed, or nothing more comes; then the fleet leaves in peace."""
         self.note("the load ends; waiting until every call is closed")
+        self.is_ending = True
         self._do_what_is_due(math.inf)
         self.load.end()
         self._written_at = time.monotonic()
@@ -331,6 +337,7 @@ class Stage:
                 continue
             if b'"name":"closed"' in each.value:
                 self._closed.add(each.key)
+                self.newer_closings += NEW_REASON in each.value
                 self._unclosed.discard((each.partition, each.key))
             elif b'"status":"final"' not in each.value:
                 self._unclosed.add((each.partition, each.key))
