@@ -46,7 +46,7 @@ class Scene:
         most = time.monotonic() + MOST_TIMES_LONGER * seconds
 
         def over() -> None:
-            if not is_enough() and time.monotonic() < most and not self.stage.is_ending:
+            if not is_enough() and time.monotonic() < most:
                 self.stage.after(LOOK_AGAIN_SECONDS, over)
                 return
             undo()

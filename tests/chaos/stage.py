@@ -1,6 +1,5 @@
 """What every run has on it: a cluster, topics, a fleet of evaluators, the load, and someone who follows the scores."""
 
-import math
 import os
 import subprocess
 import time
@@ -64,7 +63,6 @@ class Stage:
         deletions: Those that may have cost calls some of their records.
         scores: Records of `scores` seen so far.
         newer_closings: Calls that evaluators of the newer version have closed so far.
-        is_ending: Whether the load has ended or is about to.
         status: Adds to the progress line, if set.
     """
 
@@ -109,7 +107,6 @@ class Stage:
         self.deletions: list[Deletion] = []
         self.scores = 0
         self.newer_closings = 0
-        self.is_ending = False
         self.status: Callable[[], str] | None = None
         self._say = say
         self._began = self._told_at = self._written_at = time.monotonic()
@@ -211,7 +208,7 @@ class Stage:
         self.look_for(ramp_seconds)
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Does something later; at the end of the load at the latest."""
+        """Does something later; the load does not end before."""
         self._due.append((time.monotonic() + seconds, action))
 
     def add_partitions(self, more: int) -> None:
@@ -267,10 +264,13 @@ class Stage:
         return records
 
     def finish(self) -> None:
-        """Ends the load and waits until every call is closed, or nothing more comes; then the fleet leaves in peace."""
+        """Ends the load once what was to be done is done, and waits until every call is closed, or nothing more comes.
+
+        Then the fleet leaves in peace.
+        """
+        while self._due:
+            self.look()
         self.note("the load ends; waiting until every call is closed")
-        self.is_ending = True
-        self._do_what_is_due(math.inf)
         self.load.end()
         self._written_at = time.monotonic()
         while not self._everything_is_closed():
