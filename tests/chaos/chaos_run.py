@@ -136,9 +136,9 @@ class _Faults:
     def _look_until(self, until: float) -> None:
         while (left := until - time.monotonic()) > 0:
             self._stage.look_for(min(left, TRY_AGAIN_SECONDS))
-            for fault in self._owed[:1]:
-                if self._do(fault):
-                    self._owed.remove(fault)
+            done = next((fault for fault in dict.fromkeys(self._owed) if self._do(fault)), None)
+            if done is not None:
+                self._owed.remove(done)
 
     def _do(self, fault: Fault) -> bool:
         what = HARM[fault](self.scene)

@@ -27,6 +27,8 @@ def heavy_close(scene: Scene) -> str | None:
 def partitions_added(scene: Scene) -> str | None:
     """Every topic gets more partitions, and keys move: a call that is open then is two, one on each number it was on."""
     stage = scene.stage
+    if "the brokers" in scene.busy or not stage.cluster.is_whole:
+        return None
     stage.add_partitions(MORE_PARTITIONS)
     return f"{MORE_PARTITIONS} more, {stage.partitions} now"
 
@@ -92,7 +94,7 @@ def _committed(scene: Scene, number: int) -> dict[str, int]:
     stage = scene.stage
     admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap, "log_level": 0})
     wanted = ConsumerGroupTopicPartitions(stage.group)
-    found = admin.list_consumer_group_offsets([wanted])[stage.group].result().topic_partitions or ()
+    found = admin.list_consumer_group_offsets([wanted], request_timeout=10)[stage.group].result().topic_partitions or ()
     committed = {each.topic: max(0, each.offset) for each in found if each.partition == number}
     return {stage.prefix + name: committed.get(stage.prefix + name, 0) for name in INPUT_TOPICS}
 
