@@ -13,10 +13,13 @@ from tests.chaos import cluster as clusters
 from tests.chaos.canary_run import FAULTS, is_caught
 from tests.chaos.chaos_run import Outcome, Plan, chaos
 from tests.chaos.evaluator_page import PageError
+from tests.chaos.faults import ON_SEVERAL, USUAL, Fault
 from tests.chaos.fencing_run import fencing
 from tests.chaos.leaders_run import leaders_killed
 from tests.chaos.load_process import LoadError
 from tests.chaos.overload_run import overload
+from tests.chaos.poison import Kind
+from tests.chaos.proxy_process import ProxyError
 from tests.chaos.recovery_run import recovery
 from tests.chaos.stage import RunError
 from tests.chaos.topic_reader import UnreadableError
@@ -33,6 +36,7 @@ _PROVES_NOTHING: Final = (
     LoadError,
     UnreadableError,
     PageError,
+    ProxyError,
 )
 
 
@@ -50,7 +54,14 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=usual.partitions)
     parser.add_argument("--spacing", type=float, default=usual.spacing_seconds, help="mean seconds between two faults")
     parser.add_argument(
-        "--brokers", type=int, choices=(1, 3), default=1, help="3: the leader of each partition is killed"
+        "--brokers", type=int, choices=(1, 3), default=1, help="3: their coordinators move, and they lose sight too"
+    )
+    parser.add_argument("--leaders", action="store_true", help="of three brokers, kill the leader of each partition")
+    parser.add_argument(
+        "--faults", nargs="+", type=Fault, choices=list(Fault), metavar="FAULT", help=f"only these: {', '.join(Fault)}"
+    )
+    parser.add_argument(
+        "--poison", nargs="*", type=Kind, choices=list(Kind), metavar="KIND", help=f"only these: {', '.join(Kind)}"
     )
     parser.add_argument("--recovery", action="store_true", help="kill one of two evaluators and measure")
     parser.add_argument("--overload", action="store_true", help="more than one evaluator can hold, and measure")
@@ -69,11 +80,16 @@ def main() -> int:
         evaluators=arguments.evaluators,
         partitions=arguments.partitions,
         spacing_seconds=arguments.spacing,
+        faults=arguments.faults or (USUAL if arguments.brokers == 1 else ON_SEVERAL),
+        poison=tuple(Kind) if arguments.poison is None else arguments.poison,
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # on the way out everything that was started is ended
-    run: Run = chaos if arguments.brokers == 1 else leaders_killed
-    if arguments.recovery:
+    run: Run = chaos
+    brokers = 3 if arguments.leaders else arguments.brokers
+    if arguments.leaders:
+        run = leaders_killed
+    elif arguments.recovery:
         run = recovery
     elif arguments.overload:
         run = overload
@@ -88,7 +104,7 @@ def main() -> int:
             return 0
         with tempfile.TemporaryDirectory(prefix="callgauge-chaos-", ignore_cleanup_errors=True) as name:
             folder = arguments.keep or Path(name)
-            with clusters.running(folder, arguments.brokers) as cluster:
+            with clusters.running(folder, brokers, loses_sight=run is chaos and brokers > 1) as cluster:
                 outcome = run(plan, cluster, folder, say)
     except _PROVES_NOTHING as error:
         say(f"chaos: {error}")

@@ -1,19 +1,24 @@
-"""Evaluators with one thing broken, so that the checker can show that it would notice. `python -m tests.chaos.broken KIND run ...`
+"""Evaluators with one thing broken, so that the checker can show that it would notice.
+
+`python -m tests.chaos.altered without KIND run ...`
 
 Each is the real command with one part replaced before it starts.
 """
 
 import asyncio
-import sys
+import importlib
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiokafka import TopicPartition
+from pydantic import ValidationError
 
 from consumers.evaluator import takeover
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.partition_writer import PartitionWriter
 from consumers.runtime.kafka import KafkaSettings
+from schemas.scores import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC
 
 SLOW_SECONDS: Final = 0.5
@@ -72,12 +77,43 @@ def _without_watermark() -> None:
     _replace(Partition, "offsets_to_commit", lambda self: dict(self.next_offsets))
 
 
+def _without_versions() -> None:
+    """A record of `scores` that this version cannot read whole is passed over, even if it says that a call is closed."""
+    from consumers.evaluator import ledger
+
+    read: Callable[[bytes], Any] = vars(ledger)["read_ledger_record"]
+
+    def blind(value: bytes) -> Any:
+        try:
+            SCORE_RECORD.validate_json(value)
+        except ValidationError:
+            return None
+        return read(value)
+
+    _replace(ledger, "read_ledger_record", blind)
+
+
+def _without_clock() -> None:
+    """The wall clock is taken for the time, whatever somebody does to it."""
+    clock: Any = importlib.import_module("consumers.evaluator.clock")
+    make: Callable[..., None] = clock.BrokerClock.__init__
+
+    def wall() -> Any:
+        now_ms = time.time_ns() // 1_000_000
+        return clock.Reading(now_ms, now_ms)
+
+    _replace(clock.BrokerClock, "__init__", lambda self, instruments: make(self, instruments, wall))
+    _replace(clock.BrokerClock, "correct", lambda _: False)
+
+
 KINDS: Final[Mapping[str, Callable[[], None]]] = {
     "transactions": _without_transactions,
     "fencing": _without_fencing,
     "ledger": _without_ledger,
     "gate": _without_gate,
     "watermark": _without_watermark,
+    "versions": _without_versions,
+    "clock": _without_clock,
 }
 """By what is missing."""
 
@@ -95,17 +131,3 @@ async def _ends(kafka: KafkaSettings, starts: Mapping[int, int]) -> dict[int, in
 def _replace(owner: Any, name: str, by: Any) -> None:
     getattr(owner, name)  # what is not there any more cannot be broken: better to fail here than to break nothing
     setattr(owner, name, by)
-
-
-def main() -> None:
-    """Breaks what is asked for and runs the command."""
-    kind, *arguments = sys.argv[1:]
-    KINDS[kind]()
-    from streamer.cli import main as callgauge  # only what is imported after it is broken is broken
-
-    sys.argv = ["callgauge", *arguments]
-    callgauge()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """The checker checked: an evaluator that is broken on purpose must be found out by the run that judges the real one."""
 
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +8,22 @@ from typing import Final
 from tests.chaos import cluster as clusters
 from tests.chaos.chaos_run import Plan, chaos
 from tests.chaos.faults import Fault
+from tests.chaos.fleet import ALTERED
+from tests.chaos.poison import Kind
 from tests.chaos.stage import Say
 
 SECONDS: Final = 60.0
-CALLS: Final = 200
+CALLS: Final = 100
+RATE: Final = 2.0
+"""So that calls end while faults are going on."""
 SPACING_SECONDS: Final = 7.0
 FAULTS: Final = {
     "fencing": (Fault.FREEZE,),
     "ledger": (Fault.KILL, Fault.TERMINATE),
     "gate": (Fault.KILL, Fault.TERMINATE),
     "watermark": (Fault.KILL, Fault.TERMINATE),
+    "versions": (Fault.NEWER,),
+    "clock": (Fault.CLOCK_FORWARD, Fault.CLOCK_BACK),
 }
 """By what is broken: the faults that bring it to light."""
 
@@ -31,9 +36,16 @@ def is_caught(kind: str, plan: Plan, say: Say) -> bool:
         plan: Whose seed and partitions are taken; the run is shorter.
         say: Takes each line of the report.
     """
-    command = (sys.executable, "-m", "tests.chaos.broken", kind)
+    command = (*ALTERED, "without", kind)
     plan = replace(
-        plan, seconds=SECONDS, calls=CALLS, spacing_seconds=SPACING_SECONDS, faults=FAULTS[kind], command=command
+        plan,
+        seconds=SECONDS,
+        calls=min(plan.calls, CALLS),
+        rate=RATE,
+        spacing_seconds=SPACING_SECONDS,
+        faults=FAULTS[kind],
+        poison=(Kind.VALUE,),  # what it is not to survive is the fault
+        command=command,
     )
     with (
         tempfile.TemporaryDirectory(prefix="callgauge-chaos-", ignore_cleanup_errors=True) as folder,

@@ -1,24 +1,26 @@
-"""The run that `make chaos` is about: load, a fleet, and faults on the fleet and its broker."""
+"""The run that `make chaos` is about: load, a fleet, and faults on everything that they depend on."""
 
 import random
-import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tests.chaos.checker import Findings
 from tests.chaos.cluster import Cluster
+from tests.chaos.fault_kinds import HARM
 from tests.chaos.faults import USUAL, Fault, planned
-from tests.chaos.fleet import COMMAND
-from tests.chaos.stage import SESSION_SECONDS, Say, Stage
+from tests.chaos.fleet import ALTERED
+from tests.chaos.poison import Kind
+from tests.chaos.scene import Scene
+from tests.chaos.stage import Say, Stage
 
-FROZEN_AT_LEAST, FROZEN_AT_MOST = SESSION_SECONDS + 2, SESSION_SECONDS + 8
-MORE_EVALUATORS: Final = 2
-"""So many may join above the number asked for."""
-_BROKER_SIGNALS: Final = {Fault.BROKER_TERMINATED: signal.SIGTERM, Fault.BROKER_KILLED: signal.SIGKILL}
+INSTEAD: Final = {Fault.JOIN: Fault.LEAVE, Fault.LEAVE: Fault.JOIN}
+"""What is done where a fleet is too large or too small for it."""
+TRY_AGAIN_SECONDS: Final = 2.0
+"""A fault that could not be done is done as soon as it can, so that a run has what its seed says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Plan:
         partitions: Of every topic.
         spacing_seconds: Mean wait between two faults.
         faults: What is drawn from, again and again.
+        poison: Which kinds of bad records there are.
         command: What an evaluator is started with, before `run --roles evaluator`.
     """
 
@@ -45,7 +48,8 @@ class Plan:
     partitions: int = 12
     spacing_seconds: float = 12
     faults: Sequence[Fault] = USUAL
-    command: Sequence[str] = COMMAND
+    poison: Collection[Kind] = tuple(Kind)
+    command: Sequence[str] = ALTERED
 
     @property
     def ramp_seconds(self) -> float:
@@ -76,15 +80,28 @@ def chaos(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         LoadError: The load broke down.
         UnreadableError: The topics could not be read to their end.
     """
-    with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command) as stage:
+    with Stage(cluster, folder, say, partitions=plan.partitions, command=plan.command, through_proxy=True) as stage:
         stage.wait_for_fleet(plan.evaluators)
-        stage.start_load(calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate)
+        stage.start_load(
+            calls=plan.calls, ramp_seconds=plan.ramp_seconds, seed=plan.seed, rate=plan.rate, poison=plan.poison
+        )
         faults = _Faults(plan, stage)
         faults.do_all()
         stage.finish()
-        report = ", ".join(f"{fault} {count}" for fault, count in faults.done.items())
-        lines = (f"faults: {report or 'none'}; poison {stage.load.report.poison}", *stage.fleet.told())
-        return Outcome(stage.judged(), faults.done.total(), lines)
+        findings = stage.judged()
+        for proof in faults.scene.proofs:
+            if what := proof():
+                findings.note("missing", "proof", what)
+        return Outcome(
+            findings, faults.done.total(), (*faults.told(), *_contained(stage, findings), *stage.fleet.told())
+        )
+
+
+def _contained(stage: Stage, findings: Findings) -> Iterator[str]:
+    for kind, count in sorted(stage.load.report.poison_by_kind.items()):
+        yield f"poison: {count} {kind}"
+    if findings.lost:
+        yield f"calls that may have lost records, judged for doubles only: {findings.lost}"
 
 
 class _Faults:
@@ -92,57 +109,44 @@ class _Faults:
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
         self.done: Counter[Fault] = Counter()
+        self.scene = Scene(stage, random.Random(f"targets {plan.seed}"), plan.evaluators)  # noqa: S311 - play, not secrets
         self._plan = plan
         self._stage = stage
-        self._rng = random.Random(f"targets {plan.seed}")  # noqa: S311 - play, not secrets
+        self._owed: list[Fault] = []
         stage.status = lambda: f"faults {self.done.total()}"
 
     def do_all(self) -> None:
+        """Does them when they are due."""
         begin = time.monotonic()
         plan = self._plan
         coming = planned(plan.seed, seconds=plan.seconds, mean_spacing_seconds=plan.spacing_seconds, pack=plan.faults)
         for at_seconds, fault in coming:
-            self._stage.look_for(begin + at_seconds - time.monotonic())
-            self._do(fault)
-        self._stage.look_for(begin + plan.seconds - time.monotonic())
+            self._look_until(begin + at_seconds)
+            if not self._do(fault):
+                self._owed.append(fault)
+        self._look_until(begin + plan.seconds)
 
-    def _do(self, fault: Fault) -> None:
-        done = self._to_broker(fault) if fault in _BROKER_SIGNALS else self._to_fleet(fault)
-        if done is None:
-            self._stage.note(f"{fault}: nothing to do it to")
-            return
-        fault, what = done
+    def told(self) -> Iterator[str]:
+        """A line for each kind of fault: how many there were; at the end what could not be done."""
+        for fault in dict.fromkeys((*self._plan.faults, *self.done)):
+            yield f"fault: {self.done[fault]} {fault}"
+        for fault in self._owed:
+            yield f"planned and not possible before the end: {fault}"
+
+    def _look_until(self, until: float) -> None:
+        while (left := until - time.monotonic()) > 0:
+            self._stage.look_for(min(left, TRY_AGAIN_SECONDS))
+            done = next((fault for fault in dict.fromkeys(self._owed) if self._do(fault)), None)
+            if done is not None:
+                self._owed.remove(done)
+
+    def _do(self, fault: Fault) -> bool:
+        what = HARM[fault](self.scene)
+        if what is None and fault in INSTEAD:
+            fault = INSTEAD[fault]
+            what = HARM[fault](self.scene)
+        if what is None:
+            return False
         self.done[fault] += 1
-        self._stage.note(what)
-
-    def _to_broker(self, fault: Fault) -> tuple[Fault, str] | None:
-        nodes = self._stage.cluster.nodes
-        if any(node.is_down for node in nodes):
-            return None
-        node = self._rng.choice(nodes)
-        node.take_down(_BROKER_SIGNALS[fault])
-        return fault, str(fault)
-
-    def _to_fleet(self, fault: Fault) -> tuple[Fault, str] | None:
-        fleet = self._stage.fleet
-        least = self._plan.evaluators
-        if fault is Fault.LEAVE and len(fleet.members) <= least:
-            fault = Fault.JOIN
-        elif fault is Fault.JOIN and len(fleet.members) >= least + MORE_EVALUATORS:
-            fault = Fault.LEAVE
-        if fault is Fault.JOIN:
-            return fault, f"{fault}: evaluator {fleet.join().number}"
-        if not fleet.running:
-            return None
-        target = self._rng.choice(fleet.running)
-        what = f"{fault} evaluator {target.number}"
-        match fault:
-            case Fault.KILL:
-                target.kill()
-            case Fault.FREEZE:
-                seconds = self._rng.uniform(FROZEN_AT_LEAST, FROZEN_AT_MOST)
-                target.freeze(seconds)
-                what += f" for {seconds:.0f} s"
-            case _:
-                target.terminate(for_good=fault is Fault.LEAVE)
-        return fault, what
+        self._stage.note(f"{fault}: {what}")
+        return True

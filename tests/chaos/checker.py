@@ -6,12 +6,15 @@ conversation, name, turn and index, or a second record that claims to be the fir
 to know a stage of its turn, which is what counters count. *Wrong*: a final score that says something else than the
 undisturbed run's, that the undisturbed run does not have, or that is no record of the contract.
 
+Of a call that lost records nobody can say what its scores are to be: there only what is there twice counts.
+
 What a final score says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
 whatever crashed in between, it must be equal.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -47,6 +50,7 @@ class Findings:
         scores: Records read from `scores`.
         finals: Final scores compared.
         refused: Records that belong in quarantine.
+        lost: Calls that may have lost records.
         by_name: How many findings there are of each kind and record name.
         examples_by_name: The first findings of each kind and record name, a line each.
     """
@@ -58,6 +62,7 @@ class Findings:
     scores: int = 0
     finals: int = 0
     refused: int = 0
+    lost: int = 0
     by_name: Counter[tuple[str, str]] = field(default_factory=Counter)
     examples_by_name: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
@@ -68,7 +73,7 @@ class Findings:
 
     def add(self, other: "Findings") -> None:
         """Takes over the findings of another partition."""
-        for name in ("missing", "duplicate", "wrong", "calls", "scores", "finals", "refused"):
+        for name in ("missing", "duplicate", "wrong", "calls", "scores", "finals", "refused", "lost"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.by_name.update(other.by_name)
         for about, examples in other.examples_by_name.items():
@@ -95,6 +100,7 @@ def compared(
     seen: Iterable[bytes],
     refused: frozenset[Coordinates] = frozenset(),
     quarantined: frozenset[Coordinates] = frozenset(),
+    lost: AbstractSet[str] = frozenset(),
 ) -> Findings:
     """Compares one partition.
 
@@ -103,11 +109,13 @@ def compared(
         seen: The values of `scores`, in order, as a reader of committed records sees them.
         refused: What the undisturbed run refused.
         quarantined: What stands in quarantine of this partition.
+        lost: Conversations of which records were deleted before they were read.
     """
-    findings = Findings(refused=len(refused))
-    wanted = {_subject(record): said(record) for record in expected if record.status is TurnStatus.FINAL}
+    findings = Findings(refused=len(refused), lost=len(lost))
+    finals = (record for record in expected if record.status is TurnStatus.FINAL)
+    wanted = {_subject(record): said(record) for record in finals if record.conversation_id not in lost}
     findings.calls = sum(1 for subject in wanted if subject[1] == "closed")
-    found = _finals(seen, findings)
+    found = {subject: what for subject, what in _finals(seen, findings).items() if subject[0] not in lost}
     findings.finals = len(found)
     for subject in sorted(wanted.keys() ^ found.keys(), key=str):
         is_missing = subject in wanted

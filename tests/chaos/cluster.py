@@ -1,7 +1,8 @@
 """A Kafka cluster of this run's own on loopback, one node or three, that can be stopped, killed and started again.
 
 The nodes keep their folders and ports, as machines do. `tests.kafka_broker` brings the jars and most settings; what is
-added here is what a node needs to come back quickly, and what several need to know of each other.
+added here is what a node needs to come back quickly, what several need to know of each other, and the doors of the proxy
+through which evaluators come.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests import kafka_broker, required_tools
+from tests.chaos import network
+from tests.chaos.network import Network
+from tests.chaos.proxy import DOORS
+from tests.chaos.proxy_process import Listener, ProxyProcess
 
 START_SECONDS: Final = 90.0
 """After kill -9 under load a node reads its newest segments again before it answers."""
@@ -25,6 +30,8 @@ STOP_SECONDS: Final = 30.0
 TIED: Final = ("setpriv", "--pdeathsig", "KILL")
 """On Linux the kernel ends a child with its parent, should that be killed with -9."""
 
+_LEADERS_GO_HOME = {"leader.imbalance.check.interval.seconds": "10", "leader.imbalance.per.broker.percentage": "0"}
+"""A node that is back leads what it led before: a move without any crash."""
 _COMES_BACK_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 _JAVA_ALONE = ("-Xmx768m",)
 _JAVA_AMONG_OTHERS = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -32,15 +39,21 @@ _JAVA_AMONG_OTHERS = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 def tied_to_us(command: list[str]) -> list[str]:
     """The command, ended by the kernel when this process is. It must be started by the main thread."""
-    return [*TIED, *command] if shutil.which(TIED[0]) else command
+    return [*_tie(), *command]
+
+
+def _tie() -> Sequence[str]:
+    return TIED if shutil.which(TIED[0]) else ()
 
 
 class Node:
     """One broker and controller: a folder, its ports, and a process now and then."""
 
-    def __init__(self, number: int, folder: Path, ports: Mapping[str, int], command: list[str]) -> None:
+    def __init__(self, number: int, folder: Path, host: str, ports: Mapping[str, int], command: list[str]) -> None:
         self.number = number
-        self.address = f"127.0.0.1:{ports['PLAINTEXT']}"
+        self.host = host
+        self.ports = ports
+        self.address = f"{host}:{ports['PLAINTEXT']}"
         self._log = folder / "broker.log"
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,6 +77,16 @@ class Node:
         if self._process is not None:
             self._process.send_signal(number)
             self._kill_at = time.monotonic() + STOP_SECONDS
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def attend(self) -> bool:
         """Starts the process again when it was taken down and has ended. True when it did. To be called often."""
@@ -95,10 +118,16 @@ class Cluster:
     Attributes:
         nodes: In the order of their numbers, which begin at 1.
         bootstrap: What a client needs to find them.
+        network: Theirs alone, if there are several and it can be made here.
     """
 
-    def __init__(self, folder: Path, brokers: int) -> None:
+    def __init__(self, folder: Path, brokers: int, *, loses_sight: bool = False) -> None:
         """Formats the folders; nothing runs before `start`.
+
+        Args:
+            folder: For the nodes' folders.
+            brokers: How many nodes.
+            loses_sight: Whether they get a network of their own, where that can be made.
 
         Raises:
             NoBrokerError: Java or Maven is missing, and may not be installed here.
@@ -109,15 +138,33 @@ class Cluster:
             raise kafka_broker.NoBrokerError(
                 f"no Kafka can be restarted at will here: install {required_tools.names(missing)}"
             )
-        self.nodes = _formatted(folder, brokers)
+        self.network = Network(brokers) if loses_sight and network.is_possible() else None
+        self.nodes = _formatted(folder, brokers, self.network)
+        self._proxy: ProxyProcess | None = None
         self.bootstrap = ",".join(node.address for node in self.nodes)
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def start(self) -> None:
-        """Starts every node and returns when the cluster answers."""
+        """Starts every node and the proxy, and returns when the cluster answers."""
         for node in self.nodes:
             node.start()
+        listeners = [
+            Listener(door, node.ports[f"{door} proxy"], node.host, node.ports[door])
+            for node in self.nodes
+            for door in DOORS
+        ]
+        self._proxy = ProxyProcess(listeners, _tie())
         self.wait_until_it_answers()
+
+    @property
+    def proxy(self) -> ProxyProcess:
+        """Between evaluators and brokers; there from `start` on."""
+        assert self._proxy is not None
+        return self._proxy
+
+    def bootstrap_through(self, door: str) -> str:
+        """What an evaluator needs that comes through this door of the proxy."""
+        return ",".join(f"127.0.0.1:{node.ports[f'{door} proxy']}" for node in self.nodes)
 
     def wait_until_it_answers(self) -> None:
         """Returns once every node is known to the others.
@@ -142,6 +189,14 @@ class Cluster:
             for number, partition in topic.partitions.items()
         }
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every node runs and every replica is in sync, as far as the cluster says."""
+        try:
+            return not any(node.is_down for node in self.nodes) and not self.unreplicated()
+        except KafkaException:
+            return False
+
     def unreplicated(self) -> int:
         """How many partitions have a replica that is not in sync: none may, before the next node is killed."""
         return sum(
@@ -154,17 +209,21 @@ class Cluster:
         """Ends every node, without ceremony: nobody will read the folders again."""
         for node in self.nodes:
             node.stop()
+        if self._proxy is not None:
+            self._proxy.stop()
+        if self.network is not None:
+            self.network.close()
 
 
 @contextlib.contextmanager
-def running(folder: Path, brokers: int) -> Iterator[Cluster]:
-    """A cluster for the length of the block.
+def running(folder: Path, brokers: int, *, loses_sight: bool = False) -> Iterator[Cluster]:
+    """A cluster for the length of the block; arguments as those of `Cluster`.
 
     Raises:
         NoBrokerError: As `Cluster`.
         BrokerStartError: As `Cluster`, or it does not come up.
     """
-    cluster = Cluster(folder, brokers)
+    cluster = Cluster(folder, brokers, loses_sight=loses_sight)
     try:
         cluster.start()
         yield cluster
@@ -172,9 +231,12 @@ def running(folder: Path, brokers: int) -> Iterator[Cluster]:
         cluster.stop()
 
 
-def _formatted(folder: Path, brokers: int) -> list[Node]:
-    doors = {number: kafka_broker._free_ports(None, ("PLAINTEXT", "CONTROLLER")) for number in range(1, brokers + 1)}
-    voters = ",".join(f"{number}@127.0.0.1:{ports['CONTROLLER']}" for number, ports in doors.items())
+def _formatted(folder: Path, brokers: int, own_network: Network | None) -> list[Node]:
+    numbers = range(1, brokers + 1)
+    wanted = ("PLAINTEXT", "CONTROLLER", *DOORS, *(f"{door} proxy" for door in DOORS))
+    doors = {number: kafka_broker._free_ports(None, wanted) for number in numbers}
+    hosts = {number: "127.0.0.1" if own_network is None else own_network.address(number) for number in numbers}
+    voters = ",".join(f"{number}@{hosts[number]}:{ports['CONTROLLER']}" for number, ports in doors.items())
     replicas = str(brokers)
     in_sync = str(max(1, brokers - 1))
     nodes = []
@@ -183,8 +245,9 @@ def _formatted(folder: Path, brokers: int) -> list[Node]:
         own.mkdir(parents=True)
         properties = {
             **kafka_broker.SETTINGS,
-            **kafka_broker._plain_settings("127.0.0.1", ports),
+            **_listeners(hosts[number], ports),
             **_COMES_BACK_SOON,
+            **_LEADERS_GO_HOME,
             "node.id": str(number),
             "controller.quorum.voters": voters,
             "log.dirs": str(own / "data"),
@@ -206,5 +269,20 @@ def _formatted(folder: Path, brokers: int) -> list[Node]:
             raise kafka_broker.BrokerStartError(
                 f"Kafka could not format its folder:\n{formatted.stdout}{formatted.stderr}"
             )
-        nodes.append(Node(number, own, ports, [*java, "kafka.Kafka", str(file)]))
+        start = [*java, "kafka.Kafka", str(file)]
+        start = start if own_network is None else own_network.command(number, start)
+        nodes.append(Node(number, own, hosts[number], ports, start))
     return nodes
+
+
+def _listeners(host: str, ports: Mapping[str, int]) -> dict[str, str]:
+    """Properties of the listeners: brokers and the load come as they are, evaluators through a door of the proxy."""
+    names = ("PLAINTEXT", *(door.upper() for door in DOORS))
+    open_doors = ",".join(f"{name}://{host}:{ports[name if name in ports else name.lower()]}" for name in names)
+    through = ",".join(f"{door.upper()}://127.0.0.1:{ports[f'{door} proxy']}" for door in DOORS)
+    return {
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ("CONTROLLER", *names)),
+        "listeners": f"{open_doors},CONTROLLER://{host}:{ports['CONTROLLER']}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{ports['PLAINTEXT']},{through}",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }

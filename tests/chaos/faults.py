@@ -7,29 +7,43 @@ from typing import Final, NamedTuple
 
 
 class Fault(StrEnum):
-    """A kind of harm, in the words of the log."""
+    """A kind of harm, in the words of the log; `fault_kinds.HARM` has what each one does and what must hold after it."""
 
     KILL = "kill -9"
     TERMINATE = "SIGTERM"
     FREEZE = "SIGSTOP"
     JOIN = "join"
     LEAVE = "leave"
+    NEWER = "newer version"
+    CLOCK_FORWARD = "clock steps forward"
+    CLOCK_BACK = "clock steps back"
+    SLOW = "slow network"
+    HOLE = "black hole"
+    ONE_WAY = "one-way network"
+    HALF_OPEN = "half-open connections"
+    CUT = "connections cut"
+    REFUSED = "connections refused"
+    HEAVY_CLOSE = "heavy close"
+    DELETED_READ = "deleted, all read"
+    DELETED_UNREAD = "deleted, not read"
+    PARTITIONS_ADDED = "partitions added"
     BROKER_TERMINATED = "broker SIGTERM"
     BROKER_KILLED = "broker kill -9"
+    COORDINATOR_MOVED = "coordinator moves"
+    OUT_OF_SIGHT = "brokers out of sight"
 
 
 BROKER_FAULTS: Final = frozenset({Fault.BROKER_TERMINATED, Fault.BROKER_KILLED})
+SEVERAL_BROKERS: Final = frozenset({Fault.COORDINATOR_MOVED, Fault.OUT_OF_SIGHT})
+"""What needs more than one."""
+ONCE: Final = frozenset({Fault.PARTITIONS_ADDED})
+"""What a run has once and no more."""
+_OFTEN: Final = {Fault.KILL: 4, Fault.FREEZE: 3, Fault.TERMINATE: 2}
 
-USUAL: Final = (
-    *[Fault.KILL] * 4,
-    *[Fault.FREEZE] * 3,
-    *[Fault.TERMINATE] * 2,
-    Fault.JOIN,
-    Fault.LEAVE,
-    Fault.BROKER_TERMINATED,
-    Fault.BROKER_KILLED,
-)
+ON_SEVERAL: Final = tuple(fault for fault in Fault for _ in range(_OFTEN.get(fault, 1)))
 """Drawn from as from a pack of cards, so that a long run has every kind in this proportion."""
+USUAL: Final = tuple(fault for fault in ON_SEVERAL if fault not in SEVERAL_BROKERS)
+"""The same for one broker."""
 _LEAST_SPACING: Final = 0.3
 """Of the mean: two faults may overlap, but not all of them."""
 
@@ -62,6 +76,6 @@ def planned(
         if at_seconds >= seconds:
             return
         if not deck:
-            deck = list(pack)
+            deck = [fault for fault in pack if fault not in ONCE]
             rng.shuffle(deck)
         yield Planned(at_seconds, deck.pop())

@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Final
 from tests.chaos.chaos_run import Outcome, Plan
 from tests.chaos.checker import Findings
 from tests.chaos.cluster import Cluster
-from tests.chaos.fleet import COMMAND
+from tests.chaos.fleet import ALTERED, COMMAND
 from tests.chaos.stage import RunError, Say, Stage
 
-PLAIN: Final = (sys.executable, "-m", "tests.chaos.broken", "transactions")
+PLAIN: Final = (*ALTERED, "without", "transactions")
 WAYS: Final[dict[str, Sequence[str]]] = {"plain": PLAIN, "fenced": COMMAND}
 ROUNDS: Final = 2
 """The ways take turns: the machine is not equally fast all the time."""

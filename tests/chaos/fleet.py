@@ -1,5 +1,6 @@
 """Evaluators as processes of their own, started again when they end, as a cluster manager would."""
 
+import contextlib
 import os
 import re
 import signal
@@ -11,10 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.chaos import stepped_clock
 from tests.chaos.cluster import tied_to_us
+from tests.chaos.newer_version import NEWER
 
 ROOT: Final = Path(__file__).parents[2]
 COMMAND: Final = (str(Path(sys.executable).with_name("callgauge")),)
+ALTERED: Final = (sys.executable, "-m", "tests.chaos.altered")
+"""The same, in circumstances that faults may change."""
 RESTART_SECONDS: Final = 1.0
 """From the end of an evaluator to the start of the next one in its place."""
 LEAVE_SECONDS: Final = 30.0
@@ -22,6 +27,7 @@ LEAVE_SECONDS: Final = 30.0
 TAIL_LINES: Final = 12
 MOST_CHARS: Final = 300
 
+_MEMORY = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
 _ADDRESS = re.compile(r"http://[\d.]+:\d+/metrics")
 
 
@@ -35,6 +41,8 @@ class Evaluator:
     Attributes:
         number: From 1.
         thaws_at: When a frozen process goes on; None while it is not frozen.
+        is_newer: Whether the next process in this place is one of a newer version.
+        door: Through which door of the proxy it comes, if it comes through one.
     """
 
     def __init__(
@@ -44,9 +52,14 @@ class Evaluator:
         command: Sequence[str],
         environment: Mapping[str, str],
         incidents: Counter[Incident],
+        door: str | None = None,
     ) -> None:
         self.number = number
         self.incidents = incidents
+        self.is_newer = False
+        self.door = door
+        self._clock = folder / f"clock-{number}"
+        stepped_clock.step(self._clock, 0)
         self.thaws_at: float | None = None
         self._folder = folder
         self._command = [*command, "run", "--roles", "evaluator"]
@@ -93,7 +106,12 @@ class Evaluator:
                 stderr=output,
                 cwd=ROOT,
                 process_group=0,  # Ctrl-C is for the run, which ends them
-                env={**os.environ, **self._environment},
+                env={
+                    **os.environ,
+                    **self._environment,
+                    stepped_clock.FILE: str(self._clock),
+                    NEWER: "yes" if self.is_newer else "",
+                },
             )
         self._start_at = self._kill_at = self.thaws_at = None
         self._expects_end = False
@@ -120,6 +138,10 @@ class Evaluator:
         """SIGSTOP, and SIGCONT after so long."""
         self._send(signal.SIGSTOP)
         self.thaws_at = time.monotonic() + seconds
+
+    def step_clock(self, seconds: float) -> None:
+        """The clock in this place is so many seconds off from now on, whichever process is in it."""
+        stepped_clock.step(self._clock, seconds)
 
     def attend(self) -> str | None:
         """Does what is due; what an operator should know, or None. To be called often."""
@@ -176,11 +198,28 @@ class Fleet:
     Attributes:
         members: Those that have not left for good.
         incidents: What nobody asked for: evaluators that ended by themselves, or did not end in peace when told to.
+        most_bytes: The most memory that one of them had when it was looked at.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        command: Sequence[str] = COMMAND,
+        doors: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nobody is there before `join`.
+
+        Args:
+            folder: For logs.
+            environment: Of each evaluator.
+            command: What an evaluator is started with, before `run --roles evaluator`.
+            doors: Where the broker is for those that come through each door of the proxy; evaluators take them in turn.
+        """
+        self._doors = doors or {}
         self.members: list[Evaluator] = []
         self.incidents: Counter[Incident] = Counter()
+        self.most_bytes = 0
         self._folder = folder
         self._environment = environment
         self._command = command
@@ -194,7 +233,11 @@ class Fleet:
     def join(self) -> Evaluator:
         """One more."""
         self._started += 1
-        member = Evaluator(self._started, self._folder, self._command, self._environment, self.incidents)
+        door, environment = None, dict(self._environment)
+        if self._doors:
+            door = list(self._doors)[self._started % len(self._doors)]
+            environment["CALLGAUGE_BOOTSTRAP"] = self._doors[door]
+        member = Evaluator(self._started, self._folder, self._command, environment, self.incidents, door)
         member.start()
         self.members.append(member)
         return member
@@ -209,10 +252,22 @@ class Fleet:
         self.members = [member for member in self.members if not member.is_gone]
         return news
 
+    def look_at_memory(self) -> None:
+        """Takes note of the most that each process has had so far."""
+        for member in self.running:
+            with contextlib.suppress(OSError):  # it ends at this moment
+                found = _MEMORY.search(Path(f"/proc/{member.process_id}/status").read_text())
+                self.most_bytes = max(self.most_bytes, int(found[1]) * 1_024 if found else 0)
+
+    def logs_with(self, words: str) -> int:
+        """How many lines of all logs have these words."""
+        return sum(log.read_text(errors="replace").count(words) for log in self._folder.glob("evaluator-*.log"))
+
     def told(self) -> Iterator[str]:
         """The incidents, a line for each kind: how often, what, and the last line of the log."""
         for (what, last), count in self.incidents.most_common():
             yield f"evaluators: {count} {what}: {last[:MOST_CHARS]}"
+        yield f"evaluators: at most {self.most_bytes >> 20} MB of memory"
 
     def stop(self) -> None:
         """Ends all of them at once."""

@@ -1,11 +1,13 @@
 """The load: many calls at a time at their own pace, from a process of its own. `python -m tests.chaos.load`.
 
 Calls are templates of a pool, played under new names at the present; when one ends another begins. It says once a second
-on standard output how far it is, as JSON. On standard input the line "rate N" changes the pace, "end" ends every call and
-then the process; when standard input closes, the owner is gone, and it ends at once.
+on standard output how far it is, as JSON. On standard input "rate N" changes the pace, "partitions N" says how many there
+are from now on, "heavy" plays a heavy call at once, "end" ends every call and then the process; when standard input
+closes, the owner is gone, and it ends at once.
 """
 
 import argparse
+import contextlib
 import heapq
 import json
 import os
@@ -13,14 +15,19 @@ import random
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from aiokafka.partitioner import murmur2
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from schemas.topics import TOPIC_BY_SOURCE
-from tests.chaos import poison
+from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
+from tests.chaos import raw_batch
 from tests.chaos.call_pool import CallTemplate, make_pool
+from tests.chaos.heavy_call import heavy_call
+from tests.chaos.poison import Cook, Kind
 
 POOL_CALLS: Final = 150
 STEP_SECONDS: Final = 0.01
@@ -30,6 +37,8 @@ POISON_SECONDS: Final = 1.0
 HUNG_UP_SHARE: Final = 0.03
 """Calls whose end nobody announces: only their silence says that they are over."""
 MOST_PAUSE_MS: Final = 1_000
+UNKNOWN_SECONDS: Final = 30.0
+"""How long the client may not know a partition that there is."""
 FLUSH_SECONDS: Final = 120.0
 OWNER_IS_GONE: Final = 4  # exit code
 _CLIENT: Final[dict[str, Any]] = {
@@ -53,6 +62,8 @@ class Report:
         calls: Calls begun so far; the first so many names of `call_name` are theirs.
         events: Records sent, without the bad ones.
         poison: Bad records sent.
+        poison_by_kind: How many of each kind.
+        heavy: Heavy calls begun so far; the first so many names of `heavy_name` are theirs.
         failed: Records that the broker never took.
         cpu_seconds: Processor time of this process.
         behind_ms: How late the last event was sent.
@@ -63,6 +74,8 @@ class Report:
     calls: int = 0
     events: int = 0
     poison: int = 0
+    poison_by_kind: dict[str, int] = field(default_factory=dict)
+    heavy: int = 0
     failed: int = 0
     cpu_seconds: float = 0.0
     behind_ms: int = 0
@@ -72,6 +85,16 @@ class Report:
 def call_name(number: int) -> str:
     """The conversation id of the n-th call, from 0."""
     return f"call-{number:07d}"
+
+
+def heavy_name(number: int) -> str:
+    """The conversation id of the n-th heavy call, from 0."""
+    return f"heavy-{number:04d}"
+
+
+def partition_of(name: bytes, partitions: int) -> int:
+    """Where a call's records go, as every producer of callgauge's decides it."""
+    return int(murmur2(name) & 0x7FFFFFFF) % partitions
 
 
 class _Line:
@@ -100,6 +123,7 @@ class Load:
     def __init__(
         self,
         producer: Producer,
+        bootstrap: str,
         prefix: str,
         *,
         partitions: int,
@@ -107,24 +131,33 @@ class Load:
         ramp_seconds: float,
         seed: int,
         rate: float,
+        poison: Collection[Kind] = frozenset(Kind),
     ) -> None:
         """Draws the pool; nothing is sent before `step`.
 
         Args:
             producer: Where records go.
+            bootstrap: Where that is, for the bad records that need a client of their own.
             prefix: Put before each topic's name.
             partitions: Of each input topic.
             lines: How many calls there are at a time.
             ramp_seconds: Within this time the first call of each line begins.
             seed: Decides everything but the clock.
             rate: To begin with.
+            poison: Which kinds of bad records there are.
         """
         self.report = Report()
         self._producer = producer
+        self._bootstrap = bootstrap
         self._topics = {source.value: prefix + topic for source, topic in TOPIC_BY_SOURCE.items()}
+        self._topics["scores"] = prefix + SCORES_TOPIC
         self._partitions = partitions
         self.rate = rate
         self._rng = random.Random(f"load {seed}")  # noqa: S311 - play, not secrets
+        self._cook = Cook(random.Random(f"poison {seed}"), poison)  # noqa: S311 - as above
+        self._has_poison = bool(poison)
+        self._bad_producers: dict[str, Producer] = {}
+        self._by_hand = ThreadPoolExecutor(1)
         self._pool = make_pool(seed, POOL_CALLS)
         now_ms = _now_ms()
         self._lines = [_Line() for _ in range(lines)]
@@ -138,10 +171,23 @@ class Load:
             due_ms, number = due[0]
             heapq.heapreplace(due, (self._advance(self._lines[number], due_ms), number))
             self.report.behind_ms = now_ms - due_ms
-        if now_ms >= self._poison_due_ms:
+        if self._has_poison and now_ms >= self._poison_due_ms:
             self._poison_due_ms = now_ms + int(POISON_SECONDS * 1_000)
             self._send_poison(now_ms)
         self._producer.poll(0)
+
+    def use_partitions(self, count: int) -> None:
+        """There are so many from now on: calls go on where their name leads now."""
+        self._partitions = count
+        for line in self._lines:
+            line.partition = partition_of(line.name, count)
+
+    def play_heavy(self) -> None:
+        """Sends a heavy call, from its beginning to its end."""
+        name = heavy_name(self.report.heavy).encode()
+        self.report.heavy += 1
+        for source, value in heavy_call(_now_ms()):
+            self._send(source, value, name, partition_of(name, self._partitions))
 
     def end(self) -> None:
         """Ends every call that is open and waits until the broker has everything."""
@@ -152,6 +198,9 @@ class Load:
                 self._send("audit", ended, line.name, line.partition)
                 line.call = None
         self.report.open_calls = 0
+        self._by_hand.shutdown()
+        for each in self._bad_producers.values():
+            each.flush(FLUSH_SECONDS)
         left = self._producer.flush(FLUSH_SECONDS)
         self.report.failed += left
         self.report.has_ended = True
@@ -175,7 +224,7 @@ class Load:
         number = self.report.calls
         line.call = self._rng.choice(self._pool)
         line.name = call_name(number).encode()
-        line.partition = number % self._partitions
+        line.partition = partition_of(line.name, self._partitions)
         line.begin_seconds = due_ms // 1_000  # whole seconds only: the events of this call are up to a second old
         line.next = 0
         line.is_hung_up = self._rng.random() < HUNG_UP_SHARE
@@ -190,16 +239,56 @@ class Load:
         live = [line for line in self._rng.choices(self._lines, k=8) if line.call is not None]
         if not live:
             return
-        bad = poison.draw(self._rng, live[0].name, now_ms)
+        bad = self._cook.draw(live[0].name, now_ms)
+        partition = live[0].partition
+        if bad.raw is not None:
+            self._by_hand.submit(self._send_by_hand, bad.kind, self._topics[bad.source], partition, bad.raw)
+            return
+        self._count(bad.kind)
+        if bad.codec is None:
+            self._produce(bad.source, bad.value, bad.key, partition)
+        else:  # the broker may well not take it, and then it has done its duty
+            producer = self._bad_producer(bad.codec)
+            with contextlib.suppress(KafkaException):  # as above: it may not know of a new partition yet
+                producer.produce(self._topics[bad.source], bad.value, bad.key, partition)
+            producer.poll(0)
+
+    def _count(self, kind: Kind) -> None:
         self.report.poison += 1
-        self._produce(bad.source, bad.value, bad.key, live[0].partition)
+        by_kind = self.report.poison_by_kind
+        by_kind[kind] = by_kind.get(kind, 0) + 1
+
+    def _bad_producer(self, codec: str) -> Producer:
+        if codec not in self._bad_producers:
+            own = {"bootstrap.servers": self._bootstrap, "compression.type": codec, "message.max.bytes": 1_000_000_000}
+            self._bad_producers[codec] = Producer({**_CLIENT, **own, "delivery.report.only.error": False})
+        return self._bad_producers[codec]
+
+    def _send_by_hand(self, kind: Kind, topic: str, partition: int, batches: bytes) -> None:
+        with contextlib.suppress(raw_batch.RefusedError, KafkaException):  # a broker that is away gets none
+            metadata = self._producer.list_topics(topic, timeout=5)
+            leader = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
+            raw_batch.send(leader.host, leader.port, topic, partition, batches)
+            self._count(kind)
 
     def _send(self, source: str, value: bytes, key: bytes, partition: int) -> None:
         self.report.events += 1
         self._produce(source, value, key, partition)
 
     def _produce(self, source: str, value: bytes | None, key: bytes | None, partition: int) -> None:
-        self._producer.produce(self._topics[source], value, key, partition, on_delivery=self._failed)
+        topic = self._topics[source]
+        deadline = time.monotonic() + UNKNOWN_SECONDS
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=self._failed)
+            except KafkaException as error:  # a partition so new that the client has not heard of it
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+                    raise
+                with contextlib.suppress(KafkaException):
+                    self._producer.list_topics(topic, timeout=1)
+                self._producer.poll(STEP_SECONDS)
+            else:
+                return
 
     def _failed(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
@@ -231,25 +320,34 @@ def main() -> None:
     parser.add_argument("--ramp", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--rate", type=float, default=1.0)
+    parser.add_argument("--poison", type=Kind, nargs="*", default=list(Kind))
     arguments = parser.parse_args()
     commands: list[str] = []
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
     load = Load(
         Producer({**_CLIENT, "bootstrap.servers": arguments.bootstrap}),
+        arguments.bootstrap,
         arguments.prefix,
         partitions=arguments.partitions,
         lines=arguments.lines,
         ramp_seconds=arguments.ramp,
         seed=arguments.seed,
         rate=arguments.rate,
+        poison=arguments.poison,
     )
     told_at = 0.0
     while True:
         if commands:
             command, _, argument = commands.pop(0).partition(" ")
-            if command == "end":
-                break
-            load.rate = float(argument)  # "rate": the only other one
+            match command:
+                case "end":
+                    break
+                case "rate":
+                    load.rate = float(argument)
+                case "partitions":
+                    load.use_partitions(int(argument))
+                case "heavy":
+                    load.play_heavy()
         load.step()
         if time.monotonic() - told_at >= REPORT_SECONDS:
             told_at = time.monotonic()

@@ -5,10 +5,12 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 
 from tests.chaos.cluster import tied_to_us
 from tests.chaos.fleet import ROOT
 from tests.chaos.load import Report
+from tests.chaos.poison import Kind
 
 
 class LoadError(Exception):
@@ -28,10 +30,11 @@ class LoadProcess:
         ramp_seconds: float,
         seed: int,
         rate: float = 1,
+        poison: Collection[Kind] = frozenset(Kind),
     ) -> None:
         command = [sys.executable, "-m", "tests.chaos.load", "--bootstrap", bootstrap, "--prefix", prefix]
         command += ["--partitions", str(partitions), "--lines", str(lines), "--ramp", str(ramp_seconds)]
-        command += ["--seed", str(seed), "--rate", str(rate)]
+        command += ["--seed", str(seed), "--rate", str(rate), "--poison", *poison]
         self._process = subprocess.Popen(
             tied_to_us(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )
@@ -56,6 +59,14 @@ class LoadProcess:
     def set_rate(self, rate: float) -> None:
         """So many times faster than real from now on."""
         self._tell(f"rate {rate}")
+
+    def use_partitions(self, count: int) -> None:
+        """There are so many partitions from now on."""
+        self._tell(f"partitions {count}")
+
+    def play_heavy(self) -> None:
+        """Plays a heavy call, all of it at once."""
+        self._tell("heavy")
 
     def end(self) -> None:
         """Ends every call; the report says when that is done. Harmless when repeated."""

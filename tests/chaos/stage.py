@@ -3,18 +3,26 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from schemas.topics import SCORES_TOPIC
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # as OffsetSpec
+
+from schemas.topics import OWNER_MARK_KEY, SCORES_TOPIC
 from tests.chaos.checker import Findings
 from tests.chaos.cluster import Cluster
+from tests.chaos.deleted_records import DeletedRecords, Deletion
 from tests.chaos.fleet import COMMAND, Fleet
-from tests.chaos.load import call_name
+from tests.chaos.foreign import is_foreign
+from tests.chaos.load import call_name, heavy_name
 from tests.chaos.load_process import LoadProcess
+from tests.chaos.newer_version import NEW_REASON
+from tests.chaos.poison import Kind
+from tests.chaos.proxy import DOORS
 from tests.chaos.topic_reader import Follower, ReadRecord
 from tests.chaos.verdict import Traces, judged, limits_of
 
@@ -50,7 +58,11 @@ class Stage:
         prefix: Before each topic's name.
         cluster: The brokers.
         fleet: The evaluators; none before `wait_for_fleet`.
+        partitions: Of every topic.
+        kept: What was deleted from the inputs.
+        deletions: Those that may have cost calls some of their records.
         scores: Records of `scores` seen so far.
+        newer_closings: Calls that evaluators of the newer version have closed so far.
         status: Adds to the progress line, if set.
     """
 
@@ -64,6 +76,7 @@ class Stage:
         command: Sequence[str] = COMMAND,
         prefix: str = PREFIX,
         limits: Mapping[str, str] = LIMITS,
+        through_proxy: bool = False,
     ) -> None:
         """Nothing runs before `with`.
 
@@ -75,6 +88,7 @@ class Stage:
             command: What an evaluator is started with, before `run --roles evaluator`.
             prefix: Before each topic's name and the group's, so that several runs may share a cluster.
             limits: Of the evaluators, as their settings.
+            through_proxy: Whether evaluators reach the brokers through the proxy.
         """
         self.prefix = prefix
         self.cluster = cluster
@@ -87,13 +101,21 @@ class Stage:
             "COLUMNS": "200",
             **limits,
         }
-        self.fleet = Fleet(folder, self.environment, command)
+        doors = {door: cluster.bootstrap_through(door) for door in DOORS} if through_proxy else {}
+        self.fleet = Fleet(folder, self.environment, command, doors)
+        self.kept = DeletedRecords(folder / "deleted")
+        self.deletions: list[Deletion] = []
         self.scores = 0
+        self.newer_closings = 0
         self.status: Callable[[], str] | None = None
         self._say = say
         self._began = self._told_at = self._written_at = time.monotonic()
         self._scores_told = 0
+        self._folder = folder
         self._closed: set[bytes] = set()
+        self._unclosed: set[tuple[int, bytes]] = set()
+        self._may_never_close: set[bytes] = set()
+        self._due: list[tuple[float, Callable[[], None]]] = []
         self._load: LoadProcess | None = None
         self._running = ExitStack()
 
@@ -128,6 +150,11 @@ class Stage:
         return len(self._closed)
 
     @property
+    def closed_keys(self) -> frozenset[bytes]:
+        """Keys of the calls of which the closed fact was seen."""
+        return frozenset(self._closed)
+
+    @property
     def group(self) -> str:
         """The consumer group of the evaluators."""
         return f"{self.prefix}evaluator"
@@ -155,7 +182,15 @@ class Stage:
                     f"not every evaluator is ready after {READY_SECONDS:.0f} s; the last lines of each:\n{tails}"
                 )
 
-    def start_load(self, *, calls: int, ramp_seconds: float, seed: int, rate: float = 1.0) -> None:
+    def start_load(
+        self,
+        *,
+        calls: int,
+        ramp_seconds: float,
+        seed: int,
+        rate: float = 1.0,
+        poison: Collection[Kind] = frozenset(Kind),
+    ) -> None:
         """Starts the load; returns once every line has begun its first call."""
         self._load = LoadProcess(
             self.cluster.bootstrap,
@@ -165,9 +200,44 @@ class Stage:
             ramp_seconds=ramp_seconds,
             seed=seed,
             rate=rate,
+            poison=poison,
         )
         self._running.callback(self._load.stop)
+        while not self._load.report.calls:
+            self.look()  # it draws its calls first, which takes a while on a busy machine
         self.look_for(ramp_seconds)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Does something later; the load does not end before."""
+        self._due.append((time.monotonic() + seconds, action))
+
+    def add_partitions(self, more: int) -> None:
+        """Adds partitions to every topic that has as many as the inputs, outputs first; then the load uses them.
+
+        Raises:
+            RunError: The broker refused.
+        """
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
+        count = self.partitions + more
+        try:
+            topics = admin.list_topics(timeout=READY_SECONDS).topics
+            ours = [
+                name
+                for name, topic in topics.items()
+                if name.startswith(self.prefix) and len(topic.partitions) == self.partitions
+            ]
+            for name in sorted(ours, key=lambda each: each.endswith(".events")):
+                admin.create_partitions([NewPartitions(name, count)])[name].result()
+        except KafkaException as error:
+            raise RunError(f"partitions could not be added: {error}") from error
+        self.partitions = count
+        self._follower.follow(count)
+        self.load.use_partitions(count)
+
+    def lost(self, deletion: Deletion, keys: set[bytes]) -> None:
+        """Calls may have lost records, these among them: nobody waits for their end."""
+        self.deletions.append(deletion)
+        self._may_never_close |= keys
 
     def look_for(self, seconds: float) -> None:
         """Lets time pass, attending to everything."""
@@ -183,17 +253,23 @@ class Stage:
             node.must_run()
         for news in self.fleet.attend():
             self.note(news)
-        records = self._follower.new(seconds)
+        self._do_what_is_due(time.monotonic())
+        records = [each for each in self._follower.new(seconds) if not is_foreign(each.key)]
         if records:
             self._written_at = time.monotonic()
             self.scores += len(records)
-            self._closed.update(each.key or b"" for each in records if each.value and b'"name":"closed"' in each.value)
+            self._follow_calls(records)
         if self._load is not None and time.monotonic() - self._told_at >= PROGRESS_SECONDS:
             self._tell(self._load)
         return records
 
     def finish(self) -> None:
-        """Ends the load and waits until every call is closed, or nothing more comes; then the fleet leaves in peace."""
+        """Ends the load once what was to be done is done, and waits until every call is closed, or nothing more comes.
+
+        Then the fleet leaves in peace.
+        """
+        while self._due:
+            self.look()
         self.note("the load ends; waiting until every call is closed")
         self.load.end()
         self._written_at = time.monotonic()
@@ -220,13 +296,16 @@ class Stage:
             UnreadableError: They cannot be read to their end.
         """
         self.note(f"judging {self.load.report.calls:,} calls, {self.scores:,} records of scores")
-        return judged(Traces(self.cluster.bootstrap, self.prefix, self.partitions, limits_of(self.environment)))
+        limits = limits_of(self.environment)
+        place = (self.cluster.bootstrap, self.prefix, self.partitions)
+        return judged(Traces(*place, limits, self._folder / "deleted", tuple(self.deletions)))
 
     def note(self, what: str) -> None:
         """One line of the report, with its time."""
         self._say(f"{time.monotonic() - self._began:6.0f} s  {what}")
 
     def _tell(self, load: LoadProcess) -> None:
+        self.fleet.look_at_memory()
         now = time.monotonic()
         report = load.report
         per_second = (self.scores - self._scores_told) / (now - self._told_at)
@@ -246,8 +325,29 @@ class Stage:
             parts.append(self.status())
         self.note(", ".join(parts))
 
+    def _do_what_is_due(self, now: float) -> None:
+        due = [each for each in self._due if each[0] <= now]
+        self._due = [each for each in self._due if each[0] > now]
+        for _, action in sorted(due, key=lambda each: each[0]):
+            action()
+
+    def _follow_calls(self, records: Sequence[ReadRecord]) -> None:
+        for each in records:
+            if each.value is None or each.key is None or each.key == OWNER_MARK_KEY:
+                continue
+            if b'"name":"closed"' in each.value:
+                self._closed.add(each.key)
+                self.newer_closings += NEW_REASON in each.value
+                self._unclosed.discard((each.partition, each.key))
+            elif b'"status":"final"' not in each.value:
+                self._unclosed.add((each.partition, each.key))
+
     def _everything_is_closed(self) -> bool:
         report = self.load.report
-        if not report.has_ended or len(self._closed) < report.calls:
+        if not report.has_ended or len(self._closed | self._may_never_close) < report.calls:
             return False
-        return all(call_name(number).encode() in self._closed for number in range(report.calls))
+        if any(key not in self._may_never_close for _, key in self._unclosed):
+            return False
+        names = (call_name(number).encode() for number in range(report.calls))
+        heavy = (heavy_name(number).encode() for number in range(report.heavy))
+        return all(each in self._closed or each in self._may_never_close for each in (*names, *heavy))

@@ -28,8 +28,8 @@ class UnreadableError(Exception):
     """A topic could not be read to its end: nothing can be said of what is in it."""
 
 
-def to_the_end(bootstrap: str, topic: str, partition: int) -> Iterator[ReadRecord]:
-    """Every committed record of a partition, in order.
+def to_the_end(bootstrap: str, topic: str, partition: int, before: int | None = None) -> Iterator[ReadRecord]:
+    """Every committed record of a partition, in order; if asked for, only those before an offset.
 
     Raises:
         UnreadableError: The broker stopped answering before the end.
@@ -43,6 +43,8 @@ def to_the_end(bootstrap: str, topic: str, partition: int) -> Iterator[ReadRecor
             for message in messages:
                 error = message.error()
                 if error is None:
+                    if before is not None and message.offset() >= before:
+                        return
                     yield _read(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return
@@ -61,7 +63,15 @@ class Follower:
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self._consumer = _consumer(bootstrap)
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        self._topic = topic
+        self._partitions = 0
+        self.follow(partitions)
+
+    def follow(self, partitions: int) -> None:
+        """Follows so many partitions from now on; those that are new from their beginning."""
+        new = range(self._partitions, partitions)
+        self._consumer.incremental_assign([TopicPartition(self._topic, number, 0) for number in new])
+        self._partitions = partitions
 
     def new(self, seconds: float) -> list[ReadRecord]:
         """What has come since; waits so long for something to come."""
@@ -105,14 +115,31 @@ def ends(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
     return _ends(admin, topic, numbers, IsolationLevel.READ_UNCOMMITTED)
 
 
+def begins(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
+    """The offset of the first record that some partitions still have.
+
+    Raises:
+        UnreadableError: The broker does not say.
+    """
+    earliest: Any = OffsetSpec
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return _offsets(admin, topic, numbers, earliest.earliest(), IsolationLevel.READ_UNCOMMITTED)
+
+
 def _ends(admin: AdminClient, topic: str, numbers: Iterable[int], isolation: IsolationLevel) -> dict[int, int]:
     latest: Any = OffsetSpec
-    wanted = {TopicPartition(topic, number): latest.latest() for number in numbers}
+    return _offsets(admin, topic, numbers, latest.latest(), isolation)
+
+
+def _offsets(
+    admin: AdminClient, topic: str, numbers: Iterable[int], which: Any, isolation: IsolationLevel
+) -> dict[int, int]:
+    wanted = {TopicPartition(topic, number): which for number in numbers}
     try:
         answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=30)
         return {where.partition: answer.result().offset for where, answer in answers.items()}
     except KafkaException as error:
-        raise UnreadableError(f"{topic}: the broker does not say where it ends: {error}") from error
+        raise UnreadableError(f"{topic}: the broker does not say where it begins and ends: {error}") from error
 
 
 def _read(message: Any) -> ReadRecord:

@@ -1,14 +1,19 @@
 """The judgement after a run: every partition read back, evaluated in peace, and compared with what is in `scores`."""
 
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from consumers.engine.limits import Limits
+from schemas.codec import InputSource
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from tests.chaos.checker import Coordinates, Findings, compared
-from tests.chaos.topic_reader import to_the_end, wait_until_nothing_is_open
+from tests.chaos.deleted_records import DeletedRecords, Deletion, gone, shortened
+from tests.chaos.foreign import is_foreign
+from tests.chaos.newer_version import as_this_version
+from tests.chaos.topic_reader import ReadRecord, to_the_end, wait_until_nothing_is_open
 from tests.chaos.undisturbed import InputRecord, undisturbed
 
 PROCESSES: Final = 2
@@ -23,12 +28,16 @@ class Traces(NamedTuple):
         prefix: Before each topic's name.
         partitions: Of each topic.
         limits: Those of the evaluators.
+        kept: Where what was deleted from the inputs is kept.
+        deletions: Those that may have cost calls some of their records.
     """
 
     bootstrap: str
     prefix: str
     partitions: int
     limits: Limits
+    kept: Path
+    deletions: tuple[Deletion, ...] = ()
 
 
 def judged(traces: Traces) -> Findings:
@@ -51,17 +60,36 @@ def judged(traces: Traces) -> Findings:
 
 def _judged_partition(task: tuple[Traces, int, frozenset[Coordinates]]) -> Findings:
     traces, number, quarantined = task
-    inputs = {
-        source: [
-            InputRecord(traces.prefix + topic, *record)
-            for record in to_the_end(traces.bootstrap, traces.prefix + topic, number)
-        ]
-        for source, topic in TOPIC_BY_SOURCE.items()
-    }
+    kept = DeletedRecords(traces.kept)
+    deletions = [each for each in traces.deletions if each.partition == number]
+    inputs: dict[InputSource, list[InputRecord]] = {}
+    lost_keys: set[bytes] = set()
+    for source, name in TOPIC_BY_SOURCE.items():
+        topic = traces.prefix + name
+        records = list(_with_deleted(kept.of(topic, number), to_the_end(traces.bootstrap, topic, number)))
+        inputs[source] = [InputRecord(topic, *record) for record in records]
+        for each in deletions:
+            lost_keys |= each.calls((topic, record) for record in records)
     expected = undisturbed(inputs, traces.limits)
     log = to_the_end(traces.bootstrap, traces.prefix + SCORES_TOPIC, number)
-    scores = (record.value for record in log if record.value is not None)  # else it marks a change of owner
-    return compared(expected.records, scores, expected.refused, quarantined)
+    scores = (as_this_version(each.value) for each in log if each.value is not None and not is_foreign(each.key))
+    return compared(
+        expected.records,
+        scores,
+        expected.refused - gone(deletions, expected.refused),
+        quarantined,
+        {key.decode("utf-8", "replace") for key in lost_keys},
+    )
+
+
+def _with_deleted(deleted: Iterator[ReadRecord], still_there: Iterator[ReadRecord]) -> Iterator[ReadRecord]:
+    """Every record there ever was, in order."""
+    next_offset = 0
+    for records in (deleted, still_there):
+        for record in records:
+            if record.offset >= next_offset:  # a deletion may have been repeated, or have come to nothing
+                next_offset = record.offset + 1
+                yield shortened(record)
 
 
 def _quarantined(traces: Traces) -> frozenset[Coordinates]:

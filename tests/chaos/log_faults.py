@@ -1,0 +1,119 @@
+"""What happens to topics and what is in them. Each fault returns what it did, or None when it cannot be done now."""
+
+import time
+from typing import Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from schemas.topics import INPUT_TOPICS
+from tests.chaos.deleted_records import Deletion
+from tests.chaos.evaluator_page import PageError, partitions_of
+from tests.chaos.scene import Scene
+from tests.chaos.topic_reader import UnreadableError, begins, ends, to_the_end
+
+MORE_PARTITIONS: Final = 2
+BEHIND_SECONDS: Final = 3.0
+"""How long an evaluator is frozen before what it has not read is deleted, and again before it goes on."""
+LOSS_IN_LOG: Final = "input_not_where_it_was"
+
+
+def heavy_close(scene: Scene) -> str | None:
+    """A call inside every limit that is as costly to close as one can be: it is closed like any other, and delays nobody."""
+    scene.stage.load.play_heavy()
+    return f"call {scene.stage.load.report.heavy + 1}"
+
+
+def partitions_added(scene: Scene) -> str | None:
+    """Every topic gets more partitions, and keys move: a call that is open then is two, one on each number it was on."""
+    stage = scene.stage
+    if "the brokers" in scene.busy or not stage.cluster.is_whole:
+        return None
+    stage.add_partitions(MORE_PARTITIONS)
+    return f"{MORE_PARTITIONS} more, {stage.partitions} now"
+
+
+def deleted_read(scene: Scene) -> str | None:
+    """Records go that nobody needs any more, below what the group has committed: nothing comes of it."""
+    number = scene.rng.randrange(scene.stage.partitions)
+    try:
+        deleted = _delete(scene, number, _committed(scene, number))
+    except (KafkaException, UnreadableError):
+        return None
+    return f"{sum(end - first for first, end in deleted.values()):,} records of partition {number}"
+
+
+def deleted_unread(scene: Scene) -> str | None:
+    """Records go that an evaluator has not read. It says so and counts them; calls that lost none are as they must be."""
+    target = scene.evaluator(is_ready=True)
+    try:
+        numbers = [] if target is None else sorted(partitions_of(target))
+    except PageError:
+        return None
+    if target is None or not numbers:
+        return None
+    number = scene.rng.choice(numbers)
+    target.freeze(2 * BEHIND_SECONDS)
+    scene.stage.after(BEHIND_SECONDS, lambda: _delete_all(scene, number))
+    return f"partition {number} of evaluator {target.number}"
+
+
+def _delete_all(scene: Scene, number: int) -> None:
+    stage = scene.stage
+    try:
+        needed = _committed(scene, number)
+        closed = stage.closed_keys
+        at_ms = time.time_ns() // 1_000_000
+        ranges = _delete(scene, number, ends_of(scene, number))
+    except (KafkaException, UnreadableError) as error:
+        stage.note(f"records of partition {number} could not be deleted: {error}")
+        return
+    ranges = {topic: (needed[topic], end) for topic, (_, end) in ranges.items()}
+    deletion = Deletion(number, at_ms, ranges, closed)
+    kept = ((topic, record) for topic in ranges for record in stage.kept.of(topic, number))
+    stage.lost(deletion, deletion.calls(kept))
+    stage.note(f"{sum(end - first for first, end in ranges.values()):,} records of partition {number} may go unread")
+    scene.proofs.append(lambda: _is_told(scene))
+
+
+def _is_told(scene: Scene) -> str | None:
+    if scene.stage.fleet.logs_with(LOSS_IN_LOG):
+        return None
+    return f"records were deleted before they were read, and no evaluator says {LOSS_IN_LOG}"
+
+
+def ends_of(scene: Scene, number: int) -> dict[str, int]:
+    """Where each input ends."""
+    stage = scene.stage
+    topics = [stage.prefix + name for name in INPUT_TOPICS]
+    return {topic: ends(stage.cluster.bootstrap, topic, [number])[number] for topic in topics}
+
+
+def _committed(scene: Scene, number: int) -> dict[str, int]:
+    """The first record of each input that an evaluator would need that begins now."""
+    stage = scene.stage
+    admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap, "log_level": 0})
+    wanted = ConsumerGroupTopicPartitions(stage.group)
+    found = admin.list_consumer_group_offsets([wanted], request_timeout=10)[stage.group].result().topic_partitions or ()
+    committed = {each.topic: max(0, each.offset) for each in found if each.partition == number}
+    return {stage.prefix + name: committed.get(stage.prefix + name, 0) for name in INPUT_TOPICS}
+
+
+def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """Deletes what stands before these offsets, and keeps it for the judgement.
+
+    Returns:
+        By topic, the first offset that is gone by this and the first that is still there.
+    """
+    stage = scene.stage
+    bootstrap = stage.cluster.bootstrap
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    gone = {}
+    for topic, end in before.items():
+        first = begins(bootstrap, topic, [number])[number]
+        if end > first:
+            stage.kept.keep(topic, number, to_the_end(bootstrap, topic, number, before=end))
+            (answer,) = admin.delete_records([TopicPartition(topic, number, end)], request_timeout=30).values()
+            answer.result()
+        gone[topic] = (first, max(first, end))
+    return gone
