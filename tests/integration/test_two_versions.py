@@ -5,18 +5,19 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
+from tests.chaos.newer_version import NEWER
 from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import COMMAND, ran, started, wait_for
+from tests.integration.processes import ran, started, wait_for
 
-TODAY = (str(COMMAND),)
-LATER = (sys.executable, "-m", "tests.newer_version")
+TODAY: dict[str, str] = {}
+LATER = {NEWER: "1"}
+ALTERED = (sys.executable, "-m", "tests.chaos.altered")
 WAIT_SECONDS = 40
 
 
@@ -87,19 +88,19 @@ ENDED = {"type": "call_ended", "reason": "goodbye"}
     [pytest.param(LATER, TODAY, 3, id="rollback"), pytest.param(TODAY, LATER, 3, id="upgrade")],
 )
 async def test_what_one_version_closed_the_other_does_not_score_again(
-    environment: dict[str, str], tmp_path: Path, first: Sequence[str], second: Sequence[str], read_in_part: int
+    environment: dict[str, str], tmp_path: Path, first: dict[str, str], second: dict[str, str], read_in_part: int
 ) -> None:
     topics = Topics(environment)
     calls = [f"done-{number}" for number in range(3)]
     evaluator = ("run", "--roles", "evaluator")
-    with started(tmp_path / "first.log", *evaluator, command=first, **environment) as running:
+    with started(tmp_path / "first.log", *evaluator, command=ALTERED, **environment, **first) as running:
         wait_for("the first version", lambda: address_in(running.text), WAIT_SECONDS)
         await topics.send("open", *SAID)  # so that the second version reads all of them again
         for call in calls:
             await topics.send(call, *SAID, ENDED)
         before = await topics.closed(*calls)
         running.signalled(signal.SIGKILL)
-    with started(tmp_path / "second.log", *evaluator, command=second, **environment) as running:
+    with started(tmp_path / "second.log", *evaluator, command=ALTERED, **environment, **second) as running:
         address = wait_for("the second version", lambda: address_in(running.text), WAIT_SECONDS)
         await topics.send("open", *SAID, ENDED)
         after = await topics.closed("open", *calls)
