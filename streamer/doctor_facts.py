@@ -14,8 +14,10 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
     IncompatibleBrokerVersion,
     KafkaError,
+    NotCoordinatorForGroupError,
     for_code,
 )
 
@@ -125,6 +127,15 @@ async def group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
         KafkaError: For example when this user may not see the group.
         TimeoutError: The coordinator does not answer.
     """
+    async with asyncio.timeout(CONNECT_SECONDS):
+        while True:
+            try:
+                return await _group_facts(admin, group_id)
+            except (GroupLoadInProgressError, NotCoordinatorForGroupError):  # a coordinator that begins takes a moment
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+
+async def _group_facts(admin: AIOKafkaAdminClient, group_id: str) -> GroupFacts:
     coordinator = await _coordinator(admin, group_id)
     answers: list[Any] = await admin.describe_consumer_groups([group_id], group_coordinator_id=coordinator)
     code, _, state, _, _, members, *_ = answers[0].groups[0]

@@ -118,6 +118,7 @@ class Cluster:
     Attributes:
         nodes: In the order of their numbers, which begin at 1.
         bootstrap: What a client needs to find them.
+        admin: Asks and orders; there for the whole run.
         network: Theirs alone, if there are several and it can be made here.
     """
 
@@ -142,7 +143,7 @@ class Cluster:
         self.nodes = _formatted(folder, brokers, self.network)
         self._proxy: ProxyProcess | None = None
         self.bootstrap = ",".join(node.address for node in self.nodes)
-        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def start(self) -> None:
         """Starts every node and the proxy, and returns when the cluster answers."""
@@ -177,7 +178,7 @@ class Cluster:
             for node in self.nodes:
                 node.must_run()
             with contextlib.suppress(KafkaException):
-                if len(self._admin.list_topics(timeout=1).brokers) == len(self.nodes):
+                if len(self.admin.list_topics(timeout=1).brokers) == len(self.nodes):
                     return
         raise kafka_broker.BrokerStartError(f"Kafka did not come up within {START_SECONDS:.0f} s")
 
@@ -185,7 +186,7 @@ class Cluster:
         """The number of the node that leads each partition, by topic and partition."""
         return {
             (name, number): partition.leader
-            for name, topic in self._admin.list_topics(timeout=10).topics.items()
+            for name, topic in self.admin.list_topics(timeout=10).topics.items()
             for number, partition in topic.partitions.items()
         }
 
@@ -201,7 +202,7 @@ class Cluster:
         """How many partitions have a replica that is not in sync: none may, before the next node is killed."""
         return sum(
             len(partition.isrs) < len(partition.replicas)
-            for topic in self._admin.list_topics(timeout=10).topics.values()
+            for topic in self.admin.list_topics(timeout=10).topics.values()
             for partition in topic.partitions.values()
         )
 

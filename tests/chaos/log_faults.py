@@ -4,13 +4,12 @@ import time
 from typing import Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from schemas.topics import INPUT_TOPICS
 from tests.chaos.deleted_records import Deletion
 from tests.chaos.evaluator_page import PageError, partitions_of
 from tests.chaos.scene import Scene
-from tests.chaos.topic_reader import UnreadableError, begins, ends, to_the_end
+from tests.chaos.topic_reader import UnreadableError, extent, to_the_end
 
 MORE_PARTITIONS: Final = 2
 BEHIND_SECONDS: Final = 3.0
@@ -27,7 +26,7 @@ def heavy_close(scene: Scene) -> str | None:
 def partitions_added(scene: Scene) -> str | None:
     """Every topic gets more partitions, and keys move: a call that is open then is two, one on each number it was on."""
     stage = scene.stage
-    if "the brokers" in scene.busy or not stage.cluster.is_whole:
+    if not _is_quiet(scene):
         return None
     stage.add_partitions(MORE_PARTITIONS)
     return f"{MORE_PARTITIONS} more, {stage.partitions} now"
@@ -35,6 +34,8 @@ def partitions_added(scene: Scene) -> str | None:
 
 def deleted_read(scene: Scene) -> str | None:
     """Records go that nobody needs any more, below what the group has committed: nothing comes of it."""
+    if not _is_quiet(scene):
+        return None
     number = scene.rng.randrange(scene.stage.partitions)
     try:
         deleted = _delete(scene, number, _committed(scene, number))
@@ -45,7 +46,7 @@ def deleted_read(scene: Scene) -> str | None:
 
 def deleted_unread(scene: Scene) -> str | None:
     """Records go that an evaluator has not read. It says so and counts them; calls that lost none are as they must be."""
-    target = scene.evaluator(is_ready=True)
+    target = scene.evaluator(is_ready=True) if _is_quiet(scene) else None
     try:
         numbers = [] if target is None else sorted(partitions_of(target))
     except PageError:
@@ -60,6 +61,9 @@ def deleted_unread(scene: Scene) -> str | None:
 
 def _delete_all(scene: Scene, number: int) -> None:
     stage = scene.stage
+    if not _is_quiet(scene):
+        stage.note(f"records of partition {number} stay: a broker is away")
+        return
     try:
         needed = _committed(scene, number)
         closed = stage.closed_keys
@@ -76,6 +80,11 @@ def _delete_all(scene: Scene, number: int) -> None:
     scene.proofs.append(lambda: _is_told(scene))
 
 
+def _is_quiet(scene: Scene) -> bool:
+    """Whether every broker is there, so that one can be asked for this at all."""
+    return "the brokers" not in scene.busy and scene.stage.cluster.is_whole
+
+
 def _is_told(scene: Scene) -> str | None:
     if scene.stage.fleet.logs_with(LOSS_IN_LOG):
         return None
@@ -86,13 +95,13 @@ def ends_of(scene: Scene, number: int) -> dict[str, int]:
     """Where each input ends."""
     stage = scene.stage
     topics = [stage.prefix + name for name in INPUT_TOPICS]
-    return {topic: ends(stage.cluster.bootstrap, topic, [number])[number] for topic in topics}
+    return {topic: extent(stage.cluster.bootstrap, topic, number)[1] for topic in topics}
 
 
 def _committed(scene: Scene, number: int) -> dict[str, int]:
     """The first record of each input that an evaluator would need that begins now."""
     stage = scene.stage
-    admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap, "log_level": 0})
+    admin = stage.cluster.admin
     wanted = ConsumerGroupTopicPartitions(stage.group)
     found = admin.list_consumer_group_offsets([wanted], request_timeout=10)[stage.group].result().topic_partitions or ()
     committed = {each.topic: max(0, each.offset) for each in found if each.partition == number}
@@ -107,10 +116,10 @@ def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tupl
     """
     stage = scene.stage
     bootstrap = stage.cluster.bootstrap
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = stage.cluster.admin
     gone = {}
     for topic, end in before.items():
-        first = begins(bootstrap, topic, [number])[number]
+        first, _ = extent(bootstrap, topic, number)
         if end > first:
             stage.kept.keep(topic, number, to_the_end(bootstrap, topic, number, before=end))
             (answer,) = admin.delete_records([TopicPartition(topic, number, end)], request_timeout=30).values()

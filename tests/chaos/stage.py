@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # as OffsetSpec
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # as OffsetSpec
 
 from schemas.topics import OWNER_MARK_KEY, SCORES_TOPIC
 from tests.chaos.checker import Findings
@@ -217,7 +217,7 @@ class Stage:
         Raises:
             RunError: The broker refused.
         """
-        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
+        admin = self.cluster.admin
         count = self.partitions + more
         try:
             topics = admin.list_topics(timeout=READY_SECONDS).topics

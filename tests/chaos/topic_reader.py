@@ -115,31 +115,32 @@ def ends(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
     return _ends(admin, topic, numbers, IsolationLevel.READ_UNCOMMITTED)
 
 
-def begins(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
-    """The offset of the first record that some partitions still have.
+def extent(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
+    """The offset of the first record that a partition still has, and the one after its last.
+
+    Not by an administrative request: librdkafka aborts the process when a broker starts in the middle of that one.
 
     Raises:
         UnreadableError: The broker does not say.
     """
-    earliest: Any = OffsetSpec
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    return _offsets(admin, topic, numbers, earliest.earliest(), IsolationLevel.READ_UNCOMMITTED)
+    consumer = _consumer(bootstrap)
+    try:
+        first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=SILENT_SECONDS / 6)
+    except KafkaException as error:
+        raise UnreadableError(f"{topic}[{partition}]: the broker does not say where it begins: {error}") from error
+    finally:
+        consumer.close()
+    return first, end
 
 
 def _ends(admin: AdminClient, topic: str, numbers: Iterable[int], isolation: IsolationLevel) -> dict[int, int]:
     latest: Any = OffsetSpec
-    return _offsets(admin, topic, numbers, latest.latest(), isolation)
-
-
-def _offsets(
-    admin: AdminClient, topic: str, numbers: Iterable[int], which: Any, isolation: IsolationLevel
-) -> dict[int, int]:
-    wanted = {TopicPartition(topic, number): which for number in numbers}
+    wanted = {TopicPartition(topic, number): latest.latest() for number in numbers}
     try:
         answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=30)
         return {where.partition: answer.result().offset for where, answer in answers.items()}
     except KafkaException as error:
-        raise UnreadableError(f"{topic}: the broker does not say where it begins and ends: {error}") from error
+        raise UnreadableError(f"{topic}: the broker does not say where it ends: {error}") from error
 
 
 def _read(message: Any) -> ReadRecord:

@@ -12,7 +12,6 @@ from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from tests.chaos.checker import Coordinates, Findings, compared
 from tests.chaos.deleted_records import DeletedRecords, Deletion, gone, shortened
 from tests.chaos.foreign import is_foreign
-from tests.chaos.newer_version import as_this_version
 from tests.chaos.topic_reader import ReadRecord, to_the_end, wait_until_nothing_is_open
 from tests.chaos.undisturbed import InputRecord, undisturbed
 
@@ -72,7 +71,7 @@ def _judged_partition(task: tuple[Traces, int, frozenset[Coordinates]]) -> Findi
             lost_keys |= each.calls((topic, record) for record in records)
     expected = undisturbed(inputs, traces.limits)
     log = to_the_end(traces.bootstrap, traces.prefix + SCORES_TOPIC, number)
-    scores = (as_this_version(each.value) for each in log if each.value is not None and not is_foreign(each.key))
+    scores = (each.value for each in log if each.value is not None and not is_foreign(each.key))
     return compared(
         expected.records,
         scores,

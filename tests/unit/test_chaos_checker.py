@@ -200,6 +200,10 @@ def test_a_record_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> N
     newer = value.replace(newer_version.OLD_REASON, newer_version.NEW_REASON)
     assert newer != value
     assert newer_version.as_this_version(newer) == newer_version.as_this_version(value) == value
+    others = written([record for record in peaceful.records if record is not closed])
+    changed_hash = newer.replace(closed.input_hash.encode(), b"of another version")
+    assert zeros(compared(peaceful.records, [*others, changed_hash])) == (0, 0, 0)
+    assert zeros(compared(peaceful.records, [*others, changed_hash.replace(b'"turns":', b'"turns":9')])) == (0, 0, 1)
     text = Path(scores.__file__).read_text()
     assert [text.count(old) for old, _ in newer_version._CHANGES] == [1, 1]
 
