@@ -195,11 +195,13 @@ class PartitionEvaluator:
         call.writes_transcript = False
         if is_scored and not call.is_closing:
             call.close(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
-            self._leave(call)
-            return out
-        if call.is_closing:
-            self._closing.remove(conversation_id)
-        call.close_unscored(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
+            while not call.is_closed:  # all of it now: time is at rest until the call is gone
+                call.redactor.begin_step()
+                call.go_on_closing(out)
+        else:
+            if call.is_closing:
+                self._closing.remove(conversation_id)
+            call.close_unscored(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
         self._forget(call)
         return out
 

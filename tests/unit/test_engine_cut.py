@@ -69,3 +69,21 @@ def test_a_call_that_is_cut_in_the_middle_of_its_replay_says_nothing_twice(is_sc
     assert max(ids.values()) == 1
     assert [record.name for record in closing].count("closed") == 1
     assert second.evaluator.open_calls == 0
+
+
+@pytest.mark.parametrize("is_scored", [True, False])
+def test_a_call_whose_close_is_under_way_ends_at_once(is_scored: bool) -> None:
+    """Its transcript takes several steps, and time rests while a partition does not get on."""
+    feed = feed_of("call")
+    for number in range(8):
+        at_ms = 1_000 + 5_000 * number
+        feed.user_audio(at_ms, at_ms + 1_000, text=f"{number} " + "1," * 8_000)
+        feed.assistant_audio(at_ms + 1_500, at_ms + 2_500)
+    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 60_000)
+    feed.advance(600_000)
+    assert feed.evaluator.open_calls == 1, "the close takes more than one step"
+    effects = feed._keep(feed.evaluator.cut("call", is_scored=is_scored))
+    (closing,) = (effect for effect in effects if isinstance(effect, CloseCall))
+    assert [record.name for record in closing.records].count("closed") == 1
+    assert feed.evaluator.open_calls == 0
+    assert feed.evaluator.advance(700_000) == []
