@@ -72,12 +72,13 @@ def _delete_all(scene: Scene, number: int) -> None:
     except (KafkaException, UnreadableError) as error:
         stage.note(f"records of partition {number} could not be deleted: {error}")
         return
-    ranges = {topic: (needed[topic], end) for topic, (_, end) in ranges.items()}
+    ranges = {topic: (needed.get(topic, 0), end) for topic, (_, end) in ranges.items()}
     deletion = Deletion(number, at_ms, ranges, closed)
     kept = ((topic, record) for topic in ranges for record in stage.kept.of(topic, number))
     stage.lost(deletion, deletion.calls(kept))
     stage.note(f"{sum(end - first for first, end in ranges.values()):,} records of partition {number} may go unread")
-    scene.proofs.append(lambda: _is_told(scene))
+    if any(needed[topic] < end for topic, (_, end) in ranges.items() if topic in needed):  # else it cannot know of them
+        scene.proofs.append(lambda: _is_told(scene))
 
 
 def _is_quiet(scene: Scene) -> bool:
@@ -99,13 +100,12 @@ def ends_of(scene: Scene, number: int) -> dict[str, int]:
 
 
 def _committed(scene: Scene, number: int) -> dict[str, int]:
-    """The first record of each input that an evaluator would need that begins now."""
+    """The first record that an evaluator would need that begins now, of each input of which the group has committed one."""
     stage = scene.stage
     admin = stage.cluster.admin
     wanted = ConsumerGroupTopicPartitions(stage.group)
     found = admin.list_consumer_group_offsets([wanted], request_timeout=10)[stage.group].result().topic_partitions or ()
-    committed = {each.topic: max(0, each.offset) for each in found if each.partition == number}
-    return {stage.prefix + name: committed.get(stage.prefix + name, 0) for name in INPUT_TOPICS}
+    return {each.topic: each.offset for each in found if each.partition == number and each.offset >= 0}
 
 
 def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tuple[int, int]]:
