@@ -30,6 +30,8 @@ STOP_SECONDS: Final = 30.0
 TIED: Final = ("setpriv", "--pdeathsig", "KILL")
 """On Linux the kernel ends a child with its parent, should that be killed with -9."""
 
+_REMEMBERS_DELETIONS = {"log.flush.start.offset.checkpoint.interval.ms": "500"}
+"""What was deleted stays so when a node is killed soon after; a minute is usual."""
 _LEADERS_GO_HOME = {"leader.imbalance.check.interval.seconds": "10", "leader.imbalance.per.broker.percentage": "0"}
 """A node that is back leads what it led before: a move without any crash."""
 _COMES_BACK_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
@@ -249,6 +251,7 @@ def _formatted(folder: Path, brokers: int, own_network: Network | None) -> list[
             **_listeners(hosts[number], ports),
             **_COMES_BACK_SOON,
             **_LEADERS_GO_HOME,
+            **_REMEMBERS_DELETIONS,
             "node.id": str(number),
             "controller.quorum.voters": voters,
             "log.dirs": str(own / "data"),

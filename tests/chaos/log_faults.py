@@ -78,7 +78,7 @@ def _delete_all(scene: Scene, number: int) -> None:
     stage.lost(deletion, deletion.calls(kept))
     stage.note(f"{sum(end - first for first, end in ranges.values()):,} records of partition {number} may go unread")
     if any(needed[topic] < end for topic, (_, end) in ranges.items() if topic in needed):  # else it cannot know of them
-        scene.proofs.append(lambda: _is_told(scene))
+        scene.proofs.append(lambda: _is_told(scene, deletion))
 
 
 def _is_quiet(scene: Scene) -> bool:
@@ -86,8 +86,16 @@ def _is_quiet(scene: Scene) -> bool:
     return "the brokers" not in scene.busy and scene.stage.cluster.is_whole
 
 
-def _is_told(scene: Scene) -> str | None:
-    if scene.stage.fleet.logs_with(LOSS_IN_LOG):
+def _is_told(scene: Scene, deletion: Deletion) -> str | None:
+    stage = scene.stage
+    is_gone = any(
+        extent(stage.cluster.bootstrap, topic, deletion.partition)[0] >= end
+        for topic, (first, end) in deletion.ranges.items()
+        if first < end
+    )
+    if not is_gone or stage.fleet.logs_with(
+        LOSS_IN_LOG
+    ):  # a broker that is killed may forget what it deleted just before
         return None
     return f"records were deleted before they were read, and no evaluator says {LOSS_IN_LOG}"
 
