@@ -74,9 +74,9 @@ def _read_in_part(value: bytes, error: ValidationError) -> LedgerRecord | None:
         return None
     if not isinstance(fields, dict):
         return None
-    is_closing = fields.get("kind") == "closed"
-    if not is_closing and not fields.keys() >= _OUR_FIELDS:
+    if not fields.keys() >= _OUR_FIELDS:
         return None
+    is_closing = fields.get("kind") == "closed"
     _require_our_schema(fields)
     name = fields.get("name")
     if not is_closing and name in _OBEYED_NAMES:

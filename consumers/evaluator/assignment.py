@@ -11,6 +11,7 @@ from consumers.evaluator.held import Held
 from consumers.evaluator.input_gaps import InputGaps
 from consumers.evaluator.partition_clock import End, InputProgress, LogEnd, broker_time_ms, in_order_until_ms, lag_ms
 from consumers.evaluator.record_order import Records
+from schemas.undecodable import UndecodableRecord
 
 LabelValues = tuple[str, ...]
 
@@ -153,9 +154,12 @@ class Assignment:
             for run in runs:
                 first, last = run[0], run[-1]
                 tp = TopicPartition(first.topic, number)
-                self.gaps.handed_over(tp, partition.next_offsets[first.topic], first.offset, last.offset)
+                begins_at = first.first_offset if isinstance(first, UndecodableRecord) else first.offset
+                self.gaps.handed_over(tp, partition.next_offsets[first.topic], begins_at, last.offset)
                 empty = self._empty.get(tp)
-                if empty is not None and first.offset >= empty.position:
+                # The times of what cannot be decoded prove nothing.
+                is_dated = not isinstance(first, UndecodableRecord) and not isinstance(last, UndecodableRecord)
+                if empty is not None and is_dated and first.offset >= empty.position:
                     is_of_broker = first.timestamp_type == LOG_APPEND_TIME
                     self._clock.weigh(tp, empty.at_ms, first.timestamp, last.timestamp, is_of_broker=is_of_broker)
             partition.polled(runs)

@@ -25,6 +25,8 @@ REQUEST_TIMEOUT_MS: Final = 10_000
 """How long an administrative request may take."""
 LINGER_MS: Final = 5
 """How long the producer waits for more records of a batch: a fiftieth of the delay we promise."""
+METADATA_AGE_MS: Final = 20_000
+"""How often a reader asks anew how many partitions its topics have: calls on those that were added wait for so long."""
 HANDLER_STOP_SECONDS: Final = 0.5
 """How long stopping waits for the batch in hand."""
 
@@ -121,6 +123,7 @@ class KafkaSettings(BaseModel):
             consumer_only=True,
             allow_auto_create_topics=False,
             graceful_timeout=HANDLER_STOP_SECONDS,
+            metadata_max_age_ms=METADATA_AGE_MS,
             apply_types=False,  # the handler takes records as they are
             logger=_PollErrors(),
             **self.security.faststream_options(),

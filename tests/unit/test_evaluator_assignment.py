@@ -24,6 +24,7 @@ from tests.evaluator_fakes import (
     partition_of,
     trusted_clock,
 )
+from tests.record_bytes import stand_in
 
 
 def test_an_assignment_is_the_same_numbers_of_all_inputs() -> None:
@@ -94,6 +95,20 @@ async def test_time_passes_in_a_partition_once_every_input_is_known() -> None:
     await told_twice(assignment, consumer)
     assignment.advance()
     assert evaluators[1].advanced_to_ms == [NOW_MS + 5]
+
+
+async def test_what_cannot_be_decoded_leaves_no_gap_and_says_nothing_of_the_time() -> None:
+    clock = trusted_clock(LATER)
+    assignment = Assignment(["a"], {}, clock)
+    partition, _ = partition_of(StubEvaluator())
+    partition.next_offsets["a"] = 4
+    assignment.held = {0: held_of(partition)}
+    consumer = FakeConsumer({TopicPartition("a", 0): (4, 4, 4, NOW_MS)})
+    await told_twice(assignment, consumer)
+    assignment.polled({0: [[stand_in("a", 4, 9)]]})
+    assert assignment.gaps.take() == {}
+    assert not clock.correct()
+    assert not clock._proofs
 
 
 async def test_an_answer_says_how_things_were_when_the_one_before_had_come() -> None:

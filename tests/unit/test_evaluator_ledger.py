@@ -296,6 +296,12 @@ async def test_a_closing_is_never_passed_over(reading_of: Callable[..., Reading]
     )  # fmt: skip
 
 
+async def test_a_closing_that_no_callgauge_wrote_is_passed_over(reading_of: Callable[..., Reading]) -> None:
+    reading = reading_of({0: log_with({"kind": "closed", "name": "closed"})})
+    await reading.read({0: 0})
+    assert (reading.recalled[0], reading.odd("ignored")) == (["a", "c"], 1)
+
+
 @pytest.mark.parametrize("name", ["turn", "of a later version"])
 async def test_revisions_go_on_from_a_score_that_another_version_wrote(
     reading_of: Callable[..., Reading], name: str
