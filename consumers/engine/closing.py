@@ -6,6 +6,7 @@ effect, at the end.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from consumers.engine.call_redaction import CallRedactor
 from consumers.engine.effects import CloseCall, Count, Effect
@@ -17,6 +18,8 @@ from consumers.engine.transcript import TranscriptWriter, transcript_bytes
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, TurnStatus
 
+MOST_RECORDS_OF_ONE_STEP: Final = 1_000
+"""A close with more than this many final records makes them, and does what is before and after, in steps of their own."""
 _TOO_LARGE = Count("callgauge_limits_hit_total", ("transcript",))
 
 
@@ -53,19 +56,26 @@ class Closing:
     closed_at_ms: int
     events: int
     writes_transcript: bool
+    _has_begun: bool = False
     _has_compared: bool = False
     _has_final_records: bool = False
     _writer: TranscriptWriter | None = None
 
     def go_on(self, redactor: CallRedactor, out: list[Effect]) -> bool:
         """As much as fits into one step; returns whether the close is done, with its effect in `out`."""
+        is_large = len(self.records) > MOST_RECORDS_OF_ONE_STEP
+        if is_large and not self._has_begun:
+            self._has_begun = True  # the records of the live side are work enough for one step
+            return False
         if not self._has_compared:
             self._has_compared = self.measures.compare_at_close(self.context)
-            if not self._has_compared:
+            if is_large or not self._has_compared:
                 return False
         if not self._has_final_records:
             self._has_final_records = True
             self._make_final_records(out)
+            if is_large:
+                return False
         transcript = None
         if self.writes_transcript:
             if self._writer is None:

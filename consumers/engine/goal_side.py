@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from consumers.engine.asking_budget import AskingBudget
 from consumers.engine.call_memory import Subject
 from consumers.engine.conversation_turns import ConversationTurns, transcript_of
 from consumers.engine.effects import Effect, PublishScore, RecordFact, RequestVerdict
@@ -268,22 +269,19 @@ class GoalSide:
             self._tools.look(turn, self._facts[turn].calls, self._asking.found)
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
-        """Put every open question. Answers that are known already may open others.
-
-        Returns:
-            The requests to send.
-        """
+        """Put every open question; answers that are known already may open others. Returns the requests to send."""
         requests: list[JudgeRequest] = []
+        budget = AskingBudget()
         while True:
             abouts: list[About] = [*self._curve.open_questions(), *self._tools.open_questions()]
-            asked = [self._put(about, broker_ms) for about in abouts]
+            asked = [self._put(about, broker_ms, budget) for about in abouts]
             requests += [each for each in asked if isinstance(each, JudgeRequest)]
             answers = [each for each in asked if isinstance(each, Answer)]
             if not answers:
                 return requests
             self._apply(answers)
 
-    def _put(self, about: About, broker_ms: int) -> JudgeRequest | Answer[About] | None:
+    def _put(self, about: About, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[About] | None:
         turn = turn_of(about)
         self._asking.priority = AT_RISK if self._stalls.is_stuck else 0
         input_hash = self._inputs[turn]
@@ -291,7 +289,9 @@ class GoalSide:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
         if self._questions.is_open(about, input_hash):
             return None
-        transcript = tuple(item for number in range(turn + 1) for item in self._transcripts.get(number, ()))
+        if budget.is_spent:  # it is looked at again with the next turn or answer, if there is to be one
+            return None if self._asks else Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
+        transcript = budget.transcript(self._transcripts.get(number, ()) for number in range(turn + 1))
         request = self._asking.request(about, transcript, broker_ms)
         return self._questions.ask(about, input_hash, request, is_late=not self._asks)
 

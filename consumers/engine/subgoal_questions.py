@@ -10,7 +10,6 @@ from consumers.engine.open_questions import Answer
 from consumers.engine.tool_correctness import Finding, ToolQuestion
 from schemas.goals import GoalSet
 from schemas.judging import (
-    MAX_TRANSCRIPT_ITEMS,
     PROMPT_VERSIONS,
     GoalSetRef,
     Judged,
@@ -65,7 +64,7 @@ class SubgoalQuestions:
         return JudgeRequest(
             conversation_id=self._conversation_id, kind=JudgeKind.SUBGOAL, turn=turn, goal_set=self._ref,
             subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._told(instruction),
-            transcript=transcript[:MAX_TRANSCRIPT_ITEMS], trials=rules.trials, stops_early=rules.stops_early,
+            transcript=transcript, trials=rules.trials, stops_early=rules.stops_early,
             retry_waves=rules.retry_waves, prompt_version=PROMPT_VERSIONS[JudgeKind.SUBGOAL], asked_at_ms=broker_ms,
             deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent, priority=self.priority,
         )  # fmt: skip

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
+from consumers.engine.asking_budget import AskingBudget
 from consumers.engine.call_memory import Subject
 from consumers.engine.conversation_turns import ConversationTurns, transcript_of
 from consumers.engine.effects import Effect, PublishScore, RequestVerdict
@@ -18,7 +19,6 @@ from consumers.engine.record_book import RecordBook
 from consumers.engine.turn_facts import TurnFacts
 from schemas.call_events import PipelineType
 from schemas.judging import (
-    MAX_TRANSCRIPT_ITEMS,
     PROMPT_VERSIONS,
     JudgeKind,
     JudgeRequest,
@@ -179,10 +179,11 @@ class TextJudges:
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
         requests = []
+        budget = AskingBudget()
         for kind in self._rules.text_judges:
             turns = range(self._last + 1) if kind in PER_TURN else self._newest(kind)
             for turn in turns:
-                asked = self._put((kind, turn), broker_ms)
+                asked = self._put((kind, turn), broker_ms, budget)
                 if isinstance(asked, JudgeRequest):
                     requests.append(asked)
                 elif asked is not None:
@@ -194,11 +195,11 @@ class TextJudges:
         is_under_way = any(about[0] is kind for about in self._questions.abouts)
         return [] if self._last < 0 or is_under_way else [self._last]
 
-    def _put(self, about: _About, broker_ms: int) -> JudgeRequest | Answer[_About] | None:
+    def _put(self, about: _About, broker_ms: int, budget: AskingBudget) -> JudgeRequest | Answer[_About] | None:
         kind, turn = about
         input_hash = self._inputs[turn]
-        if self._asked.get(about) == input_hash:
-            return None
+        if self._asked.get(about) == input_hash or (budget.is_spent and not self._is_late):
+            return None  # if it must wait, it is looked at again with the next one
         self._asked[about] = input_hash
         self._questions.forget_unless(lambda open_about, open_hash: open_about != about or open_hash == input_hash)
         if not self._rules.asks_judge:
@@ -207,11 +208,14 @@ class TextJudges:
             return Answer(about, input_hash, NotRateable(reason="the agent speaks without a text of its own"))
         if kind in PER_TURN and not self._facts[turn].assistant_words:
             return Answer(about, input_hash, NotRateable(reason="the assistant said nothing"))
-        transcript = tuple(item for number in range(turn + 1) for item in self._transcripts[number])
+        if budget.is_spent:
+            return Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
+        said: Iterable[tuple[TranscriptItem, ...]] = map(self._transcripts.__getitem__, range(turn + 1))
         if kind is JudgeKind.SPEAKABILITY:
-            transcript = tuple(item for item in self._transcripts[turn] if item.kind == "assistant")
+            said = [tuple(item for item in self._transcripts[turn] if item.kind == "assistant")]
+        transcript = budget.transcript(said)
         request = JudgeRequest(
-            conversation_id=self._conversation_id, kind=kind, turn=turn, transcript=transcript[:MAX_TRANSCRIPT_ITEMS],
+            conversation_id=self._conversation_id, kind=kind, turn=turn, transcript=transcript,
             trials=1, prompt_version=PROMPT_VERSIONS[kind], asked_at_ms=broker_ms,
             deadline_ms=broker_ms + self._rules.verdict_deadline_ms, agent=self._agent,
         )  # fmt: skip
