@@ -7,15 +7,15 @@ from typing import Final
 from schemas.judging import MAX_TRANSCRIPT_ITEMS, TranscriptItem, transcript_chars
 
 MAX_WORK_PER_STEP: Final = 50_000
-"""Entries of transcripts that are put to judges in one step, some 0.3 s. What is beyond is asked when the next turn is left or the
-next answer comes; only a change of what was said long ago asks for more, about every turn since."""
+"""Entries of transcripts that one step puts to judges, some 0.3 s of work. Questions beyond it wait until the call leaves the next
+turn or the next answer comes. Only a text that changes long afterwards asks for more: about every turn since."""
 _WORK_OF_A_QUESTION: Final = 100
 _CHARS_OF_AN_ENTRY: Final = 64
 """Characters of texts that take as long to read as an entry does."""
 
 
 class AskingBudget:
-    """What is left to one step."""
+    """Counts how much one step may still ask."""
 
     def __init__(self) -> None:
         """Nothing is asked yet."""

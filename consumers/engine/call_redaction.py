@@ -1,7 +1,7 @@
 """Redaction of one call's texts: each is redacted once, and no step of the call redacts more than a bound.
 
-The same words leave the engine several times: in questions to judges, and in the transcript. What was taken out of a text is
-kept, so that whoever needs it next does not look for it again.
+The same words leave the engine several times: in questions to judges, and in the transcript. The call keeps each redacted text,
+so that the next reader does not search it again.
 """
 
 from hashlib import blake2b

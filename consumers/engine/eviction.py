@@ -1,4 +1,4 @@
-"""Which call goes when more are open than may be: one of which nearly nothing is known, else the quietest."""
+"""Chooses the call that closes when too many are open: one with few events if there is one, otherwise the quietest."""
 
 import heapq
 from collections.abc import Mapping

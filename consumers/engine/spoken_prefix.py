@@ -30,7 +30,7 @@ def normalised(text: str) -> str:
 
 
 class SpokenText:
-    """What was handed to speech synthesis in one turn, read once however many replies are compared with it.
+    """The text that speech synthesis got in one turn, normalised once for all the replies that are compared with it.
 
     Attributes:
         chars: Its letters and digits.

@@ -96,7 +96,7 @@ class _Entry(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What is written at a time: it has one text or value that must be redacted, and the last of an entry ends it."""
+    """A part of an entry, written in one go: one text or value to redact. The last part completes the entry."""
 
     turn: int
     kind: EntryKind

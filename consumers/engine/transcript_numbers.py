@@ -1,4 +1,4 @@
-"""What was measured of a turn, on the entry of the transcript on which ElevenLabs has it."""
+"""Puts the measured values of a turn on the transcript entry where ElevenLabs has them."""
 
 from collections.abc import Callable
 from enum import IntEnum

@@ -44,7 +44,7 @@ class PollWatch:
         self._since_line = 0
 
     def stalled(self) -> Sequence[str]:
-        """What only a restart mends, for `/healthz`: polls that have failed for MAX_FAILING_SECONDS."""
+        """What only a restart fixes, for `/healthz`: polls that have failed for MAX_FAILING_SECONDS."""
         if not self._is_failing or self._clock() - self._failed_at > QUIET_SECONDS:
             return ()
         failing_seconds = self._failed_at - self._failing_since

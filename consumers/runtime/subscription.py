@@ -108,7 +108,7 @@ class Subscription:
         return int(self.consumer._coordinator.generation)  # noqa: SLF001  # there is no other way to know
 
     def stalled(self) -> Sequence[str]:
-        """What only a restart mends, for `/healthz`: polls that fail and fail, though the broker is there."""
+        """What only a restart fixes, for `/healthz`: polls that fail and fail, though the broker is there."""
         return self._watch.stalled()
 
     async def start(self) -> None:

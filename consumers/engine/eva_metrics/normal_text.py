@@ -60,7 +60,7 @@ def without_labels(text: str) -> str:
 
 
 def _between_labels(text: str) -> Iterator[str]:
-    """What stands outside of brackets on one line, reading every character once, however many brackets nobody closes."""
+    """Yields the text outside of brackets. It reads every character once, however many brackets stay open."""
     at = 0
     while (begin := text.find("[", at)) >= 0 and (end := text.find("]", begin)) >= 0:
         line_end = text.find("\n", begin, end)

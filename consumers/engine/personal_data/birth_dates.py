@@ -47,7 +47,7 @@ def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator
 
 
 def _said(words: Words, date: Date, latest_year: int) -> bool | None:
-    """What the words around say of a date: one of birth, another, or nothing."""
+    """Whether the words around a date make it a date of birth; None when they do not tell."""
     for near in words.before(date.first, NEAR_WORDS):
         if near.text in BIRTH_WORDS or _is_spelled_dob(words, near.place):
             return True

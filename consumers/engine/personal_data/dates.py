@@ -25,7 +25,7 @@ _FIRST_YEAR: Final = 1880
 _LAST_YEAR: Final = 2099
 
 _SAID_IN_DATES: Final = frozenset({*MONTHS, "born", "birth"})
-"""Without any of these words no day is said in words."""
+"""A text without any of these words spells out no date."""
 _NUMERIC: Final = re.compile(
     r"(?<![\d.:/-])(?:(?P<y>\d{4})(?P<s>[-/.])(?P<m>\d{1,2})(?P=s)(?P<d>\d{1,2})"
     r"|(?P<a>\d{1,2})(?P<t>[-/.])(?P<b>\d{1,2})(?P=t)(?P<c>\d{4}|\d{2}))(?![\d:]|[-/.]\d)"
