@@ -15,14 +15,19 @@ from consumers.evaluator.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 MAX_TAKEOVERS_WITH_SCORES: Final = 2 * MAX_TAKEOVERS_WITHOUT_PROGRESS
 """Owners that may end before a call is closed without its final scores: perhaps it is they that cannot be made."""
 
+HEAVY_BYTES: Final = 256 * 1_024
+"""A call that keeps less takes no second for any step, so kills or freezes that come one after the other are likelier."""
+MAX_TAKEOVERS_WITH_LIGHT_CALLS: Final = 4 * MAX_TAKEOVERS_WITHOUT_PROGRESS
+"""Owners that may end before a call is closed that is not heavy: a value in it may end the process, however small it is."""
+
 log = structlog.get_logger()
 
 
 def close_what_stops(held: Collection[Held]) -> None:
     """Closes one call when all stuck partitions of this process are as far as earlier owners got, then lets them go on.
 
-    Which call ends the owners nobody can know before it does it again. The one that keeps most is the likeliest, and one for
-    all partitions of the process: they ended together, and most of them have done nothing.
+    Nobody can know which call ends the owners before it does so again. The one that keeps most is the likeliest, if it keeps
+    much. It is one call for all partitions of the process: they ended together, and most of them are healthy.
 
     Args:
         held: The active partitions.
@@ -47,6 +52,8 @@ def _cut(stuck: Collection[Held]) -> bool:
     (kept_bytes, events, conversation_id), each = max(found, key=lambda one: one[0])
     partition = each.partition
     ended = each.takeovers - 1
+    if kept_bytes < HEAVY_BYTES and ended < MAX_TAKEOVERS_WITH_LIGHT_CALLS:
+        return False
     is_scored = ended < MAX_TAKEOVERS_WITH_SCORES
     log.error(
         "call_closed_to_get_on",

@@ -223,7 +223,7 @@ async def test_each_tick_looks_after_stuck_partitions(
     shell = make_shell()
     shell.takeover.takeovers = MAX_TAKEOVERS_WITHOUT_PROGRESS + 1
     await shell.assigned(0)
-    shell.evaluators[0].heaviest = (900, 3, "poison")
+    shell.evaluators[0].heaviest = (900_000, 3, "poison")
     await shell.told()
     ticking = asyncio.create_task(shell.role._tick_for_ever())
     async with asyncio.timeout(5):

@@ -12,7 +12,12 @@ from consumers.evaluator.commit_note import CommitNote
 from consumers.evaluator.held import Held
 from consumers.evaluator.partition import InputStart, Partition
 from consumers.evaluator.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS, PROGRESS_LASTS_MS
-from consumers.evaluator.stuck_partitions import MAX_TAKEOVERS_WITH_SCORES, close_what_stops
+from consumers.evaluator.stuck_partitions import (
+    HEAVY_BYTES,
+    MAX_TAKEOVERS_WITH_LIGHT_CALLS,
+    MAX_TAKEOVERS_WITH_SCORES,
+    close_what_stops,
+)
 from consumers.runtime.registry import Instruments
 from schemas.topics import SOURCE_BY_TOPIC
 from tests.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, Record, StubEvaluator, held_of, waiting_in
@@ -52,7 +57,7 @@ def written(partition: Partition) -> Sequence[Sequence[str]]:
 
 
 def test_it_stops_where_the_last_owner_was_closes_one_call_and_goes_on_when_that_is_written() -> None:
-    stuck = Stuck(heaviest=(900, 3, "poison"))
+    stuck = Stuck(heaviest=(900_000, 3, "poison"))
     stuck.fold(498, 499, 500, 501)
     stuck.partition.advance(NOW_MS)
     assert (stuck.folded, stuck.evaluator.advanced_to_ms) == ([498, 499], [])
@@ -86,15 +91,15 @@ def test_it_stops_where_the_last_owner_was_closes_one_call_and_goes_on_when_that
 def test_nothing_is_closed_before_everything_is_read_that_was_read(
     offsets: list[int], client_at: int | None, is_there: bool
 ) -> None:
-    stuck = Stuck(heaviest=(900, 3, "poison"))
+    stuck = Stuck(heaviest=(900_000, 3, "poison"))
     stuck.fold(*offsets, client_at=client_at)
     close_what_stops([stuck.held])
     assert bool(stuck.evaluator.cuts) == is_there
 
 
 def test_of_all_partitions_of_the_process_one_call_is_closed() -> None:
-    stuck = [Stuck(number=0, heaviest=(10, 3, "a")), Stuck(number=1, heaviest=(900, 1, "b")), Stuck(number=2)]
-    healthy = Stuck(takeovers=1, number=3, heaviest=(10_000, 9, "c"))
+    stuck = [Stuck(number=0, heaviest=(300_000, 3, "a")), Stuck(number=1, heaviest=(900_000, 1, "b")), Stuck(number=2)]
+    healthy = Stuck(takeovers=1, number=3, heaviest=(10_000_000, 9, "c"))
     held = [each.held for each in [*stuck, healthy]]
     stuck[0].fold(499)
     stuck[1].fold(499)
@@ -121,10 +126,29 @@ def test_without_an_open_call_it_just_goes_on() -> None:
     ("ended", "is_scored"), [(MAX_TAKEOVERS_WITH_SCORES - 1, True), (MAX_TAKEOVERS_WITH_SCORES, False)]
 )
 def test_when_that_does_not_help_final_scores_are_left_out(ended: int, is_scored: bool) -> None:
-    stuck = Stuck(takeovers=ended + 1, heaviest=(900, 3, "poison"))
+    stuck = Stuck(takeovers=ended + 1, heaviest=(900_000, 3, "poison"))
     stuck.fold(499)
     close_what_stops([stuck.held])
     assert stuck.evaluator.cuts == [("poison", is_scored)]
+
+
+@pytest.mark.parametrize(
+    ("kept_bytes", "ended", "is_closed"),
+    [
+        (HEAVY_BYTES, MAX_TAKEOVERS_WITHOUT_PROGRESS, True),
+        (HEAVY_BYTES - 1, MAX_TAKEOVERS_WITHOUT_PROGRESS, False),
+        (HEAVY_BYTES - 1, MAX_TAKEOVERS_WITH_LIGHT_CALLS - 1, False),
+        (HEAVY_BYTES - 1, MAX_TAKEOVERS_WITH_LIGHT_CALLS, True),
+    ],
+)
+def test_a_call_that_keeps_little_is_closed_only_when_nothing_else_helps(
+    kept_bytes: int, ended: int, is_closed: bool
+) -> None:
+    stuck = Stuck(takeovers=ended + 1, heaviest=(kept_bytes, 3, "call"))
+    stuck.fold(499)
+    close_what_stops([stuck.held])
+    assert bool(stuck.evaluator.cuts) == is_closed
+    assert (stuck.partition.stops is None) == (not is_closed)
 
 
 def test_an_owner_that_hands_over_or_ends_because_of_the_broker_does_not_count() -> None:
