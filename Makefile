@@ -34,7 +34,8 @@ lock: setup ## write both lock files from pyproject.toml (UPGRADE=1 takes newer 
 	@$(BIN)/python -m pytest --quiet tests/tidy/test_locks.py
 
 bench: setup ## how fast it is, beside a bare baseline
-	@$(BIN)/python -m tests.benchmarks
+	@$(BIN)/python -m tests.required_tools
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 pressure: setup ## what a judge that fails costs the evaluator, on a real Kafka broker
 	@$(BIN)/python -m tests.required_tools

@@ -7,7 +7,6 @@ alone: on a machine with few cores the judge and the broker take part of the wal
 
 import hashlib
 import json
-import os
 import re
 import statistics
 import tempfile
@@ -22,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from schemas.topics import JUDGE_REQUESTS_TOPIC
 from tests import kafka_broker
 from tests.backlog import Sent, put_backlog
-from tests.benchmarks.__main__ import say
+from tests.benchmarks.figures import say
 from tests.benchmarks.traffic import simulated_events
 from tests.chaos.topic_reader import to_the_end
 from tests.integration.metrics_page import address_in, page
@@ -134,7 +133,7 @@ def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float,
     while True:
         text = page(address)
         folded = int(sum(map(float, _FOLDED.findall(text))))
-        now = time.monotonic(), _cpu_seconds(evaluator), folded
+        now = time.monotonic(), evaluator.processor_seconds, folded
         if first is None and folded:
             first = now
         if first is not None and folded >= events and not float(_UNWRITTEN.findall(text)[0]):
@@ -142,11 +141,6 @@ def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float,
         assert evaluator.is_running, evaluator.text
         assert now[0] < deadline, f"{folded} of {events} events are folded after {ROUND_SECONDS:.0f} s"
         time.sleep(LOOK_SECONDS)
-
-
-def _cpu_seconds(process: Process) -> float:
-    fields = Path(f"/proc/{process._popen.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:

@@ -49,6 +49,12 @@ class Process:
         """Whether it has not ended."""
         return self._popen.poll() is None
 
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time that it has used so far, user and system, as the kernel counts it."""
+        fields = Path(f"/proc/{self._popen.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def printed(self, text: str, seconds: float = 30) -> str:
         """Wait until it has printed `text`; all it printed."""
         return wait_for(f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)

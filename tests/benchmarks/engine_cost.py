@@ -1,0 +1,186 @@
+"""What the engine costs from wire bytes to encoded records: decoding, folding, closing, transcripts and JSON.
+
+Time passes between the records as the evaluator lets it pass, so calls close as they do in production.
+"""
+
+import gc
+import json
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from statistics import linear_regression
+from typing import Final, NamedTuple
+
+from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
+from consumers.engine.intake import Arrival, admit
+from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
+from schemas.codec import InputSource, decode
+from tests.benchmarks.figures import Figures, say
+from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_events, simulated_events
+from tests.oracle import batch_context
+
+SIMULATED_CALLS: Final = 100
+RECORDED_COPIES: Final = 25
+ROUNDS: Final = 5
+LIMITS: Final = Limits(max_event_time_skew_ms=10**12)
+STAYS_OPEN: Final = Limits(
+    closing_grace_ms=10**12, max_events_per_call=2**31, max_open_calls=10**6, max_event_time_skew_ms=10**12
+)
+LATER_MS: Final = 3_600_000
+TURNS: Final = 10
+
+
+class Written(NamedTuple):
+    """What came out of some traffic.
+
+    Attributes:
+        records: Records of `scores`.
+        closed: Calls that closed.
+        size_bytes: Of the records and transcripts, encoded.
+    """
+
+    records: int
+    closed: int
+    size_bytes: int
+
+
+def processor_seconds(run: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Processor time of the least disturbed of some runs."""
+    times = []
+    for _ in range(rounds):
+        gc.collect()
+        begin = time.process_time()
+        run()
+        times.append(time.process_time() - begin)
+    return min(times)
+
+
+def simulated() -> Traffic:
+    """Calls of the simulator that run beside each other."""
+    return interleaved([simulated_events(seed, 1_790_000_000_000 + 40 * seed) for seed in range(SIMULATED_CALLS)])
+
+
+def recorded() -> Traffic:
+    """Copies of the recorded call that run beside each other; empty where the conformance data are not."""
+    recording = recorded_events()
+    copies = [[(at_ms + 100 * n, source, value) for at_ms, source, value in recording] for n in range(RECORDED_COPIES)]
+    return interleaved(copies) if recording else []
+
+
+def fold(traffic: Traffic, limits: Limits = LIMITS) -> tuple[PartitionEvaluator, Written]:
+    """From bytes to bytes, as the evaluator does it between reading and writing."""
+    evaluator = PartitionEvaluator(limits, "bench", writes_transcripts=True)
+    records = closed = size_bytes = 0
+    for effects in _steps(evaluator, traffic, limits):
+        for effect, value in _encoded(effects):
+            size_bytes += len(value)
+            records += effect
+        closed += sum(type(effect) is CloseCall for effect in effects)
+    return evaluator, Written(records, closed, size_bytes)
+
+
+def _steps(evaluator: PartitionEvaluator, traffic: Traffic, limits: Limits) -> Iterator[Iterable[Effect]]:
+    receive, next_wakeup = evaluator.receive, evaluator.next_wakeup
+    for source, record in traffic:
+        wakeup_ms = next_wakeup()
+        if wakeup_ms is not None and wakeup_ms <= record.timestamp:
+            yield evaluator.advance(record.timestamp)
+        arrival = admit(source, record, limits)
+        if isinstance(arrival, Arrival):
+            yield receive(arrival)
+    if limits is LIMITS:
+        yield evaluator.advance(traffic[-1][1].timestamp + LATER_MS)
+
+
+def _encoded(effects: Iterable[Effect]) -> Iterator[tuple[bool, bytes]]:
+    """Each record as it is written, and whether it is one of `scores`."""
+    for effect in effects:
+        if isinstance(effect, PublishScore | RecordFact):
+            yield True, effect.record.model_dump_json().encode()
+        elif isinstance(effect, CloseCall):
+            if effect.transcript is not None:
+                yield False, effect.transcript
+            for record in effect.records:
+                yield True, record.model_dump_json().encode()
+
+
+def measure_engine(figures: Figures) -> None:
+    """Simulated and recorded calls, each beside decoding alone."""
+    for name, traffic, cost_goal, record_goal in (
+        ("simulated", simulated(), 15, 20),
+        ("recorded", recorded(), 9, 45),
+    ):
+        if not traffic:
+            say(f"the {name} call is not here (CONFORMANCE_DIR): not measured")
+            continue
+        events = len(traffic)
+        say(f"engine, {name} calls, {events:,} events")
+        decoding = processor_seconds(lambda t=traffic: [decode(source, record.value) for source, record in t])  # type: ignore[misc]  # the default binds the loop's value
+        ours = processor_seconds(lambda t=traffic: fold(t))  # type: ignore[misc]  # as above
+        _, written = fold(traffic)
+        figures.add(f"decode_us_per_event_{name}", decoding / events * 1e6, "decode only (pydantic)", "us/event")
+        what = "decode, fold, close, transcript, encode"
+        figures.add(f"engine_us_per_event_{name}", ours / events * 1e6, what, "us/event", goal=cost_goal)
+        per_call = written.records / written.closed
+        figures.add(f"records_per_call_{name}", per_call, "records of `scores` per call", "records", goal=record_goal)
+        out = written.size_bytes / written.closed
+        figures.add(f"written_bytes_per_call_{name}", out, "written per call, transcript included", "bytes")
+
+
+def measure_memory(figures: Figures) -> None:
+    """Python memory of an open call, by number of turns."""
+    by_turns: list[tuple[int, float]] = []
+    for call in [long_call(minutes, seed) for minutes in (1, 2.2, 4) for seed in range(20)]:
+        traffic = interleaved([call])
+        tracemalloc.start()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        evaluator, _ = fold(traffic, STAYS_OPEN)
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        context = evaluator.context("call-0")
+        by_turns.append((context.num_user_turns if context is not None else 0, used))
+    slope, fixed = linear_regression([turns for turns, _ in by_turns], [used for _, used in by_turns])
+    say(f"memory of an open call: {fixed / 1000:.1f} kB + {slope / 1000:.1f} kB per turn")
+    what = f"an open call of {TURNS} turns"
+    figures.add("bytes_per_open_call_10_turns", fixed + TURNS * slope, what, "bytes", goal=75_000)
+
+
+def measure_recomputing(figures: Figures) -> None:
+    """The batch rules on all events so far, again for each event of a 5-minute call: what a batch tool would have to do."""
+    streams: dict[str, list[dict[str, object]]] = {"audit": [], "pipecat": [], "user_sim": []}
+    names = {InputSource.AUDIT: "audit", InputSource.PIPECAT: "pipecat", InputSource.ELEVENLABS: "user_sim"}
+    events = [(names[source], json.loads(value)) for _, source, value in long_call(5)]
+    begin = time.process_time()
+    for name, event in events:
+        streams[name].append(event)
+        batch_context({"pipeline_type": "cascade", **streams})
+    seconds = (time.process_time() - begin) / len(events)
+    say("the whole call again for each event, as a batch tool would have to")
+    figures.add("recompute_us_per_event", seconds * 1e6, "EVA's context alone, of a 5-minute call", "us/event")
+
+
+def measure_scaling(figures: Figures) -> None:
+    """How the cost of an event grows with the number of open calls, and with the length of a call."""
+    say("engine, cost of an event as calls become more, and longer")
+    first = 0.0
+    for count in (1, 100, 10_000):
+        distinct = [simulated_events(seed) for seed in range(min(count, 50))]
+        seconds = _per_event(interleaved([distinct[number % len(distinct)][:60] for number in range(count)]), 20_000)
+        first = first or seconds
+        if count > 1:
+            figures.add(f"ratio_{count}_open_calls", seconds / first, f"{count:,} open calls, of one", "x", goal=1.5)
+    first = 0.0
+    for minutes in (1, 10, 120):
+        seconds = _per_event(interleaved([long_call(minutes)]), 5_000)
+        first = first or seconds
+        if minutes > 1:
+            figures.add(f"ratio_{minutes}_minutes", seconds / first, f"{minutes} minutes, of one", "x", goal=1.5)
+
+
+def _per_event(traffic: Traffic, at_least: int) -> float:
+    rounds = max(1, at_least // len(traffic))
+    seconds = processor_seconds(lambda: [fold(traffic, STAYS_OPEN) for _ in range(rounds)], rounds=3)
+    return seconds / (len(traffic) * rounds)

@@ -1,0 +1,44 @@
+"""The figures of one run of the benchmark: shown as they come, and written by name for whoever compares runs."""
+
+import json
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+WIDTH: Final = 58
+
+
+def say(text: str = "") -> None:
+    """One line of the report."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class Figures:
+    """Named figures, in the order in which they were measured."""
+
+    def __init__(self) -> None:
+        """Starts with none."""
+        self.by_name: dict[str, float] = {}
+
+    def add(self, name: str, value: float, what: str, unit: str, *, goal: float | None = None) -> None:
+        """Shows a figure and keeps it.
+
+        Args:
+            name: In the JSON file; ends with its unit.
+            value: What was measured.
+            what: The same in words.
+            unit: Of the value, as people write it.
+            goal: What it should reach; smaller is better for each of them.
+        """
+        self.by_name[name] = round(value, 3)
+        shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+        aim = "" if goal is None else f"   goal {goal:,g}"
+        say(f"  {what:<{WIDTH}} {shown:>10} {unit}{aim}")
+
+    def write(self, file: Path) -> None:
+        """Writes the figures as one JSON object, with what they were measured on."""
+        about = {"python": platform.python_version(), "machine": platform.machine(), "callgauge": version("callgauge")}
+        file.write_text(json.dumps({**about, **self.by_name}, indent=2) + "\n")
