@@ -1,6 +1,31 @@
-"""Which partitions are read on while what others decided waits to be written. Pure: numbers in, numbers out."""
+"""Which partitions are read on while what others decided waits to be written."""
 
+import asyncio
 from collections.abc import Collection, Mapping
+from typing import Final
+
+from consumers.evaluator.outbox import Outbox
+
+PATIENCE_SECONDS: Final = 0.5
+"""How long reading waits for a writer before it stops the writer's partition: some transactions. The client forgets what it has
+fetched of a partition that stops, so to stop at once, with a backlog, costs more than to wait."""
+
+
+async def until_there_is_room(outboxes: Mapping[int, Outbox], most: int, before: Collection[int]) -> None:
+    """Waits a moment for the writers of partitions that would have to stop now; for none that has stopped already.
+
+    Args:
+        outboxes: What waits to be written, by partition number.
+        most: How many records may wait, of all partitions.
+        before: Partitions that are not read on so far.
+    """
+    waiting = {number: outbox.records for number, outbox in outboxes.items()}
+    full = without_room(waiting, most, ()) - set(before)
+    writing = [asyncio.ensure_future(outboxes[number].until_written()) for number in full]
+    if writing:
+        _, late = await asyncio.wait(writing, timeout=PATIENCE_SECONDS)
+        for each in late:
+            each.cancel()
 
 
 def without_room(waiting: Mapping[int, int], most: int, before: Collection[int]) -> set[int]:

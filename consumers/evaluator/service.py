@@ -34,7 +34,7 @@ from consumers.evaluator.partition_writer import FencedError, PartitionWriter, W
 from consumers.evaluator.placement import Placement
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.record_order import runs_by_partition
-from consumers.evaluator.room import without_room
+from consumers.evaluator.room import until_there_is_room, without_room
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.stuck_partitions import close_what_stops
 from consumers.evaluator.takeover import Takeover
@@ -306,7 +306,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 await self._assignment.look(self._subscription.consumer)
                 self._assignment.advance()
                 close_what_stops(self._assignment.active.values())
-                self._hold_back()
+                self._hold_back(may_stop=False)
             self._check_fenced()
             self._topic_watch.look(self._assignment.active)
 
@@ -322,8 +322,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         async with self._lock:
             if rebalances != self._rebalances or self._is_leaving:
                 return
-            assignment = self._assignment
-            active = assignment.active
+            assignment, active = self._assignment, self._assignment.active
             polled = {number: runs for number, runs in runs_by_partition(records).items() if number in active}
             try:
                 assignment.polled(polled)
@@ -336,12 +335,16 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for number, runs in polled.items():
                 assignment.fold(number, runs)
             assignment.advance()
-            self._hold_back()
+        outboxes = {number: held.partition.outbox for number, held in active.items()}
+        await until_there_is_room(outboxes, self._settings.max_unwritten_records, self._without_room)
+        if rebalances == self._rebalances and not self._is_leaving:
+            self._hold_back()  # without a wait since we looked
 
-    def _hold_back(self) -> None:
+    def _hold_back(self, *, may_stop: bool = True) -> None:
         """Reads no further where one input is far ahead of another, or where a broker takes slowly what is written."""
         waiting = {number: held.partition.outbox.records for number, held in self._assignment.active.items()}
-        self._without_room = without_room(waiting, self._settings.max_unwritten_records, self._without_room)
+        full = without_room(waiting, self._settings.max_unwritten_records, self._without_room)
+        self._without_room = full if may_stop else full & self._without_room
         self._assignment.hold_back(self._subscription.consumer, self._without_room)
 
     def _check_fenced(self) -> None:

@@ -1,10 +1,14 @@
 """Who is read on while much waits to be written: memory is bounded, and no partition waits for another one's writer."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.evaluator.room import without_room
+from consumers.evaluator.outbox import Outbox
+from consumers.evaluator.room import until_there_is_room, without_room
+from tests.evaluator_fakes import fact, until_idle
 
 NUMBERS = st.integers(0, 9)
 WAITING = st.dictionaries(NUMBERS, st.integers(0, 500), min_size=1)
@@ -45,3 +49,22 @@ def test_one_writer_that_never_writes_holds_at_most_the_bound_and_one_poll(stuck
         held_back = without_room(waiting, most, held_back)
     assert waiting[stuck] <= most + 300
     assert held_back <= {stuck}
+
+
+async def test_reading_waits_a_moment_for_a_writer_before_its_partition_stops() -> None:
+    outboxes = {0: Outbox(), 1: Outbox()}
+    outboxes[0].put((fact("a"), fact("a"), fact("a")))
+    outboxes[1].put((fact("b"),))
+    waiting = asyncio.create_task(until_there_is_room(outboxes, 2, ()))
+    await until_idle()
+    assert not waiting.done()
+    outboxes[0].written(1)
+    await until_idle()
+    assert waiting.done()
+
+
+async def test_nobody_waits_where_there_is_room_or_reading_has_stopped_already() -> None:
+    outboxes = {0: Outbox(), 1: Outbox()}
+    outboxes[0].put((fact("a"), fact("a"), fact("a")))
+    await asyncio.wait_for(until_there_is_room(outboxes, 3, ()), 1)
+    await asyncio.wait_for(until_there_is_room(outboxes, 2, {0}), 1)
