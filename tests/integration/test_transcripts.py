@@ -44,20 +44,18 @@ def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Path:
-    """Some of the conformance calls, one of them with a tool that answers at such length that its transcript is near the bound."""
+    """Some of the conformance calls, one of them with tools that answer at such length that its transcript is near the bound."""
     path = tmp_path / "calls.jsonl"
     with gzip.open(CONFORMANCE / "calls.jsonl.gz", "rt") as lines:
         path.write_text("".join(islice(lines, CALLS - 1)))
     use = {"tool": "look", "parameters": {}}
-    audit = [
-        {"timestamp": T0_MS, "message_type": "user", "value": "Tell me all"},
-        {"timestamp": T0_MS + 100, "message_type": "tool_call", "value": use},
-        {
-            "timestamp": T0_MS + 200,
-            "message_type": "tool_response",
-            "value": {"tool": "look", "response": "x" * 990_000},
-        },
-    ]
+    audit = [{"timestamp": T0_MS, "message_type": "user", "value": "Tell me all"}]
+    for at_ms in range(T0_MS, T0_MS + 10_000, 1_000):  # a single value may have 100,000 characters
+        answer = {"tool": "look", "response": "x" * 98_500}
+        audit += [
+            {"timestamp": at_ms + 100, "message_type": "tool_call", "value": use},
+            {"timestamp": at_ms + 200, "message_type": "tool_response", "value": answer},
+        ]
     with path.open("a") as file:
         file.write(json.dumps({"id": "long", "pipeline_type": "cascade", "conversation_ended_reason": None,
                                "audit": audit, "pipecat": None, "user_sim": None}) + "\n")  # fmt: skip
