@@ -179,10 +179,16 @@ class Cluster:
         while time.monotonic() < deadline:
             for node in self.nodes:
                 node.must_run()
-            with contextlib.suppress(KafkaException):
-                if len(self.admin.list_topics(timeout=1).brokers) == len(self.nodes):
-                    return
+            if self.answers():
+                return
         raise kafka_broker.BrokerStartError(f"Kafka did not come up within {START_SECONDS:.0f} s")
+
+    def answers(self) -> bool:
+        """Whether a broker answers within a second, and knows of every node."""
+        try:
+            return len(self.admin.list_topics(timeout=1).brokers) == len(self.nodes)
+        except KafkaException:
+            return False
 
     def leaders(self) -> dict[tuple[str, int], int]:
         """The number of the node that leads each partition, by topic and partition."""

@@ -82,8 +82,10 @@ def _delete_all(scene: Scene, number: int) -> None:
 
 
 def _is_quiet(scene: Scene) -> bool:
-    """Whether every broker is there, so that one can be asked for this at all."""
-    return "the brokers" not in scene.busy and scene.stage.cluster.is_whole
+    """Whether every broker is there and answers, so that one can be asked for this at all: librdkafka aborts the process where
+    an administrative request meets a broker that is starting.
+    """
+    return "the brokers" not in scene.busy and scene.stage.cluster.is_whole and scene.stage.cluster.answers()
 
 
 def _is_told(scene: Scene, deletion: Deletion) -> str | None:
