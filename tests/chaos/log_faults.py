@@ -1,9 +1,13 @@
 """What happens to topics and what is in them. Each fault returns what it did, or None when it cannot be done now."""
 
+import asyncio
 import time
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.errors import KafkaError
 
 from schemas.topics import INPUT_TOPICS
 from tests.chaos.deleted_records import Deletion
@@ -14,6 +18,8 @@ from tests.chaos.topic_reader import UnreadableError, extent, to_the_end
 MORE_PARTITIONS: Final = 2
 BEHIND_SECONDS: Final = 3.0
 """How long an evaluator is frozen before what it has not read is deleted, and again before it goes on."""
+REQUEST_MS: Final = 10_000
+"""How long an administrative request may take."""
 LOSS_IN_LOG: Final = "input_not_where_it_was"
 
 
@@ -39,7 +45,7 @@ def deleted_read(scene: Scene) -> str | None:
     number = scene.rng.randrange(scene.stage.partitions)
     try:
         deleted = _delete(scene, number, _committed(scene, number))
-    except (KafkaException, UnreadableError):
+    except (KafkaError, UnreadableError):
         return None
     return f"{sum(end - first for first, end in deleted.values()):,} records of partition {number}"
 
@@ -69,7 +75,7 @@ def _delete_all(scene: Scene, number: int) -> None:
         closed = stage.closed_keys
         at_ms = time.time_ns() // 1_000_000
         ranges = _delete(scene, number, ends_of(scene, number))
-    except (KafkaException, UnreadableError) as error:
+    except (KafkaError, UnreadableError) as error:
         stage.note(f"records of partition {number} could not be deleted: {error}")
         return
     ranges = {topic: (needed.get(topic, 0), end) for topic, (_, end) in ranges.items()}
@@ -112,10 +118,26 @@ def ends_of(scene: Scene, number: int) -> dict[str, int]:
 def _committed(scene: Scene, number: int) -> dict[str, int]:
     """The first record that an evaluator would need that begins now, of each input of which the group has committed one."""
     stage = scene.stage
-    admin = stage.cluster.admin
-    wanted = ConsumerGroupTopicPartitions(stage.group)
-    found = admin.list_consumer_group_offsets([wanted], request_timeout=10)[stage.group].result().topic_partitions or ()
-    return {each.topic: each.offset for each in found if each.partition == number and each.offset >= 0}
+    found = _asked(scene, lambda admin: admin.list_consumer_group_offsets(stage.group))
+    return {tp.topic: at.offset for tp, at in found.items() if tp.partition == number and at.offset >= 0}
+
+
+def _asked(scene: Scene, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
+    """The answer to one administrative request, on a client of its own.
+
+    Not with librdkafka: when a broker restarts after a request of this kind has timed out, it aborts the whole process.
+    """
+
+    async def answer() -> Any:
+        bootstrap = scene.stage.cluster.bootstrap
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=REQUEST_MS)
+        try:
+            await admin.start()
+            return await ask(admin)
+        finally:
+            await admin.close()
+
+    return asyncio.run(answer())
 
 
 def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tuple[int, int]]:
@@ -126,13 +148,12 @@ def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tupl
     """
     stage = scene.stage
     bootstrap = stage.cluster.bootstrap
-    admin = stage.cluster.admin
     gone = {}
     for topic, end in before.items():
         first, _ = extent(bootstrap, topic, number)
         if end > first:
             stage.kept.keep(topic, number, to_the_end(bootstrap, topic, number, before=end))
-            (answer,) = admin.delete_records([TopicPartition(topic, number, end)], request_timeout=30).values()
-            answer.result()
+            order = {TopicPartition(topic, number): RecordsToDelete(end)}
+            _asked(scene, lambda admin, order=order: admin.delete_records(order))  # type: ignore[misc]  # the default binds the loop's value
         gone[topic] = (first, max(first, end))
     return gone
