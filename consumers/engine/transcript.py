@@ -31,12 +31,12 @@ from schemas.transcript import (
 MAX_TRANSCRIPT_BYTES: Final = 1_000_000
 """Largest transcript that is written: brokers and clients take a megabyte, and two hours of talk have a third of that."""
 MAX_VALUE_CHARS: Final = 100_000
-"""What a tool was given or answered is left out of every transcript beyond this length, before anything is looked for in it."""
+"""Longest parameters or answer of a tool in a transcript. A longer one is left out before the redactor reads it."""
 MAX_TOOL_TEXT_CHARS: Final = 1_000
 """What a tool was given or answered is left out beyond this length, in a transcript that would be too large with it."""
 LEAST_ENTRY_BYTES: Final = 100
 LEAST_USE_BYTES: Final = 100
-"""What an entry, and a use of a tool in it, take at least beside their texts; they take more."""
+"""Lower bounds of the bytes that an entry, and a tool call in it, take beside their texts."""
 MS_PER_SECOND: Final = 1_000
 
 _SILENT: Final = HeardTurn()

@@ -135,7 +135,7 @@ class Assignment:
         return gone
 
     def _know_anew(self) -> None:
-        """What was known of the inputs at broker times does not hold any more."""
+        """Forgets how far the inputs are known: the broker times of that do not hold any more."""
         self._since_ms = self._clock.now_ms()
         self._progress.clear()
         self._caught_up_at_ms.clear()

@@ -1,4 +1,4 @@
-"""What time it is at the broker: a clock that nobody sets, and what records prove about it.
+"""Estimates the broker's time from a clock that nobody sets, corrected by the timestamps of records.
 
 When calls end and what counts as silence is judged by the time at which the broker took records. This machine's wall clock
 may be set at any moment; a step of it must neither close calls nor hold them back. So the wall clock is read once, at the

@@ -1,4 +1,4 @@
-"""What is to be committed of each partition, once what it led to is written."""
+"""Holds the offsets of each partition until the records that follow from them are written; then they may be committed."""
 
 import asyncio
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What an evaluator shows of itself on `/metrics`, read when somebody looks."""
+"""The gauges of an evaluator on `/metrics`, read at each scrape."""
 
 from collections.abc import Callable, Mapping
 

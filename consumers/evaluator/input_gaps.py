@@ -62,7 +62,7 @@ class InputMadeAnewError(Exception):
 
 
 class InputGaps:
-    """What was handed over of each input, and the gaps in it of which nobody knows yet whether they were losses."""
+    """The offsets that each input has handed over, and the gaps between them that may be losses."""
 
     def __init__(self) -> None:
         """Knows of no input."""
