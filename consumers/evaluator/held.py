@@ -92,7 +92,7 @@ class Held:
             self._has_caught_up = bool(ends) and all(positions.get(topic, -1) >= end for topic, end in ends.items())
 
     def as_found(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets and notes that the takeover found. An owner that ends because of the broker commits them, so that it does not count."""
+        """The offsets and notes that the takeover found: an owner that ends because of the broker commits them, and does not count."""
         takeovers = self.takeovers
         if not takeovers:
             return {}
