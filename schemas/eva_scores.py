@@ -1,10 +1,10 @@
-"""Records of EVA's metrics: how well each turn was timed, and what each metric that needs no judge says of the call."""
+"""EVA's metrics, as parts of the records of turns and calls: how well a turn was timed, and what each metric says of the call."""
 
 from typing import Final, Literal
 
 from pydantic import Field
 
-from schemas.score_record import Anchor, CallRecord, Result
+from schemas.score_record import Anchor, Result, ScoreModel
 
 EvaMetricName = Literal[
     "eva_turn_taking",
@@ -25,7 +25,7 @@ as EVA's do."""
 EVA_PREFIX: Final = "eva_"
 
 
-class TurnTakingScore(CallRecord):
+class TurnTakingScore(ScoreModel):
     """How well a turn was timed, from 0 to 1, by EVA's `turn_taking`: its latency, or how one side spoke over the other.
 
     The rest is what that was read from, as far as it counted: `latency_ms` from the user's end to the answer;
@@ -34,8 +34,6 @@ class TurnTakingScore(CallRecord):
     allows for a later answer. `anchor` says how the user's end is known; anything but `audio` is no value of EVA's own.
     """
 
-    kind: Literal["score"] = "score"
-    name: Literal["turn_taking"] = "turn_taking"
     result: Result
     reason: Literal["latency", "agent_interrupt", "user_interrupt", "dual_interrupt", "turn_end_fallback"] | None = None
     has_tool_call: bool = False
@@ -47,7 +45,7 @@ class TurnTakingScore(CallRecord):
     anchor: Anchor | None = None
 
 
-class EvaMetricScore(CallRecord):
+class EvaMetricScore(ScoreModel):
     """What one of EVA's metrics says of the call so far, or in the end, on its own scale.
 
     That is from 0 to 1 and higher is better, except for `eva_response_speed`, the mean wait for an answer in seconds.
@@ -55,8 +53,6 @@ class EvaMetricScore(CallRecord):
     the worst one that the turns behind it have; None where no sound is behind it.
     """
 
-    kind: Literal["score"] = "score"
-    name: EvaMetricName
     result: Result
     normalized: float | None = None
     sub_metrics: dict[str, float | None] = Field(default_factory=dict)

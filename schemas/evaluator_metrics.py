@@ -50,6 +50,20 @@ _ODD_OUTCOME = Label(
     "what became of it: passed over, since no callgauge wrote it; or read as far as a successor needs, since another version did",
     ("ignored", "read_in_part"),
 )
+_SNAPSHOT_WRITTEN = Label(
+    "outcome",
+    "whether it was written, or why not: the state or the time it took was over its bound, scores of the partition were "
+    "unwritten, or the broker did not take it",
+    ("written", "too_large", "too_late", "unwritten", "not_taken"),
+)
+_SNAPSHOT_READ = Label(
+    "outcome",
+    "whether the partition went on from it, or why not, and so was replayed",
+    (
+        "restored", "missing", "wrong_key", "damaged", "other_version", "other_settings", "misplaced", "stale", "inputs_moved",
+        "not_read",
+    ),
+)  # fmt: skip
 _CALL_SOURCE = Label("source", "which source's topic", ("pipecat", "elevenlabs", "audit"))
 _FILE_OUTCOME = Label(
     "outcome",
@@ -170,6 +184,27 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_ledger_records_odd_total", "counter", "records",
         "Records of `scores` that are not like ours, met when partitions were taken over.",
         "evaluator", (_ODD_OUTCOME,),
+    ),
+    Metric(
+        "callgauge_snapshots_written_total", "counter", "snapshots",
+        "States of partitions that were to be handed over to a successor, by what became of them.",
+        "evaluator", (_SNAPSHOT_WRITTEN,),
+    ),
+    Metric(
+        "callgauge_snapshots_read_total", "counter", "snapshots",
+        "States that an earlier owner had handed over, by what became of them.",
+        "evaluator", (_SNAPSHOT_READ,),
+    ),
+    Metric(
+        "callgauge_snapshot_bytes_total", "counter", "bytes",
+        "Bytes of snapshots, packed.",
+        "evaluator", (Label("outcome", "written to the topic `snapshots`, or read from it", ("written", "read")),),
+    ),
+    Metric(
+        "callgauge_snapshot_seconds_total", "counter", "seconds",
+        "Time that handing states over took at stops and rebalances, or that restoring them took at takeovers: from the first "
+        "partition to the last.",
+        "evaluator", (Label("outcome", "at a stop or a takeover", ("written", "read")),),
     ),
     Metric(
         "callgauge_input_records_waiting", "gauge", "records",

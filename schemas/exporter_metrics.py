@@ -131,8 +131,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_stage_latency_seconds", "histogram", "seconds",
-        "How long a stage of an answer took, as who measured it reports, observed once for a turn and stage, when its first "
-        "number is known and the assistant has begun to speak.",
+        "How long a stage of an answer took, as who measured it reports, observed once for a turn and stage, when the call has "
+        "left the turn, or later when its first number comes later.",
         "exporter", (_AGENT, _STAGE_SOURCE, _STAGE), LATENCY_EDGES_SECONDS,
     ),
     Metric(
@@ -144,7 +144,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_estimate_error_seconds", "histogram", "seconds",
         "How far the live estimate of a turn's voice-to-voice latency was from what the record of the conversation with an "
-        "ElevenLabs agent has, whichever of the two was longer, observed once, when the record is read.",
+        "ElevenLabs agent has, whichever of the two was longer, observed once, when the record has been read and the call has "
+        "left the turn.",
         "exporter", (_AGENT,), LATENCY_EDGES_SECONDS,
     ),
     Metric(
@@ -155,7 +156,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_turns_unmeasured_total", "counter", "turns",
-        "Turns that ended without a latency anyone could know, by what was missing.",
+        "Turns without a latency anyone could know, by what was missing, counted when the call closes.",
         "exporter", (_AGENT, _UNMEASURED_REASON),
     ),
     Metric(
@@ -212,7 +213,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_subgoals_unscored_total", "counter", "subgoals",
-        "Subgoals of which nobody can say at the end of the call whether they were reached, by why.",
+        "Subgoals of which nobody can say at the end of the call whether they were reached, by why, counted when it closes.",
         "exporter", (_AGENT, _UNSCORED_REASON),
     ),
     Metric(
@@ -243,13 +244,13 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_text_rating_ratio", "histogram", "ratio",
-        "Ratings of a call's text by EVA's metrics, from 0 to 1, of each turn or of the whole call, observed when the call "
+        "Ratings of text by EVA's metrics, from 0 to 1: of a turn observed once, at its first rating, of a whole call when it "
         "closes.",
         "exporter", (_AGENT, _TEXT_METRIC), RATING_EDGES,
     ),
     Metric(
         "callgauge_turn_taking_ratio", "histogram", "ratio",
-        "How well each turn was timed by EVA's turn_taking, from 0 to 1, observed when the call closes.",
+        "How well each turn was timed by EVA's turn_taking, from 0 to 1, observed once, when the call has left the turn.",
         "exporter", (_AGENT, _ANCHOR), RATIO_EDGES,
     ),
     Metric(
@@ -259,7 +260,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_scores_unscored_total", "counter", "scores",
-        "Tool correctness, ratings of text, timing of turns and EVA's metrics that nobody can know at the end of the call.",
+        "Tool correctness, ratings of text, timing of turns and EVA's metrics that nobody can know at the end of the call, each "
+        "turn counted by itself.",
         "exporter", (_AGENT, _FINAL_SCORE),
     ),
     Metric(
@@ -279,7 +281,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_scores_refused_total", "counter", "records",
-        "Score records that could not be decoded and were left out.",
+        "Score records that could not be decoded, or that an older version wrote in another shape, and were left out.",
         "exporter",
     ),
 )  # fmt: skip

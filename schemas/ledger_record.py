@@ -5,20 +5,21 @@ every version have; they say which revision comes next and whether the call is c
 an error, and only what no callgauge wrote is nobody's.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
 from schemas.score_record import SCHEMA_VERSION, ScoreModel, TurnStatus
-from schemas.scores import SCORE_RECORD, AnyScoreRecord, DeadAirFact, GoalsFact
-from schemas.stage_scores import TurnStages
+from schemas.scores import SCORE_RECORD, AnyScoreRecord
 
 _NAMES: Final = frozenset(
     name for record in get_args(AnyScoreRecord) for name in get_args(record.model_fields["name"].annotation)
 )
-_OBEYED_NAMES: Final = frozenset(record.model_fields["name"].default for record in (DeadAirFact, GoalsFact, TurnStages))
-"""Records whose own fields a replay continues from: a silence, the goal set, which stages were counted."""
+_OBEYED_SINCE: Final[Mapping[str, int]] = {"dead_air": 1, "goals": 1, "turn": 2}
+"""Records whose own fields a replay continues from, and the schema version since which they do: a silence, the goal set, which
+values of a turn were counted. A `turn` of schema 1 was a fact without values."""
 _OUR_FIELDS: Final = frozenset({"record_id", "code_version"})
 """Every record that a callgauge wrote has them."""
 
@@ -77,25 +78,30 @@ def _read_in_part(value: bytes, error: ValidationError) -> LedgerRecord | None:
     if not fields.keys() >= _OUR_FIELDS:
         return None
     is_closing = fields.get("kind") == "closed"
-    _require_our_schema(fields)
-    name = fields.get("name")
-    if not is_closing and name in _OBEYED_NAMES:
+    version = _require_our_schema(fields)
+    name = str(fields.get("name"))
+    if not is_closing and name in _OBEYED_SINCE and version >= _OBEYED_SINCE[name]:
         raise UnreadableRecordError(_unreadable(fields, error)) from error
     try:
         if is_closing:
             return ClosedElsewhere.model_validate(fields)
         # Nobody here can take a score back whose name this version does not have.
-        return ScoredElsewhere.model_validate(fields | {"is_withdrawn": name not in _NAMES})
+        is_gone = name not in _NAMES or fields.get("is_withdrawn") is True
+        return ScoredElsewhere.model_validate(fields | {"is_withdrawn": is_gone})
     except ValidationError as worse:
         raise UnreadableRecordError(_unreadable(fields, worse)) from worse
 
 
-def _require_our_schema(fields: dict[str, Any]) -> None:
+def _require_our_schema(fields: dict[str, Any]) -> int:
+    """The version that the record names; ours where it names none."""
     version = fields.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    if not isinstance(version, int):
+        return SCHEMA_VERSION
+    if version > SCHEMA_VERSION:
         raise UnreadableRecordError(
             f"has schema version {version}, written by callgauge {_version_in(fields)}, and this callgauge reads up to {SCHEMA_VERSION}"
         )
+    return version
 
 
 def _unreadable(fields: dict[str, Any], error: ValidationError) -> str:

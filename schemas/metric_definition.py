@@ -9,8 +9,8 @@ MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator", "judge", "every"]
 """Who exposes a metric: a role, or every process whatever its roles."""
 Unit = Literal[
-    "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
-    "partitions", "polls", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds", "stages",
+    "bytes", "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
+    "partitions", "polls", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds", "snapshots", "stages",
     "stalls", "steps", "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
     "words per minute",
 ]  # fmt: skip

@@ -5,10 +5,11 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic_core import from_json
 
 from schemas.call_events import PipelineType
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class TurnStatus(StrEnum):
@@ -116,9 +117,9 @@ class CallLabels(ScoreModel):
 class CallRecord(ScoreModel):
     """What every record of `scores` carries.
 
-    `revision` counts from 1 for each subject (`name`, `turn`, `index`) of a conversation; a higher one replaces a lower.
-    `is_first` marks the first revision that has a value, the one a counter counts; `is_change` is false on a
-    final record that only restates what is known. `offsets` are the last record of each input topic folded before it.
+    `revision` counts from 1 for each subject (`name`, `turn`, `index`) of a conversation; a higher one replaces a lower, and
+    the newest one before `closed` is final. No revision says the same as the one before it. `is_first` marks the first
+    revision that has a value, the one a counter counts. `offsets` are the last record of each input topic folded before it.
     `caused_at_ms` is the broker's time of the record that caused it.
     """
 
@@ -129,7 +130,6 @@ class CallRecord(ScoreModel):
     revision: int
     status: TurnStatus
     is_first: bool = False
-    is_change: bool = True
     input_hash: str
     offsets: dict[str, int]
     event_time_ms: int | None
@@ -146,3 +146,13 @@ class CallRecord(ScoreModel):
             f"{self.conversation_id}\x00{name}\x00{self.turn}\x00{self.index}\x00{self.revision}\x00{self.status}"
         )
         return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+
+
+def schema_version_in(value: bytes) -> int | None:
+    """The schema version that a value of `scores` names, whatever else is in it; None when it names none."""
+    try:
+        fields = from_json(value)
+    except ValueError:
+        return None
+    version = fields.get("schema_version") if isinstance(fields, dict) else None
+    return version if isinstance(version, int) else None

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from schemas.call_values import STAGE_PREFIX, TURN_VALUE_NAMES, CallValues, TextRating, TurnValueName, TurnValues
 from schemas.elevenlabs_scores import EstimateError
 from schemas.eva_scores import EvaMetricScore, TurnTakingScore
 from schemas.goals import GoalSet
@@ -21,17 +22,28 @@ from schemas.score_record import (
     Unscored,
     UnscoredReason,
 )
-from schemas.speech_scores import SideDisagreement, SideSpeech, SpeechScore, TranscriptDisagreement, WordErrorRate
-from schemas.stage_scores import StageLatency, TurnStages
+from schemas.speech_scores import (
+    SideDisagreement,
+    SideSpeech,
+    SideTalk,
+    SpeechScore,
+    TranscriptDisagreement,
+    TurnTalk,
+    WordErrorRate,
+)
+from schemas.stage_scores import StageAgreement, StageLatency
 
 __all__ = [
     "SCHEMA_VERSION",
     "SCORE_RECORD",
+    "STAGE_PREFIX",
+    "TURN_VALUE_NAMES",
     "Anchor",
     "AnyScoreRecord",
     "CallLabels",
     "CallRecord",
     "CallStartedFact",
+    "CallValues",
     "CloseReason",
     "ClosedFact",
     "DeadAirFact",
@@ -47,21 +59,22 @@ __all__ = [
     "Scored",
     "SideDisagreement",
     "SideSpeech",
+    "SideTalk",
     "Speaker",
     "SpeechScore",
+    "StageAgreement",
     "StageLatency",
     "StallFact",
     "SubgoalScore",
-    "SuccessFinalTurn",
-    "TextJudgeScore",
-    "ToolCorrectnessScore",
+    "TextRating",
     "ToolOutcome",
     "ToolUseFact",
     "TranscriptDisagreement",
-    "TurnFact",
-    "TurnStages",
     "TurnStatus",
     "TurnTakingScore",
+    "TurnTalk",
+    "TurnValueName",
+    "TurnValues",
     "Unscored",
     "UnscoredReason",
     "VoiceToVoiceLatency",
@@ -113,14 +126,6 @@ class CallStartedFact(CallRecord):
 
     kind: Literal["fact"] = "fact"
     name: Literal["call_started"] = "call_started"
-
-
-class TurnFact(CallRecord):
-    """A turn reached a status: started (`open`), left (`provisional`), passed by every stream (`settled`), `final`."""
-
-    kind: Literal["fact"] = "fact"
-    name: Literal["turn"] = "turn"
-    is_withdrawn: bool = False
 
 
 class InterruptionFact(CallRecord):
@@ -202,39 +207,6 @@ class ProgressScore(CallRecord):
     subgoals: int
 
 
-class SuccessFinalTurn(CallRecord):
-    """1 when every subgoal was reached by the call's last turn that counts, else 0; said when the call closes."""
-
-    kind: Literal["score"] = "score"
-    name: Literal["success_final_turn"] = "success_final_turn"
-    result: Result
-
-
-class ToolCorrectnessScore(CallRecord):
-    """The share of the expected tool calls that were made as expected, of those due in the turns so far."""
-
-    kind: Literal["score"] = "score"
-    name: Literal["tool_correctness"] = "tool_correctness"
-    result: Result
-
-
-class TextJudgeScore(CallRecord):
-    """How a judge rates the text of a turn or a call by one of EVA's metrics, from 0 to 1 (`result`).
-
-    Conciseness and speakability are about `turn`, the greeting included. Faithfulness and conversation progression are about
-    the call up to `through_turn` (`turn` is None): of the one the lowest rating so far counts, of the other the newest.
-    `rating` and `dimensions` are on EVA's scale.
-    """
-
-    kind: Literal["score"] = "score"
-    name: Literal["conciseness", "speakability", "faithfulness", "conversation_progression"]
-    result: Result
-    through_turn: int
-    rating: int | None = None
-    dimensions: dict[str, int] = Field(default_factory=dict)
-    failure_modes: tuple[str, ...] = ()
-
-
 class StallFact(CallRecord):
     """No further subgoal was reached for too many turns or too long, while some are open; said once for each stall.
 
@@ -262,24 +234,15 @@ class ClosedFact(CallRecord):
 AnyScoreRecord = (
     VoiceToVoiceLatency
     | CallStartedFact
-    | TurnFact
     | InterruptionFact
     | DeadAirFact
     | ToolUseFact
     | GoalsFact
     | SubgoalScore
     | ProgressScore
-    | SuccessFinalTurn
-    | ToolCorrectnessScore
-    | TextJudgeScore
     | StallFact
-    | TurnStages
-    | SpeechScore
-    | WordErrorRate
-    | TranscriptDisagreement
-    | EstimateError
-    | TurnTakingScore
-    | EvaMetricScore
+    | TurnValues
+    | CallValues
     | ClosedFact
 )
 

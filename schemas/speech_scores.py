@@ -1,10 +1,8 @@
-"""How a call sounded, and how well one side's words are known to the other: running values while it is on, final at the end."""
+"""How a call sounded, and how well one side's words are known to the other: parts of the records of turns and calls."""
 
 from typing import Literal
 
-from pydantic import Field
-
-from schemas.score_record import CallRecord, Result, ScoreModel
+from schemas.score_record import Result, ScoreModel
 
 
 class SideSpeech(ScoreModel):
@@ -25,11 +23,10 @@ class SideSpeech(ScoreModel):
     repeated_in_turns: tuple[int, ...] = ()
 
 
-class SpeechScore(CallRecord):
+class SpeechScore(ScoreModel):
     """Who spoke how much: `result` is the assistant's share of the time both were heard, from 0 to 1.
 
     Attributes:
-        through_turn: The last turn that counts.
         source: Whose speech events it is made of; None without any.
         user: The caller.
         assistant: The agent.
@@ -39,10 +36,7 @@ class SpeechScore(CallRecord):
         first_word_ms: From the call's beginning, or its first event, to the assistant's first sound, in ms.
     """
 
-    kind: Literal["score"] = "score"
-    name: Literal["speech"] = "speech"
     result: Result
-    through_turn: int
     source: Literal["elevenlabs", "pipecat"] | None
     user: SideSpeech
     assistant: SideSpeech
@@ -51,31 +45,25 @@ class SpeechScore(CallRecord):
     first_word_ms: Result
 
 
-class WordErrorRate(CallRecord):
+class WordErrorRate(ScoreModel):
     """EVA's `stt_wer`: what the agent understood against what a simulated caller meant to say, in one spelling.
 
-    All errors of the turns so far by all their reference words; lower is better, and it can exceed 1.
+    Of one turn, or all errors of a call's turns by all their reference words; lower is better, and it can exceed 1.
 
     Attributes:
-        through_turn: The last turn that may count.
         substitutions: Words that were understood as others.
         deletions: Words that were not understood at all.
         insertions: Words that nobody said.
         reference_words: Words that the caller meant to say, in turns in which the agent understood any.
         turns: How many turns those are.
-        by_turn: The rate of each turn that is new or another than before; of every turn in a final record.
     """
 
-    kind: Literal["score"] = "score"
-    name: Literal["stt_wer"] = "stt_wer"
     result: Result
-    through_turn: int
     substitutions: int
     deletions: int
     insertions: int
     reference_words: int
     turns: int
-    by_turn: dict[int, float] = Field(default_factory=dict)
 
 
 class SideDisagreement(ScoreModel):
@@ -94,16 +82,32 @@ class SideDisagreement(ScoreModel):
     turns: int = 0
 
 
-class TranscriptDisagreement(CallRecord):
+class TranscriptDisagreement(ScoreModel):
     """How far what a side meant to say and what the other understood differ; `result` is that of both sides together.
 
     Where nobody knows what was really said, two transcripts that disagree are the nearest thing to a word error rate, but
     which of them is wrong is not known.
     """
 
-    kind: Literal["score"] = "score"
-    name: Literal["transcript_disagreement"] = "transcript_disagreement"
     result: Result
-    through_turn: int
     user: SideDisagreement
     assistant: SideDisagreement
+
+
+class SideTalk(ScoreModel):
+    """What one side did in a turn.
+
+    Attributes:
+        speech_ms: How long it was heard, in ms, as far as its sounds have ended.
+        words: How many words it said; None where its text is not known.
+    """
+
+    speech_ms: Result
+    words: int | None = None
+
+
+class TurnTalk(ScoreModel):
+    """Who spoke how long in a turn, and how much was said."""
+
+    user: SideTalk
+    assistant: SideTalk

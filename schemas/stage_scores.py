@@ -1,11 +1,9 @@
-"""Where the time of a turn went: the record of `scores` with the latency of each stage."""
-
-from typing import Literal
+"""Where the time of a turn went: the latency of each stage, a part of the records of turns and calls."""
 
 from pydantic import Field
 
 from schemas.latency_stages import Stage, StageSource
-from schemas.score_record import Anchor, CallRecord, ScoreModel
+from schemas.score_record import Anchor, ScoreModel
 
 
 class StageLatency(ScoreModel):
@@ -31,15 +29,13 @@ class StageLatency(ScoreModel):
     is_disputed: bool = False
 
 
-class TurnStages(CallRecord):
-    """The stages of a turn, as far as they are known: said when the assistant has begun to speak, and whenever it changes.
+class StageAgreement(ScoreModel):
+    """In how many turns of a call several sources measured a stage, and in how many of those they disagree.
 
-    One record for all stages of a turn, because they come together. A stage that nobody measured is not in it. `first_known`
-    are the stages whose latency nobody had said before, the ones a histogram takes.
+    Attributes:
+        compared: Turns in which at least two sources measured it.
+        disputed: Those of them in which one says something else than the best, beyond the tolerance.
     """
 
-    kind: Literal["score"] = "score"
-    name: Literal["stage_latencies"] = "stage_latencies"
-    stages: tuple[StageLatency, ...]
-    first_known: tuple[Stage, ...] = ()
-    is_withdrawn: bool = False
+    compared: int = 0
+    disputed: int = 0

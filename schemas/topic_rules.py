@@ -10,12 +10,14 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.topics import DAY_MS, INPUT_TOPICS, SCORES_TOPIC, TOPICS, Topic
+from schemas.topics import DAY_MS, INPUT_TOPICS, SCORES_TOPIC, SNAPSHOTS_TOPIC, TOPICS, Topic
 
 OUTAGE_MS: Final = DAY_MS
 """An outage that nobody notices until the next day must not cost a call."""
 MAX_BATCH_BYTES: Final = 1_048_576
 """What our producers may send at once, so the largest record that they write; the broker must take it."""
+MAX_SNAPSHOTS_KEPT_MS: Final = DAY_MS
+"""Snapshots hold words of calls, and what nobody needs any more should not lie around; nobody restores one of yesterday."""
 
 _HOUR_MS: Final = 3_600_000
 _UNLIMITED: Final = -1
@@ -136,6 +138,15 @@ def _faults(
         )
     if is_ledger or is_input:
         yield from _retention_faults(topic, settings, others, needs)
+    kept_ms = retention_ms(settings)
+    if topic.name == SNAPSHOTS_TOPIC and kept_ms is not None and kept_ms > MAX_SNAPSHOTS_KEPT_MS:
+        yield TopicFault(
+            topic=topic.name,
+            severity=Severity.WARNING,
+            seen=f"records are kept for {duration(kept_ms)} (retention.ms), expected at most {duration(MAX_SNAPSHOTS_KEPT_MS)}: they "
+            "hold words of calls, and are of no use once a successor has begun",
+            setting=f"retention.ms={topic.retention_ms}",
+        )
     # Not said at all by a broker older than the setting, and then nothing can be said about it.
     if is_input and (clock := settings.get("message.timestamp.type", "LogAppendTime")) != "LogAppendTime":
         yield TopicFault(

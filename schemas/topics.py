@@ -17,7 +17,8 @@ from schemas.scores import ScoreRecord
 from schemas.simulator_events import AudioEvent, TypedSimulatorEvent
 from schemas.transcript import TRANSCRIPT
 
-DAY_MS = 24 * 3_600 * 1_000
+HOUR_MS = 3_600 * 1_000
+DAY_MS = 24 * HOUR_MS
 
 
 class Topic(BaseModel):
@@ -56,6 +57,8 @@ TOPICS = (
           cleanup_policy="delete", retention_ms=14 * DAY_MS, what="one transcript per ended call"),
     Topic(name="judge.requests", direction="output", key=_CONVERSATION, value="judge-request", partitions="any",
           cleanup_policy="delete", retention_ms=7 * DAY_MS, what="questions to the judges"),
+    Topic(name="snapshots", direction="output", key="group and partition", value="snapshot", partitions="any",
+          cleanup_policy="delete", retention_ms=HOUR_MS, what="state that one evaluator hands over to the next; sealed bytes"),
     Topic(name="goals", direction="reference", key="goal set id", value="goals", partitions="any",
           cleanup_policy="compact", retention_ms=-1, what="goal sets of calls"),
 )  # fmt: skip
@@ -72,6 +75,7 @@ SCORES_TOPIC = "scores"
 TRANSCRIPTS_TOPIC = "transcripts"
 GOALS_TOPIC = "goals"
 QUARANTINE_TOPIC = "quarantine"
+SNAPSHOTS_TOPIC = "snapshots"
 JUDGE_REQUESTS_TOPIC = "judge.requests"
 JUDGE_VERDICTS_TOPIC = "judge.verdicts"
 OWNER_MARK_KEY = b"callgauge-owner"

@@ -70,6 +70,7 @@ class BacktestResult:
         refused: Input records of the calls that are refused today.
         open_calls: Calls that are not over yet.
         closed_twice: Calls left out because their id was used again after they had closed.
+        older: Calls left out because an older schema version wrote of them.
         unreadable: Records of `scores` that this version cannot read.
         cut: By input partition the time in ms of its oldest record, where older ones are gone.
     """
@@ -79,6 +80,7 @@ class BacktestResult:
     refused: int = 0
     open_calls: int = 0
     closed_twice: int = 0
+    older: int = 0
     unreadable: int = 0
     cut: dict[str, int] = field(default_factory=dict)
 
@@ -140,7 +142,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
                 past=past.by_id,
                 obeys_facts=plan.obeys_facts,
                 comparison=result.comparison,
-                left_out=frozenset(past.closed_twice),
+                left_out=frozenset(past.closed_twice | past.older),
                 goals=ChosenGoals(goals, rules),
                 redactor=Redactor(settings.redaction),
             )
@@ -148,6 +150,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
             result.refused += rerun.refused
             result.open_calls += rerun.open_calls
             result.closed_twice += len(past.closed_twice)
+            result.older += len(past.older)
             result.unreadable += past.unreadable
         await writer.flush()
         result.written = writer.written

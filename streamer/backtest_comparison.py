@@ -4,12 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from schemas.scores import AnyScoreRecord, ClosedFact, DeadAirFact, InterruptionFact, TurnStatus
+from pydantic_core import to_jsonable_python
+
+from schemas.newest_scores import newest_scores
+from schemas.scores import AnyScoreRecord, CallValues, ClosedFact, DeadAirFact, TurnValues
+from streamer.score_parts import parts_of
 
 MAX_EXAMPLES: Final = 20
 _HOW_IT_WAS_SAID: Final = frozenset(
     {
-        *("schema_version", "conversation_id", "turn", "index", "revision", "status", "is_first", "is_change"),
+        *("schema_version", "conversation_id", "turn", "index", "revision", "status", "is_first"),
         *("input_hash", "offsets", "through", "event_time_ms", "caused_at_ms", "code_version", "record_id"),
         *("kind", "name", "is_withdrawn", "threshold_ms", "first_known"),
     }
@@ -31,27 +35,27 @@ LastWords = Mapping[Subject, Said]
 """What holds of a call when it is over."""
 
 
-def is_last_word(record: AnyScoreRecord) -> bool:
-    """Whether it may be what holds in the end: the closing says everything once more except interruptions."""
-    return record.status is TurnStatus.FINAL or isinstance(record, InterruptionFact)
-
-
 def last_words(records: Iterable[AnyScoreRecord]) -> LastWords:
-    """What holds after these records of one call, which are in order; what was taken back is not in it."""
+    """What holds after these records of one call, which are in order; what was taken back is not in it.
+
+    Each value of a turn's row and of the call counts by itself, under the name of its own. A latency is in two records, which say
+    the same of it; where it is not known, only the row says so.
+    """
     words: dict[Subject, Said] = {}
-    for record in records:
-        if not is_last_word(record):
-            continue
-        # Silences are numbered through the call: one that is found anew must not make others of all that follow.
-        place = record.silent_since_ms if isinstance(record, DeadAirFact) else record.index
-        subject = Subject(record.name, record.turn, place)
-        if getattr(record, "is_withdrawn", False):
-            words.pop(subject, None)
-            continue
-        left_out = _HOW_IT_WAS_SAID
-        if not isinstance(record, ClosedFact):
-            left_out |= {"labels"}  # every record of a call has the same: the closing tells them once
-        words[subject] = record.model_dump(mode="json", exclude=set(left_out))
+    for (name, turn, index), record in newest_scores(records).items():
+        match record:
+            case TurnValues() | CallValues():
+                words[Subject(name, turn, index)] = {}
+                for part in parts_of(record):
+                    result = {} if part.result is None else {"result": part.result}
+                    words[Subject(part.name, turn, 0)] = to_jsonable_python({**result, **part.fields})
+            case _:
+                # Silences are numbered through the call: one that is found anew must not make others of all that follow.
+                place = record.silent_since_ms if isinstance(record, DeadAirFact) else index
+                left_out = _HOW_IT_WAS_SAID
+                if not isinstance(record, ClosedFact):
+                    left_out |= {"labels"}  # as known when it was written; the closing tells them once
+                words[Subject(name, turn, place)] = record.model_dump(mode="json", exclude=set(left_out))
     return words
 
 

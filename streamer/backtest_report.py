@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from schemas.score_record import SCHEMA_VERSION
 from streamer.backtest import BacktestPlan, BacktestResult
 from streamer.backtest_comparison import MAX_EXAMPLES, Comparison, Difference, Said, Tally
 from streamer.quarantine_screen import safe
@@ -49,6 +50,7 @@ def report_json(plan: BacktestPlan, result: BacktestResult) -> str:
                 "only_now": comparison.only_now,
                 "not_over": result.open_calls,
                 "closed_twice": result.closed_twice,
+                "of_older_schema": result.older,
             },
             "scores": {"equal": total.equal, "changed": total.changed, "only_then": total.only_then,
                        "only_now": total.only_now},
@@ -76,6 +78,11 @@ def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
         yield f"{_calls(result.open_calls)} not over yet, so not compared."
     if result.closed_twice:
         yield f"{_calls(result.closed_twice)} left out: the conversation id was used again after the call had closed."
+    if result.older:
+        yield (
+            f"{_calls(result.older)} left out: scores of a schema version before {SCHEMA_VERSION} were written of them, and a "
+            "back-test compares only with scores of its own."
+        )
     if result.unreadable:
         yield f"{result.unreadable} records of scores could not be read: not ours, or of a newer version."
     yield f"{result.written} records written to {into}, each with the header callgauge_run={run_id}."

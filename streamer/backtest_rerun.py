@@ -13,7 +13,7 @@ from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction import Redactor
 from schemas.codec import InputSource
 from schemas.scores import AnyScoreRecord, ClosedFact
-from streamer.backtest_comparison import Comparison, is_last_word, last_words
+from streamer.backtest_comparison import Comparison, last_words
 from streamer.backtest_inputs import Logged, last_offsets
 from streamer.backtest_past import MAX_CALLS, BacktestError, PastCall, Period
 
@@ -138,8 +138,7 @@ class Rerun:
         for effect in effects:
             if isinstance(effect, PublishScore | RecordFact):
                 written.append(effect.record)
-                if is_last_word(effect.record):
-                    self._said.setdefault(effect.record.conversation_id, []).append(effect.record)
+                self._said.setdefault(effect.record.conversation_id, []).append(effect.record)
             elif isinstance(effect, CloseCall):
                 written += effect.records
                 self._compare(effect)

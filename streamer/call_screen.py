@@ -99,8 +99,6 @@ def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, width: i
 
 def plain_line(record: AnyScoreRecord) -> str | None:
     """What a record says to someone who reads lines; None when it is no news."""
-    if not record.is_change:
-        return None
     call = f"{short_id(record.conversation_id)} {record.labels.agent}"
     match record:
         case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms)) if record.is_first:

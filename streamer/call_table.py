@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
+from schemas.newest_scores import Subject, is_taken_back
 from schemas.scores import (
     Anchor,
     AnyScoreRecord,
@@ -15,13 +16,12 @@ from schemas.scores import (
     Speaker,
     StallFact,
     ToolUseFact,
-    TurnFact,
     Unscored,
     UnscoredReason,
     VoiceToVoiceLatency,
 )
 
-Subject = TypeVar("Subject", bound=Hashable)
+Item = TypeVar("Item", bound=Hashable)
 
 MAX_CALLS: Final = 500
 """Calls held; the one that was quiet for longest makes room for a new one."""
@@ -65,7 +65,7 @@ class CallRow:
     changed_ms: int
     agent: str = "unknown"
     closed: ClosedFact | None = None
-    _turns: set[int] = field(default_factory=set)
+    _about_turns: set[Subject] = field(default_factory=set)
     _latencies: dict[int, MeasuredLatency] = field(default_factory=dict)
     _interruptions: set[tuple[Speaker, int | None, int]] = field(default_factory=set)
     _dead_airs: set[tuple[int | None, int]] = field(default_factory=set)
@@ -75,8 +75,8 @@ class CallRow:
 
     @property
     def turn(self) -> int | None:
-        """The newest turn; None before the first, 0 during the greeting."""
-        return max(self._turns, default=None)
+        """The newest turn of which something is known; None before the first, 0 for the greeting."""
+        return max((turn for _, turn, _ in self._about_turns if turn is not None), default=None)
 
     @property
     def latency(self) -> MeasuredLatency | None:
@@ -121,9 +121,9 @@ class CallRow:
         self.changed_ms = max(self.changed_ms, record.caused_at_ms)
         self.agent = record.labels.agent
         subject = (record.turn, record.index)
+        if record.turn is not None:
+            _keep(self._about_turns, (record.name, *subject), wanted=not is_taken_back(record))
         match record:
-            case TurnFact(turn=int(turn)):
-                _keep(self._turns, turn, wanted=not record.is_withdrawn)
             case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms)):
                 self._latencies[turn] = MeasuredLatency(turn, latency_ms, record.anchor)
             case VoiceToVoiceLatency(turn=int(turn)):
@@ -143,7 +143,7 @@ class CallRow:
             case ClosedFact():
                 self.closed = record
             case _:
-                pass  # the start says no more than the labels, which every record has
+                pass  # of the start its labels, which every record has; of values the turn
 
 
 class CallTable:
@@ -199,7 +199,7 @@ class CallTable:
         del self._rows[quietest.conversation_id]
 
 
-def _keep(kept: set[Subject], item: Subject, *, wanted: bool) -> None:
+def _keep(kept: set[Item], item: Item, *, wanted: bool) -> None:
     if wanted:
         kept.add(item)
     else:

@@ -19,7 +19,7 @@ from streamer.report_hearing import heard_in
 from streamer.report_numbers import counted
 from streamer.report_page import index, page, section
 from streamer.report_texts import Redacts
-from streamer.reported_call import ReportedCall, held_records
+from streamer.reported_call import ReportedCall
 from streamer.scored_recordings import JudgeSwitch, score_all, scorings_of
 from streamer.version import installed_version
 
@@ -91,8 +91,7 @@ def _reported(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> Re
     call = scoring.call
     folded, _ = folded_recording(call, None, None)
     heard = heard_in(folded, [event.time_ms for event in in_time_order(call)])
-    records = held_records(scoring.records, scoring.final_records())
-    return ReportedCall(call.conversation_id, heard, records, anchor_id, redactor)
+    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor)
 
 
 def _require_place(path: Path) -> None:

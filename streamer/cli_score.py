@@ -19,8 +19,9 @@ from streamer.version import installed_version
 
 SCORE_HELP: Final = with_example(
     "Score recorded calls as the evaluator scores live ones, and print the score records as lines of JSON: what holds at "
-    "the end of each call, or with --all every record as it would have been written.\n\nNo broker is needed. Time is the "
-    "events' own, and silence passes with it. Limits that would cut a recording off do not apply; the other settings do. "
+    "the end of each call, the newest record of each score, or with --all every record as it would have been written.\n\n"
+    "No broker is needed. Time is the events' own, and silence passes with it. Limits that would cut a recording off do not "
+    "apply; the other settings do. "
     "Without --goals there is no progress. Subgoals for a judge are unscored (judge_disabled) unless the judge is on; it "
     "sends what was said to the endpoint of the settings, and costs money there, at most what its budgets allow.\n\n"
     'With --format eva the lines are EVA\'s own results, one per call: {"id": ..., "metrics": {...}}, of its metrics that '
@@ -54,7 +55,8 @@ def score(
     ] = None,
     judge: Annotated[JudgeSwitch, typer.Option(help="Whether a model judges what code cannot.")] = JudgeSwitch.OFF,
     all_records: Annotated[
-        bool, typer.Option("--all", help="Every record as it would have been written, not only what holds at the end.")
+        bool,
+        typer.Option("--all", help="Every record as it would have been written, not only the newest of each score."),
     ] = False,
     arrival: ArrivalOption = None,
     agent: AgentOption = None,

@@ -45,7 +45,8 @@ REPLAY_HELP: Final = with_example(
     "was over, is taken from the log, and so are the goals of calls; --without-facts decides that anew, for calls that began in "
     "that time. Give this "
     "command the settings to try, for example in the environment. Differences are a result: exit code 0. The inputs must "
-    "still have the calls, and what was written more than a day after a call's end is not compared.",
+    "still have the calls, what was written more than a day after a call's end is not compared, and calls of which an older schema "
+    "version of `scores` was written are left out.",
     "callgauge replay records/1.1.2 --speed 20",
     "callgauge replay calls.jsonl.gz --speed max --agent booking-bot",
     "callgauge replay records --goals '{id}'",

@@ -10,7 +10,7 @@ from consumers.evaluator.assignment import NotCoPartitionedError
 from consumers.evaluator.input_gaps import InputMadeAnewError
 from consumers.evaluator.ledger import LedgerError
 from consumers.evaluator.partition_writer import WriteError
-from consumers.evaluator.service import TakenOverError
+from consumers.evaluator.taken_over import TakenOverError
 from consumers.runtime.http import AddressInUseError
 from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
 from streamer.cli_doctor import DOCTOR_HELP, doctor

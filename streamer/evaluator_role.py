@@ -40,11 +40,13 @@ class EvaluatorRole:
         evaluation = EvaluatorSettings(
             group_id=settings.evaluator_group,
             group_instance_id=settings.evaluator_instance,
+            poll_interval_ms=settings.poll_interval_ms,
             limits=settings.limits,
             goals=rules,
             code_version=installed_version(),
             redaction=settings.redaction,
             writes_transcripts=settings.transcripts.enabled,
+            snapshot_key=settings.snapshots.key,
         )
         self._evaluator = Evaluator(kafka, evaluation, instruments, self._sources)
         self.ready = self._evaluator.ready

@@ -18,11 +18,11 @@ from schemas.codec import InputSource
 from schemas.elevenlabs_record import ConversationRecord
 from schemas.goals import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
+from schemas.newest_scores import newest_scores
 from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules
 from schemas.scores import AnyScoreRecord
 from schemas.simulator_events import ConnectionState
-from streamer.backtest_comparison import is_last_word
 from streamer.playback import in_random_order, in_time_order
 from streamer.recorded_arrivals import arrivals_of
 from streamer.recordings import RecordedCall
@@ -121,13 +121,7 @@ class RecordedScoring:
 
     def final_records(self) -> list[AnyScoreRecord]:
         """What holds when the call is over, in the order in which it was written."""
-        newest: dict[tuple[str, int | None, int], AnyScoreRecord] = {}
-        for record in self.records:
-            if is_last_word(record):
-                subject = (record.name, record.turn, record.index)
-                newest.pop(subject, None)
-                newest[subject] = record
-        return [record for record in newest.values() if not getattr(record, "is_withdrawn", False)]
+        return list(newest_scores(self.records).values())
 
     def _written(self, evaluator: PartitionEvaluator, effects: Iterable[Effect]) -> Asking:
         requests = self._taken(effects)

@@ -5,9 +5,9 @@ from itertools import chain, zip_longest
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.call import Call
-from consumers.engine.conversation_turns import ConversationTurns
-from consumers.engine.speaking import SpeakingMachine, SpeakingTurn
-from consumers.engine.tool_uses import PairedUse, ToolUses
+from consumers.engine.heard_turn import HeardSide, HeardSides, HeardTurn, answers_of
+from consumers.engine.tool_uses import PairedUse
+from consumers.engine.turn_words import Purpose
 from schemas.metric_context import AudioSegments, MetricContext
 from schemas.scores import Speaker
 from streamer.report_intervals import Stretch, in_order
@@ -61,14 +61,9 @@ def heard_in(call: Call, times_ms: Iterable[float]) -> HeardCall:
         call: The call after its last event.
         times_ms: When its events were.
     """
-    context, machine = call.context(), call.live.machine
-    uses = ToolUses()
-    uses.follow(machine.last_tool)
-    tools = tuple(uses)
-    if isinstance(machine, SpeakingMachine):
-        stretches = in_order(_from_bot(machine))
-        turns = _turns_by_bot(call, machine)
-    else:
+    context, heard = call.context(), call.live.heard()
+    tools = tuple(call.live.turns.tools)
+    if heard.is_simulated:
         stretches = in_order(
             chain(
                 _from_audio(context.audio_timestamps_user_turns, Speaker.USER),
@@ -76,6 +71,10 @@ def heard_in(call: Call, times_ms: Iterable[float]) -> HeardCall:
             )
         )
         turns = _turns_by_trace(context, tools)
+    else:
+        said = heard.turns(sorted(heard.numbers()))
+        stretches = in_order(_from_bot(said, heard.sides))
+        turns = _turns_by_bot(said)
     start_ms, end_ms = _span(times_ms, stretches)
     return HeardCall(context, start_ms, end_ms, stretches, tools, turns)
 
@@ -87,22 +86,13 @@ def _from_audio(segments: AudioSegments, speaker: Speaker) -> Iterator[Stretch]:
             yield Stretch(speaker, turn, start_ms, max(start_ms, end_s * MS_PER_SECOND))
 
 
-def _from_bot(machine: SpeakingMachine) -> Iterator[Stretch]:
-    for turn, state in machine.turns.items():
-        yield from _stretches(Speaker.USER, turn, *_user_times(state))
-        if machine.has_bot_events:
-            yield from _stretches(Speaker.ASSISTANT, turn, state.bot_starts, state.bot_ends)
-        else:
-            yield from _stretches(Speaker.ASSISTANT, turn, state.bot_texts, ())
-
-
-def _user_times(state: SpeakingTurn) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Starts and ends as the live turns take them: by the detector, else by the ruling, else the time of the text."""
-    if state.vad_starts:
-        return state.vad_starts, state.vad_ends
-    if state.release_starts:
-        return state.release_starts, state.release_ends
-    return state.transcripts, ()
+def _from_bot(turns: Mapping[int, HeardTurn], sides: HeardSides) -> Iterator[Stretch]:
+    """Sound as the live turns take it; of a side without any the moments of its texts."""
+    for number, turn in turns.items():
+        user, assistant = turn.user, turn.assistant
+        yield from _stretches(Speaker.USER, number, user.starts or user.texts_s, user.ends if user.starts else ())
+        starts = assistant.starts if sides.assistant else assistant.texts_s
+        yield from _stretches(Speaker.ASSISTANT, number, starts, assistant.ends)
 
 
 def _stretches(speaker: Speaker, turn: int, starts: Sequence[float], ends: Sequence[float]) -> Iterator[Stretch]:
@@ -120,33 +110,23 @@ def _span(times_ms: Iterable[float], stretches: Sequence[Stretch]) -> tuple[floa
     return min(kept, default=0.0), max(kept, default=0.0)
 
 
-def _turns_by_bot(call: Call, machine: SpeakingMachine) -> tuple[TurnHeard, ...]:
-    numbers = sorted(set(machine.turns) | set(machine.words))
-    if not numbers:
-        return ()
-    conversation = ConversationTurns()
-    conversation.follow(machine)
-    facts = conversation.facts(call.live, range(numbers[0], numbers[-1] + 1))
-    tools = ToolUses()
-    tools.follow(machine.last_tool)
-    by_turn: dict[int, list[PairedUse]] = {}
-    for use in tools:
-        by_turn.setdefault(use.turn, []).append(use)
-    turns = []
-    for turn in numbers:
-        state = machine.turns.get(turn, SpeakingTurn())
-        user_starts, assistant_starts = _user_times(state)[0], state.bot_starts or state.bot_texts
+def _turns_by_bot(turns: Mapping[int, HeardTurn]) -> tuple[TurnHeard, ...]:
+    """The turns in the words of the transcript; a caller whom nobody has transcribed yet has the log's placeholder."""
+    answers = answers_of(turns)
+    found = []
+    for number, turn in turns.items():
         items: list[Said | PairedUse] = []
-        if words := facts[turn].user_words:
-            items.append(Said(Speaker.USER, words, _first_ms(user_starts)))
-        items += by_turn.get(turn, [])
-        if words := facts[turn].assistant_words:
-            items.append(Said(Speaker.ASSISTANT, words, _first_ms(assistant_starts)))
-        turns.append(TurnHeard(turn, tuple(items)))
-    return tuple(turns)
+        if words := turn.user.said(Purpose.SPOKEN) or turn.user.said(Purpose.JUDGED):
+            items.append(Said(Speaker.USER, words, _first_ms(turn.user)))
+        items += turn.tools
+        if words := answers[number]:
+            items.append(Said(Speaker.ASSISTANT, words, _first_ms(turn.assistant)))
+        found.append(TurnHeard(number, tuple(items)))
+    return tuple(found)
 
 
-def _first_ms(times_s: Sequence[float]) -> float | None:
+def _first_ms(side: HeardSide) -> float | None:
+    times_s = side.starts or side.texts_s
     return times_s[0] * MS_PER_SECOND if times_s else None
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from schemas.scores import Anchor, NotApplicable, Scored, Unscored, VoiceToVoiceLatency
+from schemas.scores import Anchor, NotApplicable, Scored, Unscored
 from streamer.markup import Child, Markup, element, joined
 from streamer.report_axis import Scale, round_ticks
 from streamer.report_numbers import MS_PER_SECOND, anchor_in_words, counted, in_words, number, seconds
 from streamer.report_stages import FAMILIES, StagePart, stage_parts, stages_table
 from streamer.report_timeline import legend
-from streamer.reported_call import ReportedCall
+from streamer.reported_call import ReportedCall, Wait
 
 MOST_ROWS: Final = 500
 """Turns that have a bar."""
@@ -30,7 +30,7 @@ def latency(call: ReportedCall) -> Markup:
     ticks = round_ticks(longest_ms / MS_PER_SECOND, _MOST_TICKS)
     scale = Scale(0, ticks[-1])
     shown = rows[:MOST_ROWS]
-    anchors = {record.anchor for record in rows if record.anchor is not None}
+    anchors = {wait.anchor for wait in rows if wait.anchor is not None}
     kinds = [("wait", "User's last sound to assistant's first")]
     there = {part.family for each in parts.values() for part in each}
     kinds += [(f"stage-{family}", name) for family, name in FAMILIES.items() if family in there]
@@ -48,10 +48,7 @@ def latency(call: ReportedCall) -> Markup:
         ),
         element(
             "tbody",
-            [
-                _row(call, record, parts.get(record.turn or 0, ()), scale, ticks, says_anchor=len(anchors) > 1)
-                for record in shown
-            ],
+            [_row(call, wait, parts.get(wait.turn, ()), scale, ticks, says_anchor=len(anchors) > 1) for wait in shown],
         ),
         class_="bars",
     )
@@ -105,16 +102,16 @@ def _axis(ticks: Sequence[float], scale: Scale) -> Markup:
 
 def _row(
     call: ReportedCall,
-    record: VoiceToVoiceLatency,
+    wait: Wait,
     parts: Sequence[StagePart],
     scale: Scale,
     ticks: Sequence[float],
     *,
     says_anchor: bool,
 ) -> Markup:
-    turn = record.turn or 0
+    turn = wait.turn
     link = element("a", turn, href=f"#{call.turn_anchor(turn)}", aria_label=f"Turn {turn}")
-    match record.result:
+    match wait.result:
         case Scored(value=wait_ms) if wait_ms >= 0:
             bar: Child = _bar(wait_ms, parts, scale, ticks)
             value: Child = seconds(wait_ms)
@@ -125,7 +122,7 @@ def _row(
             bar, value = element("span", in_words(reason), class_="why"), element("span", "Unscored", class_="unscored")
         case NotApplicable(reason=why):
             bar, value = element("span", why, class_="why"), element("span", "Not applicable", class_="none")
-    anchor = None if record.anchor is None or not says_anchor else element("small", anchor_in_words(record.anchor))
+    anchor = None if wait.anchor is None or not says_anchor else element("small", anchor_in_words(wait.anchor))
     return element(
         "tr",
         element("th", link, scope="row"),

@@ -244,11 +244,9 @@ def _score_figures(call: ReportedCall) -> list[tuple[str, str, str]]:
         last = call.last_progress
         more = "" if last is None else f"{last.reached} of {counted(last.subgoals, 'subgoal')}"
         figures.append(("Progress", _progress_value(call), more))
-    for record in call.records:
-        name: str = record.name
-        result = getattr(record, "result", None)
-        if name == "eva_turn_taking" and record.turn is None and isinstance(result, Scored):
-            figures.append(("Turn taking", number(result.value), "from 0 to 1"))
+    timing = None if call.whole is None else call.whole.eva.get("eva_turn_taking")
+    if timing is not None and isinstance(timing.result, Scored):
+        figures.append(("Turn taking", number(timing.result.value), "from 0 to 1"))
     return figures
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from consumers.engine.speech_measures import LONG_SILENCE_MS
 from schemas.score_record import Result
-from schemas.speech_scores import SideSpeech, SpeechScore
+from schemas.speech_scores import SideSpeech
 from streamer.markup import Markup, element, joined
 from streamer.report_numbers import counted, outcome, percent, seconds
 from streamer.reported_call import ReportedCall
@@ -24,9 +24,10 @@ _MOST_TURNS: Final = 12
 
 def speech(call: ReportedCall) -> Markup | None:
     """The sides beside each other, and what they did together; None when nothing of it was measured."""
-    score = next(iter(call.of(SpeechScore)), None)
-    if score is None:
+    whole = call.whole
+    if whole is None or whole.speech is None:
         return None
+    score = whole.speech
     sides = element(
         "table",
         element(
@@ -63,7 +64,7 @@ def speech(call: ReportedCall) -> Markup | None:
             [element("div", element("dt", name), element("dd", call.shown(text))) for name, text in together],
             class_="facts",
         ),
-        element("p", f"Counted up to turn {score.through_turn}.", class_="note"),
+        element("p", f"Counted up to turn {whole.through_turn}.", class_="note"),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from schemas.latency_stages import CONTRIBUTIONS, Stage
-from schemas.stage_scores import StageLatency, TurnStages
+from schemas.scores import StageLatency, TurnValues
 from streamer.markup import Child, Markup, element, joined
 from streamer.report_numbers import anchor_in_words, in_words, seconds
 from streamer.reported_call import ReportedCall
@@ -58,7 +58,7 @@ def stage_parts(call: ReportedCall) -> dict[int, list[StagePart]]:
     """By turn: its bar, for turns of which a stage besides the whole is known."""
     waits_ms = call.waits_ms
     parts = {}
-    for record in call.of(TurnStages):
+    for record in call.rows:
         turn = record.turn or 0
         bar = stacked(record.stages, waits_ms.get(turn))
         if bar:
@@ -107,7 +107,7 @@ def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tu
 
 def stages_table(call: ReportedCall) -> Markup | None:
     """Every stage of every turn in numbers, with its source and what others say; None when there is none."""
-    records = sorted((record for record in call.of(TurnStages) if record.stages), key=lambda record: record.turn or 0)
+    records = [record for record in call.rows if record.stages]
     if not records:
         return None
     there = {each.stage for record in records for each in record.stages}
@@ -130,7 +130,7 @@ def stages_table(call: ReportedCall) -> Markup | None:
     return element("details", element("summary", "All stages in numbers"), box)
 
 
-def _row(record: TurnStages, columns: Sequence[Stage]) -> Markup:
+def _row(record: TurnValues, columns: Sequence[Stage]) -> Markup:
     known = {each.stage: each for each in record.stages}
     return element(
         "tr",

@@ -56,9 +56,9 @@ def _long_waits(call: ReportedCall) -> Iterator[Moment]:
 
 
 def _unknown_waits(call: ReportedCall) -> Iterator[Moment]:
-    for record in call.latencies:
-        if isinstance(record.result, Unscored):
-            yield Moment(record.turn or 0, in_words(record.result.reason))
+    for wait in call.latencies:
+        if isinstance(wait.result, Unscored):
+            yield Moment(wait.turn, in_words(wait.result.reason))
 
 
 def _silences(call: ReportedCall) -> Iterator[Moment]:

@@ -6,26 +6,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from consumers.engine.conversation_measures import Span, merged
 from consumers.engine.speech_measures import LONG_SILENCE_MS
 from consumers.engine.tool_uses import PairedUse
 from schemas.goals import GoalSet
 from schemas.scores import (
+    Anchor,
     AnyScoreRecord,
     CallLabels,
     CallRecord,
+    CallValues,
     ClosedFact,
     DeadAirFact,
     GoalsFact,
     ProgressScore,
+    Result,
     Scored,
-    StallFact,
     SubgoalScore,
+    TurnValues,
     VoiceToVoiceLatency,
 )
-from schemas.speech_scores import SpeechScore
 from streamer.report_hearing import HeardCall
 from streamer.report_intervals import Interval, cut, overlaps, silences
 from streamer.report_texts import MOST_CHARS, Redacts, json_text, shortened
@@ -44,13 +46,21 @@ class DeadAir:
     times: int
 
 
+class Wait(NamedTuple):
+    """How long the user waited for the answer of a turn, or why nobody knows; `anchor` is how the end of their speech is known."""
+
+    turn: int
+    result: Result
+    anchor: Anchor | None
+
+
 class ReportedCall:
-    """A call and its final records.
+    """A call, and what holds of it at its end.
 
     Attributes:
         conversation_id: Whose call it is.
         heard: What was heard.
-        records: Its final records, in the order in which they were written.
+        records: The newest of each subject, in the order in which they were written.
         anchor_id: What the ids of its parts begin with.
     """
 
@@ -95,17 +105,35 @@ class ReportedCall:
         return self.heard.end_ms - self.heard.start_ms
 
     @cached_property
-    def latencies(self) -> list[VoiceToVoiceLatency]:
-        """By turn: how long the user waited."""
-        return sorted(self.of(VoiceToVoiceLatency), key=lambda record: record.turn or 0)
+    def rows(self) -> list[TurnValues]:
+        """What was measured of each turn, in the order of the turns."""
+        return sorted(self.of(TurnValues), key=lambda record: record.turn or 0)
+
+    @property
+    def whole(self) -> CallValues | None:
+        """What was measured of the call."""
+        return next(iter(self.of(CallValues)), None)
+
+    @cached_property
+    def latencies(self) -> list[Wait]:
+        """By turn: how long the user waited. For the greeting nobody did."""
+        waits = {
+            record.turn: Wait(record.turn, record.result, record.anchor)
+            for record in self.of(VoiceToVoiceLatency)
+            if record.turn is not None
+        }
+        for row in self.rows:
+            if row.turn is not None and row.turn >= 1:
+                waits[row.turn] = Wait(row.turn, row.voice_to_voice_ms, row.anchor)
+        return [waits[turn] for turn in sorted(waits)]
 
     @cached_property
     def waits_ms(self) -> dict[int, float]:
         """The latencies that are known and not negative, by turn."""
         return {
-            record.turn: record.result.value
-            for record in self.latencies
-            if record.turn is not None and isinstance(record.result, Scored) and record.result.value >= 0
+            wait.turn: wait.result.value
+            for wait in self.latencies
+            if isinstance(wait.result, Scored) and wait.result.value >= 0
         }
 
     @property
@@ -130,8 +158,9 @@ class ReportedCall:
 
     @property
     def _measured_dead_air_ms(self) -> float | None:
-        results = (record.dead_air_ms for record in self.of(SpeechScore))
-        return next((result.value for result in results if isinstance(result, Scored)), None)
+        speech = None if self.whole is None else self.whole.speech
+        result = None if speech is None else speech.dead_air_ms
+        return result.value if isinstance(result, Scored) else None
 
     @property
     def last_progress(self) -> ProgressScore | None:
@@ -158,12 +187,6 @@ class ReportedCall:
     def turn_anchor(self, turn: int) -> str:
         """The id of a turn in the transcript."""
         return f"{self.anchor_id}-t{turn}"
-
-
-def held_records(written: Iterable[AnyScoreRecord], final: Iterable[AnyScoreRecord]) -> list[AnyScoreRecord]:
-    """What a report tells of: what holds at the end, and the facts that are said once while the call runs."""
-    said_once = [record for record in written if isinstance(record, GoalsFact | StallFact)]
-    return list({record.record_id: record for record in (*said_once, *final)}.values())
 
 
 def _dead_air(heard: HeardCall, facts: Iterable[DeadAirFact]) -> list[DeadAir]:

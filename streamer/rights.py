@@ -13,6 +13,7 @@ from schemas.topics import (
     JUDGE_VERDICTS_TOPIC,
     QUARANTINE_TOPIC,
     SCORES_TOPIC,
+    SNAPSHOTS_TOPIC,
     TOPIC_BY_SOURCE,
     TRANSCRIPTS_TOPIC,
 )
@@ -64,6 +65,8 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
             operations[JUDGE_REQUESTS_TOPIC].add(WRITE)
         if settings.transcripts.enabled:
             operations[TRANSCRIPTS_TOPIC].add(WRITE)
+        if settings.snapshots.key is not None:
+            operations[SNAPSHOTS_TOPIC] |= {READ, WRITE}
         if settings.transcripts.folder is not None:
             operations[TRANSCRIPTS_TOPIC].add(READ)
             groups.append(files_group(settings.evaluator_group))

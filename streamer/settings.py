@@ -41,6 +41,7 @@ from consumers.runtime.secret_files import secret_in
 from consumers.runtime.security import MISTAKES_ERROR, SecuritySettings
 from streamer.goal_settings import GoalSettings
 from streamer.redaction_settings import RedactionSettings
+from streamer.snapshot_settings import SnapshotSettings
 from streamer.transcript_settings import TranscriptSettings
 
 ENV_PREFIX: Final = "CALLGAUGE_"
@@ -112,6 +113,9 @@ class Settings(BaseSettings):
         examples=["evaluator-0"],
         description="name of this evaluator that outlives its restart, so that one causes no rebalance; each has its own",
     )
+    poll_interval_ms: int = Field(
+        25, gt=0, le=1_000, description="how long events may gather at the broker, in ms; a backlog is taken at once"
+    )
     exporter_group: str = Field(
         "callgauge-exporter",
         min_length=1,
@@ -148,6 +152,9 @@ class Settings(BaseSettings):
     )
     transcripts: TranscriptSettings = Field(
         TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
+    )
+    snapshots: SnapshotSettings = Field(
+        SnapshotSettings(), description="the state that evaluators hand over to each other"
     )
     security: SecuritySettings = Field(
         SecuritySettings(),
@@ -296,6 +303,7 @@ _EXAMPLE_OF_BLOCK: Final = {
     "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
     "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
     "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
+    "snapshots": "CALLGAUGE_SNAPSHOTS__KEY_FILE=/run/secrets/snapshot-key",
     "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
 }
 
@@ -387,5 +395,6 @@ _BLOCKS: Final[Mapping[str, type[BaseModel]]] = {
     "judge": JudgeSettings,
     "redaction": RedactionSettings,
     "transcripts": TranscriptSettings,
+    "snapshots": SnapshotSettings,
     "security": SecuritySettings,
 }

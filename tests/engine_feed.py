@@ -12,7 +12,7 @@ from consumers.engine.partition import PartitionEvaluator
 from schemas.codec import InputSource, decode
 from schemas.envelope import Envelope
 from schemas.metric_catalogue import metric_named
-from schemas.scores import AnyScoreRecord, ProgressScore, Scored, TextJudgeScore, Unscored, VoiceToVoiceLatency
+from schemas.scores import AnyScoreRecord, CallValues, Result, Scored, TurnValues, Unscored
 from tests.wire_calls import SOURCE_OF
 
 Json = dict[str, Any]
@@ -42,7 +42,7 @@ def closings_of(effects: Iterable[Effect]) -> list[CloseCall]:
 
 def said(record: AnyScoreRecord) -> Json:
     """What a record says, without when and after what it was said: equal for equal knowledge."""
-    how = {"revision", "record_id", "is_first", "first_known", "is_change", "offsets", "through", "caused_at_ms"}
+    how = {"revision", "record_id", "is_first", "first_known", "offsets", "through", "caused_at_ms"}
     return record.model_dump(mode="json", exclude=how)
 
 
@@ -150,11 +150,34 @@ class Feed:
         return [r for r in found if (name is None or r.name == name) and (turn is None or r.turn == turn)]
 
     def latencies(self) -> dict[int | None, float | str]:
-        """By turn: the newest latency in ms, or why it is not known."""
+        """By turn: the newest latency in ms, or why it is not known, by its own record or by that of the turn."""
         newest: dict[int | None, float | str] = {}
-        for record in self.records(LATENCY):
-            newest[record.turn] = value_of(record)
+        for record in self.records():
+            if record.name == LATENCY:
+                newest[record.turn] = value_of(record)
+            elif isinstance(record, TurnValues) and record.turn:
+                newest[record.turn] = plain(record.voice_to_voice_ms)
         return newest
+
+    def turns(self, key: str = "call") -> set[int]:
+        """The turns that an open call has."""
+        return self.evaluator._calls[key].live.turns.turns
+
+    def status(self, turn: int, key: str = "call") -> str:
+        """How far a turn of an open call can still change."""
+        return self.evaluator._calls[key].live.turns.status(turn).value
+
+    def turn_values(self, turn: int) -> TurnValues:
+        """The newest record of the turn."""
+        record = self.records("turn", turn)[-1]
+        assert isinstance(record, TurnValues)
+        return record
+
+    def call_values(self) -> CallValues:
+        """The newest record of the call as a whole."""
+        record = self.records("call")[-1]
+        assert isinstance(record, CallValues)
+        return record
 
     def counts(self, metric: str) -> Counter[tuple[str, ...]]:
         """By labels: what Count effects and drained counts add up to."""
@@ -167,9 +190,14 @@ class Feed:
         return total
 
 
-def value_of(record: VoiceToVoiceLatency | ProgressScore | TextJudgeScore) -> float | str:
+def value_of(record: Any) -> float | str:
+    """The value of a record or of a part of one, or the reason why there is none."""
+    return plain(record.result)
+
+
+def plain(result: Result) -> float | str:
     """The value, or the reason why there is none."""
-    match record.result:
+    match result:
         case Scored(value=value):
             return value
         case Unscored(reason=reason):

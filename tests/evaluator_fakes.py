@@ -1,7 +1,7 @@
 """What stands around the evaluator in its unit tests: records, a made-up engine, client, writer and takeover."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry
 from consumers.engine.effects import CloseCall, Count, Effect, PublishScore
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
+from consumers.engine.redaction import Redactor
+from consumers.engine.state_bytes import TakesBytes
 from consumers.evaluator import service, topic_watch
 from consumers.evaluator.clock import BrokerClock, Reading
 from consumers.evaluator.held import Held
@@ -91,6 +93,7 @@ class StubEvaluator:
         self.watermarks: Mapping[InputSource, int] = {}
         self.unfinished: list[str] = []
         self.counts: list[Count] = []
+        self.redactor = Redactor()
         self.heaviest: tuple[int, int, str] | None = None
         self.cuts: list[tuple[str, bool]] = []
         self._effects = effects
@@ -104,6 +107,9 @@ class StubEvaluator:
     def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
         self.cuts.append((conversation_id, is_scored))
         return [CloseCall(conversation_id, (fact(conversation_id),))]
+
+    def write_snapshot(self, into: TakesBytes) -> None:
+        into.write(b"state")
 
     def recall(self, record: LedgerRecord) -> None:
         self.recalled.append(record)
@@ -315,11 +321,15 @@ class FakeTakeover:
         self.takeovers = 0
         self.stopped = False
         self.error: Exception | None = None
+        self.given_away: Sequence[int] = ()
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None:
         self.stopped = True
+
+    async def likely_given_away(self, ours: Collection[int], _: Any) -> Sequence[int]:
+        return [number for number in self.given_away if number in ours]
 
     async def take(self, held: Sequence[Held], _: Any) -> None:
         self.begun += 1

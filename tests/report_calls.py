@@ -11,7 +11,7 @@ from streamer.offline_scores import RecordedScoring, ScoringPlan
 from streamer.playback import in_time_order, with_control_events
 from streamer.recordings import RecordedCall
 from streamer.report_hearing import heard_in
-from streamer.reported_call import ReportedCall, held_records
+from streamer.reported_call import ReportedCall
 
 Json = dict[str, Any]
 T0_MS = 1_790_000_000_000
@@ -123,9 +123,7 @@ def reported(
         raise AssertionError("nothing is asked without a judge")
     folded, _ = folded_recording(call, None, None)
     heard = heard_in(folded, [event.time_ms for event in in_time_order(call)])
-    return ReportedCall(
-        call.conversation_id, heard, held_records(scoring.records, scoring.final_records()), anchor_id, Marks(taken_out)
-    )
+    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, Marks(taken_out))
 
 
 class Marks:

@@ -1,9 +1,8 @@
 """One call: events of every source in, effects out. It owns EVA's history, the live side and the closing."""
 
 from bisect import insort
-from collections.abc import Callable
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from consumers.engine.agent_events import AGENT_EVENTS, AgentEvents
 from consumers.engine.call_end import CallEnd
@@ -12,18 +11,18 @@ from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.closing import Closing, with_closed_fact
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.elements import Kind, ToolUse
-from consumers.engine.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN
+from consumers.engine.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN, EventHandler, rule_of
 from consumers.engine.history import EvaHistory
 from consumers.engine.intake import Arrival
 from consumers.engine.judged_sides import JudgedSides
 from consumers.engine.limits import Limits
-from consumers.engine.live_side import INPUT_RANK, LiveSide
+from consumers.engine.live_side import INPUT_RANK, NO_CHANGES, LiveSide
 from consumers.engine.measures import Measures
 from consumers.engine.pipecat_records import PIPECAT_RECORDS, take_pipecat_record
-from consumers.engine.record_book import RecordBook
+from consumers.engine.ratings import Ratings
+from consumers.engine.record_book import Cause, RecordBook
 from consumers.engine.redaction import Redactor
 from consumers.engine.repeats import Repeats
-from consumers.engine.silence import Taken
 from consumers.engine.speaking_turns import MOMENT_BY_KIND, MOMENT_BY_LINE
 from schemas.audit_events import (
     AuditAssistant,
@@ -69,7 +68,6 @@ class Call:
     ) -> None:
         self.conversation_id = first.conversation_id
         self.history = EvaHistory()
-        self._text_stream = self.history.text_stream
         self._replays = self.history.replays
         self.ended_reason: str | None = None
         self.events = 0
@@ -86,8 +84,9 @@ class Call:
         self.live = LiveSide(self.history, self._book, limits, memory)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
-        self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, memory)
-        self._measures = Measures(self._book, limits, memory)
+        ratings = Ratings()
+        self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, ratings, memory)
+        self._measures = Measures(self._book, limits, ratings, memory)
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False
         self._closing: Closing | None = None
@@ -105,55 +104,52 @@ class Call:
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Fold one record; returns what became of it, as the outcome label of the events counter."""
         self.redactor.begin_step()
-        source = arrival.source
-        event, broker_ms = arrival.event, arrival.broker_time_ms
+        source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
+        rule = _RULES.get(type(event), _UNREAD)
         offsets = self._offsets
         if source not in offsets:
             self.first_offsets[source] = arrival.offset
         offsets[source] = arrival.offset
-        is_verdict = type(event) is JudgeVerdict
-        if not is_verdict:  # that a judge answers is nothing that happens in the call
+        if rule is not _VERDICT:  # that a judge answers is nothing that happens in the call
             self._end.heard(broker_ms)
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
             return "repeated"
-        self.events += not is_verdict
-        book = self._book
+        self.events += rule is not _VERDICT
+        book, live, limits = self._book, self.live, self._limits
         is_replayed = book.is_silent
-        event_type = type(event)
-        outcome = "unknown" if event_type in UNKNOWN else "folded"
+        outcome = rule.outcome
         timestamp = event.timestamp
         if timestamp is not None:
             time_ms = int(timestamp)
-            live = self.live
-            live.taken = Taken(broker_ms, INPUT_RANK[source])
-            if event_type not in STEERING and live.note_time(source, time_ms):
+            live.broker_ms, live.input_rank = broker_ms, INPUT_RANK[source]
+            if rule.is_of_a_stream and live.note_time(source, time_ms):
                 outcome = "late" if outcome == "folded" else outcome
                 if not is_replayed:
                     out.append(Count("callgauge_late_events_total", (source.value,)))
-            handler = _HANDLERS.get(event_type)
-            if handler is not None:
-                handler(self, event, time_ms, out)
-            elif event_type is UnrecognizedEvent:
+            if rule.handler is not None:
+                rule.handler(self, event, time_ms, out)
+            elif rule is _UNRECOGNIZED:
                 self._on_unrecognized(source, time_ms)
             if self.is_closing:
                 return outcome
-            touched = live.refresh(time_ms, broker_ms, out)
-            if touched or self._measures.stages.has_news:
-                self._measures.follow(live, touched, time_ms, out)
+            changes = NO_CHANGES
+            if live.may_have_changed(time_ms):
+                cause = Cause(time_ms, broker_ms)
+                changes = live.refresh(cause, out)
+                if changes.touched or changes.settled:
+                    self._measures.follow(live, changes, cause, self._judged, out)
             if self._judged.is_any:
-                self._judged.follow(live, time_ms, broker_ms, out)
-            if out and live.turns.highest_turn > self._limits.max_turns_per_call:
+                self._judged.follow(live, changes, time_ms, broker_ms, out)
+            if out and live.turns.highest_turn > limits.max_turns_per_call:
                 self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
-            if event_type in KEPT:
+            if rule.is_kept:
                 self.kept_bytes += len(arrival.value)
         if is_replayed:
             outcome = "replayed"
             if book.has_caught_up:
-                book.caused_at_ms = broker_ms
-                self._speak(out)
+                self._speak(broker_ms, out)
         elif event.__pydantic_extra__ and outcome != "unknown":
             out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
-        limits = self._limits
         if self.events >= limits.max_events_per_call:
             self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.last_broker_ms, out)
         elif self.kept_bytes > limits.max_kept_bytes_per_call:
@@ -191,7 +187,6 @@ class Call:
         """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
         self._closing = None
         self.history.release()
-        self.__dict__.pop("_text_stream")
         self.__dict__.pop("live")
 
     def hold(self, arrival: Arrival) -> None:
@@ -209,18 +204,16 @@ class Call:
         """Final scores and, last, the `closed` fact, as one effect; long texts take further steps (`go_on_closing`)."""
         if not self.is_over:
             self.live.reached(now_ms, out)
-        self._book.caused_at_ms = now_ms
-        self._speak(out)
-        self.live.announce(out)
-        last_ms = self.history.last_time_ms()
-        records = self.live.final_records(last_ms)
+        self._speak(now_ms, out)
+        self.live.announce(now_ms, out)
+        cause = Cause(self.history.last_time_ms(), now_ms)
+        records = self.live.final_records(cause)
         if not self.is_over:
-            self._judged.finish(self.live, last_ms, now_ms, out, asks=False)
-            self._book.caused_at_ms = now_ms
+            self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
         self.is_closing = True
         self._closing = Closing(
             self.conversation_id, self._book, self.live, self._measures, self._judged, self.context(), records, reason,
-            self.ended_reason, last_ms, now_ms, self.events, self.writes_transcript,
+            self.ended_reason, cause, self.events, self.writes_transcript,
         )  # fmt: skip
         self.go_on_closing(out)
 
@@ -231,18 +224,19 @@ class Call:
     def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
         """The `closed` fact, and nothing that takes long to make: the newest scores are the last. A close under way ends so."""
         self.is_closing = self.is_closed = True
-        book, last_ms = self._book, self.history.last_time_ms()
-        book.caused_at_ms = now_ms
-        records = book.speak()[0] if self._closing is None else self._closing.records
-        written = with_closed_fact(records, book, self.live, reason, self.ended_reason, last_ms, self.events)
+        cause = Cause(self.history.last_time_ms(), now_ms)
+        records = self._book.speak(now_ms)[0] if self._closing is None else self._closing.records
+        written = with_closed_fact(records, self._book, self.live, reason, self.ended_reason, cause, self.events)
         out.append(CloseCall(self.conversation_id, written))
 
-    def _speak(self, out: list[Effect]) -> None:
+    def _speak(self, broker_ms: int, out: list[Effect]) -> None:
         if not self._book.is_silent:
             return
-        gone = self.live.speak(out)
-        self._measures.take_back(gone, out)
-        self._judged.speak(gone, out)
+        cause = Cause(self.live.newest_ms, broker_ms)
+        self._measures.catch_up(self.live, cause)
+        gone = self.live.speak(cause, out)
+        self._measures.take_back(self.live, gone, cause, out)
+        self._judged.speak(gone, broker_ms, out)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Verdicts that do not come, and stalls; whether the call is over and waits for verdicts that are under way."""
@@ -268,7 +262,7 @@ class Call:
     # One handler for each kind of event; the table below finds it by the event's type.
 
     def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
-        self._text_stream.speech(event.timestamp, event.data.frame)
+        self.history.text_stream.speech(event.timestamp, event.data.frame)
 
     def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.response(event.timestamp, event.data.frame)
@@ -356,7 +350,7 @@ class Call:
             pipeline_type=self.history.pipeline_type,
         )
         self.live.set_labels(labels, self.last_broker_ms, out)
-        self._judged.started(event.goals, labels.agent, self.live, out)
+        self._judged.started(event.goals, labels.agent, self.live, self.last_broker_ms, out)
 
     def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
         self.ended_reason = self.ended_reason if event.reason is None else event.reason
@@ -364,7 +358,7 @@ class Call:
         self._plan_close(CloseReason.ENDED)
 
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
-        broker_ms = self.live.taken.broker_ms
+        broker_ms = self.live.broker_ms
         self._judged.take(event, self.live, broker_ms, out)
         self.live.needs_wakeup = True
         if self.is_over and not self._judged.awaits_verdicts:
@@ -374,7 +368,7 @@ class Call:
         self.history.update_user_text(event.text, event.turn_id)
 
 
-_HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
+_HANDLERS: Final[dict[type, EventHandler]] = {
     TtsText: Call._on_tts_text,
     LlmResponse: Call._on_llm_response,
     TurnMarker: Call._on_marker,
@@ -398,3 +392,9 @@ _HANDLERS: dict[type, Callable[[Call, Any, int, list[Effect]], None]] = {
     **dict.fromkeys(PIPECAT_RECORDS, Call._on_pipecat_record),
     **dict.fromkeys(AGENT_EVENTS, Call._on_agent_event),
 }
+
+
+_RULES: Final = {kind: rule_of(kind, _HANDLERS.get(kind)) for kind in (*_HANDLERS, *STEERING, *KEPT, *UNKNOWN)}
+_UNREAD: Final = rule_of(object, None)
+_VERDICT: Final = _RULES[JudgeVerdict]
+_UNRECOGNIZED: Final = _RULES[UnrecognizedEvent]

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from consumers.engine.stage_values import STAGE_PLACES
 from schemas.codec import InputSource
 from schemas.goals import GoalSet
 from schemas.ledger_record import ScoredElsewhere
@@ -10,11 +9,10 @@ from schemas.scores import (
     AnyScoreRecord,
     DeadAirFact,
     GoalsFact,
-    TurnStatus,
+    TurnValues,
     Unscored,
     UnscoredReason,
 )
-from schemas.stage_scores import TurnStages
 from schemas.topics import SOURCE_BY_TOPIC
 
 Subject = tuple[str, int | None, int]
@@ -27,7 +25,6 @@ class Recalled(NamedTuple):
     revision: int
     input_hash: str
     had_value: bool
-    status: TurnStatus
     is_withdrawn: bool
 
 
@@ -40,17 +37,17 @@ class CallMemory:
         silences_ms: Since when each silence lasted that was declared dead air. They were known by waiting, so they stand,
             whatever a replay would find.
         goal_set: The call's goals, whatever their source has by now.
-        known_stages: By turn, the stages whose latency was ever said, a bit for the place of each: those are counted.
+        counted: By turn, the values that were ever published and so are counted, as `first_known` names them.
     """
 
-    __slots__ = ("goal_set", "known_stages", "offsets", "published", "silences_ms")
+    __slots__ = ("counted", "goal_set", "offsets", "published", "silences_ms")
 
     def __init__(self) -> None:
         self.published: dict[Subject, Recalled] = {}
         self.offsets: dict[InputSource, int] = {}
         self.silences_ms: set[int] = set()
         self.goal_set: GoalSet | None = None
-        self.known_stages: dict[int, int] = {}
+        self.counted: dict[int, set[str]] = {}
 
     def take(self, record: AnyScoreRecord | ScoredElsewhere) -> None:
         """One more record of the call."""
@@ -60,7 +57,6 @@ class CallMemory:
             record.revision,
             record.input_hash,
             record.is_first or (last is not None and last.had_value),
-            record.status,
             _is_withdrawn(record),
         )
         for source, offset in sources(record.offsets).items():
@@ -70,9 +66,8 @@ class CallMemory:
             self.silences_ms.add(record.silent_since_ms)
         elif isinstance(record, GoalsFact):
             self.goal_set = record.goal_set
-        elif isinstance(record, TurnStages) and record.turn is not None:
-            for each in record.stages:
-                self.known_stages[record.turn] = self.known_stages.get(record.turn, 0) | 1 << STAGE_PLACES[each.stage]
+        elif isinstance(record, TurnValues) and record.turn is not None and record.first_known:
+            self.counted.setdefault(record.turn, set()).update(record.first_known)
 
 
 def sources(offsets: dict[str, int]) -> dict[InputSource, int]:

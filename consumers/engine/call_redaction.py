@@ -23,6 +23,7 @@ class CallRedactor:
 
     Attributes:
         has_room: Whether the step may redact more.
+        texts_left_out: How many texts were left out since `drain_counts`.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -31,7 +32,7 @@ class CallRedactor:
         Args:
             redactor: Knows the rules, and is shared by the calls of a partition.
         """
-        self._texts_left_out = 0
+        self.texts_left_out = 0
         self._redactor = redactor
         self._left = MAX_CHARS_PER_STEP
         self._known: dict[bytes, str] = {}
@@ -77,7 +78,7 @@ class CallRedactor:
 
     def drain_counts(self) -> list[Count]:
         """How many texts were left out since this was last asked."""
-        left_out, self._texts_left_out = self._texts_left_out, 0
+        left_out, self.texts_left_out = self.texts_left_out, 0
         return [Count("callgauge_limits_hit_total", ("redaction",), left_out)] if left_out else []
 
     def _counted(self, redact: Any, *arguments: Any) -> Any:
@@ -87,5 +88,5 @@ class CallRedactor:
         return redacted
 
     def _left_out(self) -> str:
-        self._texts_left_out += 1
+        self.texts_left_out += 1
         return TOO_LONG

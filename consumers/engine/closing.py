@@ -13,7 +13,7 @@ from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.judged_sides import JudgedSides
 from consumers.engine.live_side import LiveSide
 from consumers.engine.measures import Measures
-from consumers.engine.record_book import RecordBook
+from consumers.engine.record_book import Cause, RecordBook
 from consumers.engine.transcript import TranscriptWriter, transcript_bytes
 from schemas.metric_context import MetricContext
 from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, TurnStatus
@@ -37,8 +37,7 @@ class Closing:
         records: Final records so far: those of the live side, then all.
         reason: Why it closes.
         ended_reason: Why it ended, as its producer said.
-        last_ms: Time of its last event.
-        closed_at_ms: Broker time at which it was over.
+        cause: When its last event was, and when it was over.
         events: How many it had.
         writes_transcript: Whether it gets one.
     """
@@ -52,8 +51,7 @@ class Closing:
     records: list[AnyScoreRecord]
     reason: CloseReason
     ended_reason: str | None
-    last_ms: int | None
-    closed_at_ms: int
+    cause: Cause
     events: int
     writes_transcript: bool
     _has_begun: bool = False
@@ -79,7 +77,7 @@ class Closing:
         transcript = None
         if self.writes_transcript:
             if self._writer is None:
-                metrics_of = partial(self.measures.stages.turn_metrics, self.live)
+                metrics_of = partial(self.measures.stages.turn_metrics, self.live.heard(), self.live.record)
                 self._writer = TranscriptWriter(
                     self.conversation_id, self.live, self.book.labels.agent, redactor, metrics_of
                 )
@@ -92,26 +90,25 @@ class Closing:
         return True
 
     def _make_final_records(self, out: list[Effect]) -> None:
-        self.records += self.measures.final_records(self.live, self.context, self.last_ms)
+        cause = self.cause
+        self.records += self.judged.final_records(cause)
+        self.records += self.measures.final_records(self.live, self.context, cause, self.judged)
         out += self.measures.closing_counts()
-        self.records += self.judged.final_records(self.last_ms, self.closed_at_ms)
         self.records = [
-            *with_closed_fact(
-                self.records, self.book, self.live, self.reason, self.ended_reason, self.last_ms, self.events
-            )
+            *with_closed_fact(self.records, self.book, self.live, self.reason, self.ended_reason, cause, self.events)
         ]
 
 
 def with_closed_fact(
     records: list[AnyScoreRecord], book: RecordBook, live: LiveSide, reason: CloseReason, ended_reason: str | None,
-    last_ms: int | None, events: int,
+    cause: Cause, events: int,
 ) -> tuple[AnyScoreRecord, ...]:  # fmt: skip
-    """The last records of a call with its `closed` fact behind them, unless it is there. `last_ms` is the time of the last event."""
+    """The last records of a call with its `closed` fact behind them, unless it is there. `cause` is when it was over."""
     if any(isinstance(record, ClosedFact) for record in records):
         return tuple(records)
-    said = None if ended_reason is None else book.redactor.redact(ended_reason)
+    redacted = None if ended_reason is None else book.redactor.redact(ended_reason)
     closed = book.record(
-        ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, said), event_time_ms=last_ms, reason=reason,
-        ended_reason=said, turns=live.turns.highest_turn, events=events, through=book.offsets_by_topic(),
+        ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, redacted), cause, reason=reason,
+        ended_reason=redacted, turns=live.turns.highest_turn, events=events, through=book.offsets_by_topic(),
     )  # fmt: skip
     return tuple(records) if closed is None else (*records, closed)

@@ -1,80 +1,45 @@
 """The turns of a conversation as goals are judged on them: what was said, which tools were used, from when to when."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from json import dumps
 from typing import Any
 
 from consumers.engine.call_redaction import CallRedactor
-from consumers.engine.history import EvaHistory
+from consumers.engine.heard_turn import MS_PER_SECOND, HeardTurn
 from consumers.engine.live_side import LiveSide
 from consumers.engine.redaction import Redactor
-from consumers.engine.speaking import SpeakingMachine, SpeakingTurn, Words
-from consumers.engine.tool_uses import PairedUse, ToolUses, outcome_of
+from consumers.engine.tool_uses import PairedUse, outcome_of
 from consumers.engine.turn_facts import CalledTool, TurnFacts
-from consumers.engine.turn_machine import TurnMachine
-from consumers.engine.turn_state import TurnState, joined
+from consumers.engine.turn_words import Purpose
 from schemas.judging import TranscriptItem
 from schemas.scores import ToolOutcome
 from schemas.wire import MAX_TEXT_CHARS
 
-MS_PER_SECOND = 1_000
 MAX_ITEM_CHARS = 20_000
 """What is kept of one tool's arguments or answer in a judge's transcript; the longest recorded ones have 6,000."""
 
 
-class ConversationTurns:
-    """Follows the turn machine: facts of each turn from the greeting (turn 0) on."""
+def facts_of(live: LiveSide, turns: range) -> dict[int, TurnFacts]:
+    """The facts of these turns as known now. A turn that is not there has empty facts: nothing happened in it."""
+    heard = live.heard(since=turns.start)
+    return {number: _facts(heard.turn(number)) for number in turns}
 
-    def __init__(self) -> None:
-        self._tools = ToolUses()
-        self._uses: dict[int, dict[int, PairedUse]] = {}
 
-    def follow(self, machine: TurnMachine | SpeakingMachine) -> set[int]:
-        """Take over what changed in the tools of the call.
-
-        Returns:
-            The turns in which something did.
-        """
-        changed = self._tools.follow(machine.last_tool)
-        for (turn, index), use in changed.items():
-            uses = self._uses.setdefault(turn, {})
-            if use is None:
-                uses.pop(index, None)
-            else:
-                uses[index] = use
-        return {turn for turn, _ in changed}
-
-    def facts(self, live: LiveSide, turns: range) -> dict[int, TurnFacts]:
-        """What is known now of these turns; one that has nothing is a turn in which nothing was said."""
-        machine = live.machine
-        if isinstance(machine, SpeakingMachine):
-            return {turn: self._heard_by_the_bot(machine, live.history, turn) for turn in turns}
-        times = _times(machine, turns.start)
-        return {turn: self._heard_by_the_caller(machine.turns.get(turn), turn, times.get(turn, [])) for turn in turns}
-
-    def _heard_by_the_caller(self, state: TurnState | None, turn: int, times_ms: list[int]) -> TurnFacts:
-        if state is None:
-            return self._facts(turn, "", "", times_ms)
-        for heard in (state.user_starts, state.user_ends, state.assistant_starts, state.assistant_ends):
-            times_ms += (int(time_s * MS_PER_SECOND) for time_s in heard)
-        user = _words(state.transcribed_user, state.intended_user)
-        return self._facts(turn, user, _words(state.intended_assistant, state.transcribed_assistant), times_ms)
-
-    def _heard_by_the_bot(self, machine: SpeakingMachine, history: EvaHistory, turn: int) -> TurnFacts:
-        heard = machine.turns.get(turn, SpeakingTurn())
-        times_ms = [int(time_s * MS_PER_SECOND) for time_s in heard.times_s]
-        said = machine.words.get(turn, ())
-        user, assistant = _best(said, history, is_user=True), _best(said, history, is_user=False)
-        return self._facts(turn, user, assistant, times_ms)
-
-    def _facts(self, turn: int, user: str, assistant: str, times_ms: list[int]) -> TurnFacts:
-        uses = self._uses.get(turn, {})
-        ordered = [uses[index] for index in sorted(uses)]
-        for use in ordered:
-            if use.called_at_ms is not None:
-                times_ms += (use.called_at_ms, use.called_at_ms + (use.duration_ms or 0))
-        calls = tuple(map(_called, ordered))
-        return TurnFacts(user, assistant, calls, min(times_ms, default=None), max(times_ms, default=None))
+def _facts(turn: HeardTurn | None) -> TurnFacts:
+    if turn is None:
+        return TurnFacts("", "")
+    times_ms = [*turn.words.logged_times_ms]
+    times_ms += (int(time_s * MS_PER_SECOND) for times_s in turn.times_s for time_s in times_s)
+    for use in turn.tools:
+        if use.called_at_ms is not None:
+            times_ms += (use.called_at_ms, use.called_at_ms + (use.duration_ms or 0))
+    return TurnFacts(
+        turn.user.said(Purpose.JUDGED),
+        turn.assistant.said(Purpose.JUDGED),
+        tuple(map(_called, turn.tools)),
+        min(times_ms, default=None),
+        max(times_ms, default=None),
+    )
 
 
 def transcript_of(turn: int, facts: TurnFacts, redactor: Redactor | CallRedactor) -> tuple[TranscriptItem, ...]:
@@ -107,22 +72,6 @@ def _called(use: PairedUse) -> CalledTool:
     return CalledTool(use.tool, arguments, use.answer, is_success)
 
 
-def _words(*texts: Any) -> str:
-    """The first of these texts that says something: what was understood before what was meant, and so on."""
-    return next((words for text in texts if text is not None and (words := joined(text).strip())), "")
-
-
-def _best(said: Iterable[Words], history: EvaHistory, *, is_user: bool) -> str:
-    """What one side said, by the source that knows best of those that say anything."""
-    by_rank: dict[int, list[str]] = {}
-    for words in said:
-        if words.is_user is is_user:
-            text = words.ref if isinstance(words.ref, str) else history.text_at(words.ref)
-            if text.strip():
-                by_rank.setdefault(words.rank, []).append(text.strip())
-    return " ".join(by_rank[min(by_rank)]) if by_rank else ""
-
-
 def _json(value: object, redactor: Redactor | CallRedactor) -> str:
     text = _dumped(value)
     # What is cut is no JSON any more, so it is a text like others.
@@ -134,14 +83,3 @@ def _json(value: object, redactor: Redactor | CallRedactor) -> str:
 
 def _dumped(value: object) -> str:
     return dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-
-
-def _times(machine: TurnMachine, first_turn: int) -> dict[int, list[int]]:
-    """Times of the trace's entries, of the turns from this one on; the trace is read back no further than they reach."""
-    times: dict[int, list[int]] = {}
-    entry = machine.trace
-    while entry is not None and entry.turn >= first_turn:
-        if entry.time_ms is not None:
-            times.setdefault(entry.turn, []).append(entry.time_ms)
-        entry = entry.previous
-    return times

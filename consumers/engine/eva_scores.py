@@ -1,4 +1,4 @@
-"""EVA's metrics of a live call: each turn's timing as soon as it is heard, what follows for the call so far, and all at the end.
+"""EVA's metrics of a live call: each turn's timing when it was left, what follows for the call so far, and all at the end.
 
 A turn's score is computed from that turn and the end of the answer before it, by the functions that score the whole call;
 at the close every value is EVA's own. Where a turn that was settled says something else in the end, it is counted why.
@@ -6,10 +6,9 @@ at the close every value is EVA's own. Where a turn that was settled says someth
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
-from consumers.engine.call_memory import Subject
-from consumers.engine.effects import Count, Effect, PublishScore
+from consumers.engine.effects import Count
 from consumers.engine.eva_metrics.bot_context import context_as_heard
 from consumers.engine.eva_metrics.composites import EXPERIENCE_THRESHOLDS, eva_x_mean, eva_x_pass
 from consumers.engine.eva_metrics.final_scores import FinalScore, WholeCall, final_scores
@@ -17,7 +16,7 @@ from consumers.engine.eva_metrics.heard_times import HeardTimes, heard_times, is
 from consumers.engine.eva_metrics.pre_tool_speech import pre_tool_speech_rate
 from consumers.engine.eva_metrics.response_speed import speed_of
 from consumers.engine.eva_metrics.supplied import Supplied
-from consumers.engine.eva_metrics.tool_turns import ToolTurns
+from consumers.engine.eva_metrics.tool_call_validity import validity_of
 from consumers.engine.eva_metrics.turn_scores import SCORE_DIGITS
 from consumers.engine.eva_metrics.turn_taking import turn_scores_of
 from consumers.engine.eva_metrics.turn_values import (
@@ -28,249 +27,198 @@ from consumers.engine.eva_metrics.turn_values import (
     why_silent,
     worst_anchor,
 )
+from consumers.engine.heard_turn import HeardTurns
 from consumers.engine.live_side import LiveSide
-from consumers.engine.record_book import Published, RecordBook
-from consumers.engine.running_values import are_said_at
+from consumers.engine.ratings import Ratings
 from consumers.engine.settled_turns import SettledTurns
-from consumers.engine.speaking import SpeakingMachine
-from schemas.eva_scores import EVA_PREFIX, EvaMetricName, EvaMetricScore, TurnTakingScore
+from schemas.eva_scores import EvaMetricName
 from schemas.judging import JudgeKind, Rated
 from schemas.metric_context import MetricContext
-from schemas.score_record import Anchor, NotApplicable, Result, Scored, TurnStatus, Unscored, UnscoredReason
-from schemas.scores import AnyScoreRecord
+from schemas.score_record import Anchor, NotApplicable, Result, Scored, Unscored, UnscoredReason
 
 TURN: Final = "turn_taking"
-_WITHDRAWN: Final = Unscored(reason=UnscoredReason.WITHDRAWN)
 _NOT_JUDGED: Final = NotApplicable(reason="conciseness and conversation progression are not both judged")
+_OF_SOUND: Final = ("eva_turn_taking", "eva_response_speed")
 _RATING_DIGITS: Final = 3
+
+Metrics = dict[EvaMetricName, tuple[FinalScore, Anchor | None]]
+"""Metrics of a call by name; the anchor is the worst of the turns behind one that comes from sound."""
 
 
 class EvaScores:
-    """The measure. Effects are appended to `out`.
+    """The values of one call.
 
     Attributes:
         supplied: What the producer says of the call so that more of it can be judged.
     """
 
-    def __init__(self, book: RecordBook) -> None:
+    def __init__(self, ratings: Ratings) -> None:
         self.supplied = Supplied()
-        self._book = book
-        self._tools = ToolTurns()
-        self._values: dict[int, TurnValue] = {}
-        self._latency_s: dict[int, float] = {}
+        self._ratings = ratings
         self._settled = SettledTurns()
-        self._turn = 0
-        self._has_used_tools = False
-        self._has_waited_anew = False
-        self._has_scored_anew = False
+        self._final: Mapping[int, TurnValue] | None = None
 
-    def follow(self, live: LiveSide, touched: set[int], time_ms: int, out: list[Effect]) -> None:
-        """These turns may have changed. Whoever speaks on when the next turn begins is heard to end before that is answered."""
-        if not touched:
-            return
-        machine = live.machine
-        if self._tools.follow(machine.last_tool):
-            self._has_used_tools = True
-            self._has_waited_anew |= not touched.isdisjoint(self._latency_s)  # a wait counts by whether a tool was used
-        # What is heard late of an answer also says how long it went on under the next turn.
-        for turn in sorted(touched.union(turn + 1 for turn in touched if turn + 1 in machine.turns)):
-            if is_scored_at_the_close(live, turn):
-                continue
-            heard = None
-            if may_be_scored(live, turn):
-                heard = heard_times(live, turn, has_tool_call=self._tools.has_call(turn))
-            old = self._values.get(turn)
-            new = None if heard is None else live_value(turn, heard)
-            self._has_waited_anew |= self._wait(turn, heard)
-            if new == old:
-                continue
-            self._settled.changed(live, turn, old, time_ms)
-            self._has_scored_anew = True
-            if new is None:
-                self._values.pop(turn, None)
-            else:
-                self._values[turn] = new
-            status = TurnStatus.OPEN if new is None or new.is_open else live.turns.status(turn)
-            self._publish(self._turn_record(turn, new, status, time_ms), out)
-        if machine.turn != self._turn:
-            self._turn = machine.turn
-            if are_said_at(self._turn):
-                self._say_of_the_call(time_ms, out)
+    def touched(self, live: LiveSide, turns: Iterable[int], time_ms: int | None) -> None:
+        """An event may have changed these turns: of those that are settled it is noted whether it did."""
+        changed = live.turns.ever_settled.intersection(turns)
+        heard = live.heard()
+        for turn in changed:
+            self._settled.changed(live, turn, self.turn_value(live, heard, turn), time_ms)
 
-    def _say_of_the_call(self, time_ms: int, out: list[Effect]) -> None:
-        """What follows for the call so far, each time it comes to another turn."""
-        if self._has_used_tools:
-            self._publish(self._tool_record(time_ms), out)
-        if self._has_waited_anew or self._has_scored_anew:  # how the turns' ends are known is part of what is said
-            self._publish(self._speed_record(time_ms), out)
-        if self._has_scored_anew:
-            self._publish(self._experience_record(TurnStatus.PROVISIONAL, self._mean(), time_ms), out)
-        self._has_used_tools = self._has_waited_anew = self._has_scored_anew = False
+    def settled(self, live: LiveSide, turns: Iterable[int]) -> None:
+        """These turns are settled now, as they are."""
+        heard = live.heard()
+        for turn in turns:
+            self._settled.settle(turn, self.turn_value(live, heard, turn))
 
-    def final_records(self, live: LiveSide, context: MetricContext, last_ms: int | None) -> list[AnyScoreRecord]:
-        """Every value once more, as EVA has it."""
-        machine = live.machine
-        self._tools.follow(machine.last_tool)
-        heard = {
-            turn: found
-            for turn in sorted(machine.turns)
-            if (found := heard_times(live, turn, has_tool_call=self._tools.has_call(turn))) is not None
-        }
-        if isinstance(machine, SpeakingMachine):
-            context = context_as_heard(context, heard, machine.last_tool)
-            scores = {turn: score for turn, each in heard.items() if (score := live_score(turn, each)) is not None}
-        else:
-            scores = turn_scores_of(context)
-        values = {
-            turn: final_value(each, scores.get(turn), is_last=turn == machine.turn) for turn, each in heard.items()
-        }
-        self._settled.close(live, self._values, values)
-        records: list[AnyScoreRecord | None] = [
-            self._turn_record(turn, value, TurnStatus.FINAL, last_ms)
-            for turn, value in values.items()
-            if turn or value.score is not None
+    def turn_value(self, live: LiveSide, heard: HeardTurns, number: int) -> TurnValue | None:
+        """How well the turn was timed, as far as it is known; None while nothing can be said of it."""
+        if self._final is not None:
+            return self._final.get(number)
+        view, turn = live.turns.view(number), heard.turn(number)
+        if view is None or turn is None or not may_be_scored(turn, view) or is_scored_at_the_close(turn):
+            return None
+        return live_value(number, heard_times(turn, view))
+
+    def running_metrics(self, live: LiveSide, heard: HeardTurns) -> Metrics:
+        """Returns the metrics that the call has so far."""
+        tools = live.turns.tools
+        metrics: Metrics = {}
+        answers = [
+            {"tool_name": use.tool, "tool_response": use.answer} for use in tools if use.tool and use.answer is not None
         ]
-        silence = None if scores else why_silent(heard, has_speech_events=live.has_speech_events)
+        if answers:
+            validity = validity_of(answers, ())
+            score = FinalScore(Scored(value=validity.score or 0.0), validity.normalized_score, validity.sub_metrics)
+            metrics["eva_tool_call_validity"] = (score, None)
+        timed = self._times(live, heard, is_over=False)
+        values = {turn: value for turn, each in timed.items() if (value := live_value(turn, each)) is not None}
+        waits = {turn: each.times.latency_s for turn, each in timed.items() if each.times.latency_s is not None}
+        speed = speed_of(waits, [turn for turn in waits if tools.has_call(turn)])
+        if speed.score is not None:
+            anchor = worst_anchor(values.values())
+            metrics["eva_response_speed"] = (FinalScore(Scored(value=speed.score), None, speed.sub_metrics), anchor)
+        scores = [value.score.score for value in values.values() if value.score is not None]
+        if scores:
+            mean = round(fmean(scores), SCORE_DIGITS)
+            metrics["eva_x_mean"] = (self._experience_mean(mean), None)
+        return metrics
+
+    def finish(self, live: LiveSide, heard: HeardTurns, context: MetricContext) -> Metrics:
+        """The call is over: from now on turns have their final values.
+
+        Returns:
+            Every metric of the call.
+        """
+        timed = self._times(live, heard, is_over=True)
+        if heard.is_simulated:
+            scores = turn_scores_of(context)
+        else:
+            context = context_as_heard(context, timed, heard.last_tool)
+            scores = {turn: score for turn, each in timed.items() if (score := live_score(turn, each)) is not None}
+        values = {
+            turn: final_value(each, scores.get(turn), is_last=turn == heard.current) for turn, each in timed.items()
+        }
+        self._settled.close(values)
+        self._final = {turn: value for turn, value in values.items() if turn or value.score is not None}
         whole = WholeCall(
             context,
             scores,
-            silence,
+            None if scores else why_silent(timed, has_speech_events=live.has_speech_events),
             pre_tool_speech_rate(live.history.timeline),
-            machine.last_tool is not None,
+            heard.last_tool is not None,
             live.history.caller_line,
             self.supplied,
         )
-        results = final_scores(whole)
         anchor = worst_anchor(values.values())
-        for name, final in results.items():
-            is_of_sound = name in ("eva_turn_taking", "eva_response_speed")
-            records.append(self._metric_record(name, final, TurnStatus.FINAL, last_ms, anchor if is_of_sound else None))
-        timing = results["eva_turn_taking"].result
+        metrics: Metrics = {
+            name: (score, anchor if name in _OF_SOUND else None) for name, score in final_scores(whole).items()
+        }
+        timing = metrics["eva_turn_taking"][0].result
         mean = timing.value if isinstance(timing, Scored) else None
-        records.append(self._experience_record(TurnStatus.FINAL, mean, last_ms))
-        records.append(self._pass_record(mean, last_ms))
-        return [record for record in records if record is not None]
+        metrics["eva_x_mean"] = (self._experience_mean(mean), None)
+        metrics["eva_x_pass"] = (self._experience_pass(mean), None)
+        return metrics
 
     def closing_counts(self) -> list[Count]:
         """How many turns were settled, and how many of them were something else in the end."""
         return self._settled.counts()
 
-    def take_back(self, subjects: Iterable[Subject], out: list[Effect]) -> None:
-        """Withdraw what an earlier evaluator said and this one does not know."""
-        for name, turn, _ in subjects:
-            if name == TURN and turn is not None:
-                self._publish(self._turn_record(turn, None, TurnStatus.OPEN, None), out)
-            elif name.startswith(EVA_PREFIX):
-                withdrawn = FinalScore(_WITHDRAWN)
-                self._publish(self._metric_record(name, withdrawn, TurnStatus.OPEN, None, None), out)
+    def _times(self, live: LiveSide, heard: HeardTurns, *, is_over: bool) -> dict[int, HeardTimes]:
+        """By turn, lowest first; of a call that is not over those alone that are scored while it runs."""
+        found = {}
+        for number, turn in heard.turns(sorted(heard.numbers())).items():
+            view = live.turns.view(number)
+            if view is not None and (is_over or not is_scored_at_the_close(turn)):
+                found[number] = heard_times(turn, view)
+        return found
 
-    # Records.
-
-    def _wait(self, turn: int, heard: HeardTimes | None) -> bool:
-        """Keep the turn's latency up; true when it changed."""
-        old = self._latency_s.get(turn)
-        new = None if heard is None else heard.times.latency_s
-        if new is None:
-            self._latency_s.pop(turn, None)
-        else:
-            self._latency_s[turn] = new
-        return new != old
-
-    def _turn_record(
-        self, turn: int, value: TurnValue | None, status: TurnStatus, time_ms: int | None
-    ) -> TurnTakingScore | None:
-        subject = (TURN, turn, 0)
-        score = None if value is None else value.score
-        result = _WITHDRAWN if value is None else value.result
-        if value is None and subject not in self._book.published:
-            return None
-        evidence: Mapping[str, float | int | bool] = {} if score is None else score.evidence
-        anchor = None if value is None else value.anchor
-        return self._book.record(
-            TurnTakingScore, subject, status, (_plain(result), tuple(evidence.items()), anchor), event_time_ms=time_ms,
-            has_value=score is not None, result=result, reason=None if score is None else score.reason.value,
-            has_tool_call=evidence.get("has_tool_call", False), latency_ms=evidence.get("latency_ms"),
-            overlap_ms=evidence.get("overlap_ms"), interrupt_segments=evidence.get("n_interrupt_segments"),
-            post_interrupt_latency_ms=evidence.get("post_interrupt_latency_ms"), yield_ms=evidence.get("yield_ms"),
-            anchor=anchor,
-        )  # fmt: skip
-
-    def _metric_record(
-        self, name: str, score: FinalScore, status: TurnStatus, time_ms: int | None, anchor: Anchor | None
-    ) -> EvaMetricScore | None:
-        parts = dict(score.sub_metrics or {})
-        return self._book.record(
-            EvaMetricScore, (name, None, 0), status, (_plain(score.result), *parts.items(), anchor),
-            event_time_ms=time_ms, has_value=isinstance(score.result, Scored), result=score.result,
-            normalized=score.normalized, sub_metrics=parts, anchor=anchor,
-        )  # fmt: skip
-
-    def _tool_record(self, time_ms: int) -> EvaMetricScore | None:
-        name: EvaMetricName = "eva_tool_call_validity"
-        if not self._tools.answers and (name, None, 0) not in self._book.published:
-            return None
-        value = self._tools.validity
-        result: Result = Scored(value=value) if self._tools.answers else _WITHDRAWN
-        score = FinalScore(result, value if self._tools.answers else None, self._tools.rates)
-        return self._metric_record(name, score, TurnStatus.PROVISIONAL, time_ms, None)
-
-    def _speed_record(self, time_ms: int) -> EvaMetricScore | None:
-        name: EvaMetricName = "eva_response_speed"
-        waits = {turn: self._latency_s[turn] for turn in sorted(self._latency_s)}
-        speed = speed_of(waits, [turn for turn in waits if self._tools.has_call(turn)])
-        if speed.score is None and (name, None, 0) not in self._book.published:
-            return None
-        result: Result = _WITHDRAWN if speed.score is None else Scored(value=speed.score)
-        score = FinalScore(result, None, speed.sub_metrics)
-        return self._metric_record(name, score, TurnStatus.PROVISIONAL, time_ms, worst_anchor(self._values.values()))
-
-    def _mean(self) -> float | None:
-        """The mean of the turns' scores so far."""
-        scores = [value.score.score for value in self._values.values() if value.score is not None]
-        return round(fmean(scores), SCORE_DIGITS) if scores else None
-
-    def _experience_record(
-        self, status: TurnStatus, timing: float | None, time_ms: int | None
-    ) -> EvaMetricScore | None:
+    def _experience_mean(self, timing: float | None) -> FinalScore:
         parts = self._experience(timing)
         mean = eva_x_mean(parts)
         result: Result = Unscored(reason=UnscoredReason.NO_TURN_JUDGED) if mean is None else Scored(value=mean)
-        known = {name: value for name, value in parts.items() if value is not None}
-        return self._metric_record("eva_x_mean", FinalScore(result, mean, known), status, time_ms, None)
+        return FinalScore(result, mean, {name: value for name, value in parts.items() if value is not None})
 
-    def _pass_record(self, timing: float | None, time_ms: int | None) -> EvaMetricScore | None:
+    def _experience_pass(self, timing: float | None) -> FinalScore:
         is_passed = eva_x_pass(self._experience(timing))
-        if is_passed is None:
-            return self._metric_record("eva_x_pass", FinalScore(_NOT_JUDGED), TurnStatus.FINAL, time_ms, None)
-        value = float(is_passed)
-        return self._metric_record(
-            "eva_x_pass", FinalScore(Scored(value=value), value), TurnStatus.FINAL, time_ms, None
-        )
+        return FinalScore(_NOT_JUDGED) if is_passed is None else FinalScore(Scored(value=is_passed), float(is_passed))
 
     def _experience(self, timing: float | None) -> dict[str, float | None]:
-        """The parts of EVA-X that are known: a judge's ratings stand in the book, which has what was said last."""
+        """The parts of EVA-X that are known."""
         parts: dict[str, float | None] = dict.fromkeys(EXPERIENCE_THRESHOLDS)
         parts[TURN] = timing
-        published = self._book.published
-        progression = _rating(published.get((JudgeKind.CONVERSATION_PROGRESSION.value, None, 0)))
-        parts[JudgeKind.CONVERSATION_PROGRESSION.value] = progression
-        rated = sorted(subject for subject in published if subject[0] == JudgeKind.CONCISENESS.value)
-        ratings = [_rating(published[subject]) for subject in rated]
-        known = [rating for rating in ratings if rating is not None]
+        progression = self._ratings.of_call().get(JudgeKind.CONVERSATION_PROGRESSION)
+        if progression is not None and isinstance(progression[0], Rated):
+            parts[JudgeKind.CONVERSATION_PROGRESSION.value] = progression[0].normalised
+        known = self._ratings.known_of_turns(JudgeKind.CONCISENESS)
         parts[JudgeKind.CONCISENESS.value] = round(fmean(known), _RATING_DIGITS) if known else None
         return parts
 
-    def _publish(self, record: AnyScoreRecord | None, out: list[Effect]) -> None:
-        if record is not None:
-            out.append(PublishScore(record))
+
+def taking_inputs(value: TurnValue | None) -> tuple[Any, ...] | None:
+    """Returns a turn's score in plain values, to be hashed."""
+    if value is None:
+        return None
+    result, score = value.result, value.score
+    plain = result.value if isinstance(result, Scored) else result.reason
+    return plain, () if score is None else tuple(score.evidence.items()), value.anchor
 
 
-def _rating(said: Published | None) -> float | None:
-    """What a judge's record said last, from 0 to 1."""
-    rated = None if said is None else said.inputs[0]
-    return rated.normalised if isinstance(rated, Rated) else None
+def taking_fields(value: TurnValue | None) -> dict[str, Any] | None:
+    """The fields of a `TurnTakingScore`."""
+    if value is None:
+        return None
+    fields: dict[str, Any] = {"result": value.result, "anchor": value.anchor}
+    if value.score is not None:
+        evidence = value.score.evidence
+        fields |= {
+            "reason": value.score.reason.value,
+            "has_tool_call": evidence.get("has_tool_call", False),
+            "latency_ms": evidence.get("latency_ms"),
+            "overlap_ms": evidence.get("overlap_ms"),
+            "interrupt_segments": evidence.get("n_interrupt_segments"),
+            "post_interrupt_latency_ms": evidence.get("post_interrupt_latency_ms"),
+            "yield_ms": evidence.get("yield_ms"),
+        }
+    return fields
 
 
-def _plain(result: Result) -> float | str:
-    """A result as one of a record's inputs, which are hashed as they print."""
-    return result.value if isinstance(result, Scored) else result.reason
+def metric_inputs(metrics: Metrics) -> tuple[Any, ...]:
+    """Returns the metrics in plain values, to be hashed."""
+    return tuple(
+        (name, *score.result, score.normalized, tuple(dict(score.sub_metrics or {}).items()), anchor)
+        for name, (score, anchor) in metrics.items()
+    )
+
+
+def metric_fields(metrics: Metrics) -> dict[EvaMetricName, dict[str, Any]]:
+    """The fields of an `EvaMetricScore` by name."""
+    return {
+        name: {
+            "result": score.result,
+            "normalized": score.normalized,
+            "sub_metrics": dict(score.sub_metrics or {}),
+            "anchor": anchor,
+        }
+        for name, (score, anchor) in metrics.items()
+    }

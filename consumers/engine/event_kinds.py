@@ -1,7 +1,9 @@
 """Which events steer a call, which leave something in it, and what an audio event is to EVA."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
+from consumers.engine.effects import Effect
 from consumers.engine.elements import Kind
 from schemas.audit_events import AuditAssistant, AuditToolCall, AuditToolResponse, AuditUser
 from schemas.call_events import CallEnded, CallStarted, UserTextUpdated
@@ -55,3 +57,27 @@ KEPT: Final = frozenset(
     ConversationRecord,
 }
 """Events of which a text or a value is kept until the call closes. Of an LLM call, the largest of all, only its time is."""
+
+EventHandler = Callable[[Any, Any, int, list[Effect]], None]
+"""Takes the call, the event, its time in ms and the list for effects."""
+
+
+class EventRule(NamedTuple):
+    """How a call treats one kind of event.
+
+    Attributes:
+        handler: What reads it; None for one that nobody reads.
+        is_of_a_stream: Whether its time says how far its stream is.
+        is_kept: Whether something of it is kept until the call closes.
+        outcome: What the events counter calls one that came in time.
+    """
+
+    handler: EventHandler | None
+    is_of_a_stream: bool
+    is_kept: bool
+    outcome: str
+
+
+def rule_of(kind: type, handler: EventHandler | None) -> EventRule:
+    """The rule for a kind of event, looked up once instead of at each event."""
+    return EventRule(handler, kind not in STEERING, kind in KEPT, "unknown" if kind in UNKNOWN else "folded")

@@ -5,19 +5,20 @@ checks what it can; for the rest the call asks the judges and goes on. Nothing h
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from consumers.engine.asking_budget import AskingBudget
 from consumers.engine.call_memory import Subject
-from consumers.engine.conversation_turns import ConversationTurns, transcript_of
+from consumers.engine.conversation_turns import facts_of, transcript_of
 from consumers.engine.effects import Effect, PublishScore, RecordFact, RequestVerdict
 from consumers.engine.goal_rules import GoalRules
-from consumers.engine.live_side import LiveSide
+from consumers.engine.live_side import LiveChanges, LiveSide
 from consumers.engine.open_questions import Answer, OpenQuestions
 from consumers.engine.progress_curve import ProgressCurve, TurnScores
-from consumers.engine.record_book import RecordBook
-from consumers.engine.score_values import Value, result_of
+from consumers.engine.record_book import Cause, RecordBook
+from consumers.engine.score_values import GoalValues, Value, result_of
 from consumers.engine.stalls import Stalls
 from consumers.engine.subgoal_checks import CheckPlan, CheckState, SubgoalChecks
 from consumers.engine.subgoal_questions import AT_RISK, About, SubgoalQuestions, turn_of
@@ -32,8 +33,6 @@ from schemas.scores import (
     Result,
     StallFact,
     SubgoalScore,
-    SuccessFinalTurn,
-    ToolCorrectnessScore,
     TurnStatus,
     Unscored,
     UnscoredReason,
@@ -61,7 +60,6 @@ class GoalSide:
         self._plan = plan
         self._rules = rules
         self._book = book
-        self._conversation = ConversationTurns()
         self._checks = SubgoalChecks(plan)
         self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
         self._tools = ToolCorrectness(goal_set.expected_tool_calls)
@@ -76,7 +74,7 @@ class GoalSide:
         self._said: dict[int, TurnScores] = {}
         self._last = 0
         self._seen_turn = 0
-        self._seen: tuple[type, int] = (type(None), 0)
+        self._seen: tuple[bool | None, int] = (None, 0)
         self._is_over = False
         self._asks = True
         self._stalls = Stalls(rules, book)
@@ -92,42 +90,43 @@ class GoalSide:
         """Whether a question is open."""
         return self._questions.next_deadline_ms is not None
 
-    def announce(self, out: list[Effect]) -> None:
+    def announce(self, broker_ms: int, out: list[Effect]) -> None:
         """Record the goal set: from now on it is the call's."""
         fact = self._book.record(
-            GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), event_time_ms=None,
+            GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), Cause(None, broker_ms),
             goal_set=self.goal_set, digest=self.goal_set.digest,
         )  # fmt: skip
         if fact is not None:
             out.append(RecordFact(fact))
 
     def follow(
-        self, live: LiveSide, time_ms: int | None, broker_ms: int, out: list[Effect], *, always: bool = False
+        self, live: LiveSide, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
     ) -> None:
-        """The call has gone on: judge what was left, and what is not as it was; texts are compared when a turn is left, or `always`."""
-        machine = live.machine
-        seen = (type(machine), live.history.replays.elements)
-        touched = self._conversation.follow(machine)
-        has_moved = machine.turn != self._seen_turn or any(1 <= turn < machine.turn for turn in touched)
-        if self._is_over or not (has_moved or always):
+        """The call has gone on: judge what was left, and what is not as it was. Texts are compared when a turn is left, or when
+        somebody asks without `changes`.
+        """
+        current = live.turn
+        seen = (live.is_simulated, live.history.replays.elements)
+        others = () if changes is None else changes.with_tools
+        has_moved = changes is None or current != self._seen_turn or any(1 <= turn < current for turn in others)
+        if self._is_over or not has_moved:
             return
-        first = min([self._last + 1 - LOOKED_AT_AGAIN, *touched]) if seen == self._seen else 0
-        self._seen_turn, self._seen = machine.turn, seen
-        self._look(live, max(0, first), max(0, machine.turn - 1), time_ms, broker_ms, out)
+        first = min([self._last + 1 - LOOKED_AT_AGAIN, *others]) if seen == self._seen else 0
+        self._seen_turn, self._seen = current, seen
+        self._look(live, max(0, first), max(0, current - 1), time_ms, broker_ms, out)
 
     def finish(self, live: LiveSide, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """The call is over: every turn is judged as it is now, the last one too. `asks` says whether judges can still answer."""
         self._is_over = True
         self._asks = asks
-        self._conversation.follow(live.machine)
-        last = live.machine.turn
+        last = live.turn
         while last > 0 and not self._says_anything(live, last):
             last -= 1
         self._look(live, 0, last, time_ms, broker_ms, out)
 
     def take(self, verdict: JudgeVerdict, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered. What is asked next is asked about the turns as they are now."""
-        self.follow(live, None, broker_ms, out, always=True)
+        self.follow(live, None, None, broker_ms, out)
         answer = self._questions.take(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], None, broker_ms, out)
@@ -144,35 +143,44 @@ class GoalSide:
         """A replay is over: what is still open is asked again, which costs nothing if it was answered."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
-    def take_back(self, subjects: Iterable[Subject], out: list[Effect]) -> None:
-        """Withdraw what an earlier evaluator said of progress and this one does not know."""
+    def take_back(self, subjects: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
+        """Withdraw what an earlier evaluator published of progress and this one does not know."""
+        cause = Cause(None, broker_ms)
         for name, turn, index in subjects:
             if name == "progress" and turn is not None:
-                self._publish(self._withdrawn(turn), out)
+                self._publish(self._withdrawn(turn, cause), out)
             elif name == "subgoal" and index < len(self.goal_set.subgoals):
-                self._publish(self._subgoal(index, TurnStatus.PROVISIONAL, None), out)
+                self._publish(self._subgoal(index, TurnStatus.PROVISIONAL, cause), out)
 
     def set_agent(self, agent: str) -> None:
         """Whose budget the judges' work is for."""
         self._asking.agent = agent
 
-    def final_records(self, time_ms: int | None) -> list[AnyScoreRecord]:
-        """Every score once more, as final; what no judge has answered by now says so."""
+    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
+        """The scores that are others now that the call is over; what no judge has answered by now says so."""
         self._apply(self._questions.give_up())
         self._asks = False
         self._ask(0)
         curve = self._curve
         records: list[AnyScoreRecord | None] = [
-            self._progress(turn, curve.at(turn), TurnStatus.FINAL, time_ms) for turn in range(1, curve.turns + 1)
+            self._progress(turn, curve.at(turn), TurnStatus.FINAL, cause) for turn in range(1, curve.turns + 1)
         ]
-        records += [self._subgoal(place, TurnStatus.FINAL, time_ms) for place in range(len(self.goal_set.subgoals))]
-        records.append(
-            self._score(SuccessFinalTurn, "success_final_turn", curve.now.success, TurnStatus.FINAL, time_ms)
-        )
-        if self.goal_set.expected_tool_calls:
-            value = self._tools.at_end(self._last)
-            records.append(self._score(ToolCorrectnessScore, "tool_correctness", value, TurnStatus.FINAL, time_ms))
+        records += [self._subgoal(place, TurnStatus.FINAL, cause) for place in range(len(self.goal_set.subgoals))]
         return [record for record in records if record is not None]
+
+    def values(self, *, is_over: bool) -> GoalValues:
+        """Returns the values of the whole call, so far or in the end."""
+        tools: Value = None
+        if self.goal_set.expected_tool_calls:
+            tools = self._tools.at_end(self._last) if is_over else self._tools.at(self._last) if self._last else None
+        if not is_over:
+            return GoalValues(tools, None, ())
+        unknown = [
+            result.reason
+            for place in range(len(self.goal_set.subgoals))
+            if isinstance(result := self._subgoal_result(place), Unscored)
+        ]
+        return GoalValues(tools, self._curve.now.success, tuple(sorted(Counter(unknown).items())))
 
     # Turns.
 
@@ -185,11 +193,11 @@ class GoalSide:
             first = 0
         changed = [
             turn
-            for turn, facts in self._conversation.facts(live, range(min(first, last + 1), last + 1)).items()
+            for turn, facts in facts_of(live, range(min(first, last + 1), last + 1)).items()
             if self._is_news(turn, facts)
         ]
         for turn in range(last + 1, self._last + 1):
-            self._drop(turn, out)
+            self._drop(turn, Cause(time_ms, broker_ms), out)
         if not changed and last == self._last and not self._is_over:
             return
         self._curve.remove_from(last + 1)
@@ -225,7 +233,7 @@ class GoalSide:
             self._tools.look(turn, facts.calls, self._asking.found)
         return True
 
-    def _drop(self, turn: int, out: list[Effect]) -> None:
+    def _drop(self, turn: int, cause: Cause, out: list[Effect]) -> None:
         """There is no such turn any more."""
         if self._facts.pop(turn, None) is None:
             return
@@ -233,10 +241,10 @@ class GoalSide:
         self._inputs.pop(turn, None)
         self._checks.drop_turn(turn)
         if self._said.pop(turn, None) is not None:
-            self._publish(self._withdrawn(turn), out)
+            self._publish(self._withdrawn(turn, cause), out)
 
     def _says_anything(self, live: LiveSide, turn: int) -> bool:
-        facts = self._conversation.facts(live, range(turn, turn + 1))[turn]
+        facts = facts_of(live, range(turn, turn + 1))[turn]
         return bool(facts.user_words or facts.assistant_words or facts.calls)
 
     # Questions.
@@ -248,11 +256,10 @@ class GoalSide:
         requests = self._ask(broker_ms)
         if not self._book.is_silent:
             out.extend([RequestVerdict(request) for request in requests])
-        self._book.caused_at_ms = broker_ms
         self.needs_wakeup = True
         if self._curve.reached_at != before:
             self._stalls.moved(broker_ms)
-        self._say(time_ms, out)
+        self._say(Cause(time_ms, broker_ms), out)
 
     def _apply(self, answers: list[Answer[About]]) -> None:
         looked_at = set()
@@ -310,73 +317,59 @@ class GoalSide:
 
     # Records.
 
-    def _say(self, time_ms: int | None, out: list[Effect]) -> None:
+    def _say(self, cause: Cause, out: list[Effect]) -> None:
         curve = self._curve
         for turn in range(1, curve.turns + 1):
             scores = curve.at(turn)
             if scores != self._said.get(turn):
-                record = self._progress(turn, scores, TurnStatus.PROVISIONAL, time_ms)
+                record = self._progress(turn, scores, TurnStatus.PROVISIONAL, cause)
                 if record is not None or self._book.is_silent:
                     self._said[turn] = scores
                 self._publish(record, out)
         for place, reached_turn in enumerate(curve.reached_at):
             if reached_turn is not None or ("subgoal", None, place) in self._book.published:
-                self._publish(self._subgoal(place, TurnStatus.PROVISIONAL, time_ms), out)
-        if self.goal_set.expected_tool_calls and self._last:
-            value = self._tools.at(self._last)
-            self._publish(
-                self._score(ToolCorrectnessScore, "tool_correctness", value, TurnStatus.PROVISIONAL, time_ms), out
-            )
+                self._publish(self._subgoal(place, TurnStatus.PROVISIONAL, cause), out)
         if self._is_open:
-            self._record_stall(self._stalls.by_turns(self._since(), self._last, time_ms), out)
+            self._record_stall(self._stalls.by_turns(self._since(), self._last, cause), out)
 
-    def _progress(self, turn: int, scores: TurnScores, status: TurnStatus, time_ms: int | None) -> ProgressScore | None:
+    def _progress(self, turn: int, scores: TurnScores, status: TurnStatus, cause: Cause) -> ProgressScore | None:
         values = [scores.progress, scores.auc, scores.auc_if_ended_now, scores.ppt, scores.success]
         results = [None if value is None else result_of(value) for value in values]
         progress, auc, auc_now, ppt, success = results
         if progress is None or auc is None or auc_now is None or ppt is None or success is None:
             return None  # a verdict is open
         return self._book.record(
-            ProgressScore, ("progress", turn, 0), status, tuple(values), event_time_ms=time_ms,
+            ProgressScore, ("progress", turn, 0), status, (*values, scores.reached, scores.missing), cause,
             result=progress, auc=auc, auc_if_ended_now=auc_now, ppt=ppt, success=success,
             reached=scores.reached, missing=scores.missing, subgoals=len(self.goal_set.subgoals),
         )  # fmt: skip
 
-    def _withdrawn(self, turn: int) -> ProgressScore | None:
+    def _withdrawn(self, turn: int, cause: Cause) -> ProgressScore | None:
         return self._book.record(
-            ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), event_time_ms=None, has_value=False,
+            ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
             result=_WITHDRAWN, auc=_WITHDRAWN, auc_if_ended_now=_WITHDRAWN, ppt=_WITHDRAWN, success=_WITHDRAWN,
             reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
         )  # fmt: skip
 
-    def _subgoal(self, place: int, status: TurnStatus, time_ms: int | None) -> SubgoalScore | None:
+    def _subgoal_result(self, place: int) -> Result:
+        if self._curve.reached_at[place] is not None:
+            return result_of(1.0)
+        if reason := self._unknown(place):
+            return Unscored(reason=reason)
+        return result_of(0.0 if self._last else UnscoredReason.NO_USER_SPEECH)
+
+    def _subgoal(self, place: int, status: TurnStatus, cause: Cause) -> SubgoalScore | None:
         subgoal = self.goal_set.subgoals[place]
         reached_turn = self._curve.reached_at[place]
-        result: Result
-        if reached_turn is not None:
-            result = result_of(1.0)
-        elif reason := self._unknown(place):
-            result = Unscored(reason=reason)
-        else:
-            result = result_of(0.0 if self._last else UnscoredReason.NO_USER_SPEECH)
+        result = self._subgoal_result(place)
         standing = self._standing(place)
         votes = Votes() if standing is None else standing.votes
         return self._book.record(
             SubgoalScore, ("subgoal", None, place), status, (result, reached_turn, votes.complete, votes.incomplete),
-            event_time_ms=time_ms, has_value=reached_turn is not None, result=result, subgoal_id=subgoal.id,
+            cause, has_value=reached_turn is not None, result=result, subgoal_id=subgoal.id,
             checked_by="judge" if subgoal.is_judged else "code", reached_turn=reached_turn,
             votes_complete=votes.complete, votes_incomplete=votes.incomplete,
         )  # fmt: skip
-
-    def _score(
-        self, record_type: Any, name: str, value: Value, status: TurnStatus, time_ms: int | None
-    ) -> AnyScoreRecord | None:
-        if value is None:
-            return None
-        record: AnyScoreRecord | None = self._book.record(
-            record_type, (name, None, 0), status, (value,), event_time_ms=time_ms, result=result_of(value)
-        )
-        return record
 
     def _publish(self, record: AnyScoreRecord | None, out: list[Effect]) -> None:
         if record is not None:

@@ -10,6 +10,7 @@ from consumers.engine.labels import EMPTY_UTTERANCES
 from consumers.engine.text_groups import TextGroup, TextStream
 from consumers.engine.timeline import Replays, Timeline
 from consumers.engine.turn_machine import TurnMachine
+from consumers.engine.turn_state import text_mark
 from schemas.call_events import PipelineType
 from schemas.metric_context import MetricContext
 
@@ -68,6 +69,13 @@ class EvaHistory:
         """The text of the element with this key as it is now; empty when there is none."""
         payload = self.timeline.payload(key)
         return payload.text if isinstance(payload, TextGroup) else payload if isinstance(payload, str) else ""
+
+    def text_mark(self, key: int) -> int:
+        """Another number when the text of the element with this key is another, for the price of a length; 0 when there is none."""
+        payload = self.timeline.payload(key)
+        return (
+            payload.length if isinstance(payload, TextGroup) else text_mark(payload) if isinstance(payload, str) else 0
+        )
 
     def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> int:
         """The caller's turn as the agent received it, perhaps a placeholder.

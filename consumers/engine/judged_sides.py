@@ -6,9 +6,11 @@ from consumers.engine.call_memory import CallMemory, Subject
 from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import Effect
 from consumers.engine.goal_side import GoalSide
-from consumers.engine.live_side import LiveSide
+from consumers.engine.live_side import LiveChanges, LiveSide
 from consumers.engine.open_questions import MAX_KEPT_VERDICTS
-from consumers.engine.record_book import RecordBook
+from consumers.engine.ratings import Ratings
+from consumers.engine.record_book import Cause, RecordBook
+from consumers.engine.score_values import GoalValues
 from consumers.engine.text_judges import TextJudges
 from schemas.goals import GoalSet
 from schemas.judging import JudgeVerdict
@@ -24,7 +26,12 @@ class JudgedSides:
     """
 
     def __init__(
-        self, conversation_id: str, chosen: ChosenGoals, book: RecordBook, memory: CallMemory | None = None
+        self,
+        conversation_id: str,
+        chosen: ChosenGoals,
+        book: RecordBook,
+        ratings: Ratings,
+        memory: CallMemory | None = None,
     ) -> None:
         self.known_goals: GoalSet | None = None if memory is None else memory.goal_set
         self._conversation_id = conversation_id
@@ -33,8 +40,10 @@ class JudgedSides:
         self._goals: GoalSide | None = None
         self._early_verdicts: list[tuple[JudgeVerdict, int]] = []
         self._sides: list[GoalSide | TextJudges] = []
+        self._texts: TextJudges | None = None
         if chosen.rules.text_judges:
-            self._sides.append(TextJudges(conversation_id, chosen.rules, book))
+            self._texts = TextJudges(conversation_id, chosen.rules, book, ratings)
+            self._sides.append(self._texts)
         self.is_any = bool(self._sides)
 
     @property
@@ -42,13 +51,14 @@ class JudgedSides:
         """Whether a question is open."""
         return any(side.awaits_verdicts for side in self._sides)
 
-    def started(self, goals_id: str | None, agent: str, live: LiveSide, out: list[Effect]) -> None:
+    def started(self, goals_id: str | None, agent: str, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
         """A `call_started` came: the first for which there is a goal set decides which one the call has.
 
         Args:
             goals_id: The set it names.
             agent: The agent of the call as far as it is known now.
             live: The call's turns.
+            broker_ms: When the broker took it.
             out: Effects.
         """
         if self._goals is None:
@@ -57,17 +67,17 @@ class JudgedSides:
                 self._goals = self._chosen.side(self._conversation_id, goal_set, self._book)
                 self._sides.append(self._goals)
                 self.is_any = True
-                self._goals.announce(out)
-                for verdict, broker_ms in self._early_verdicts:
-                    self._goals.take(verdict, live, broker_ms, out)
+                self._goals.announce(broker_ms, out)
+                for verdict, came_ms in self._early_verdicts:
+                    self._goals.take(verdict, live, came_ms, out)
                 self._early_verdicts.clear()
         for side in self._sides:
             side.set_agent(agent)
 
-    def follow(self, live: LiveSide, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+    def follow(self, live: LiveSide, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """The call has gone on."""
         for side in self._sides:
-            side.follow(live, time_ms, broker_ms, out)
+            side.follow(live, changes, time_ms, broker_ms, out)
             if side.needs_wakeup:
                 side.needs_wakeup, live.needs_wakeup = False, True
 
@@ -93,16 +103,19 @@ class JudgedSides:
         times_ms = [time_ms for side in self._sides if (time_ms := side.next_wakeup_ms)]
         return min(times_ms if is_over and times_ms else [due_ms, *times_ms])
 
-    def speak(self, gone: Iterable[Subject], out: list[Effect]) -> None:
+    def speak(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
         """A replay is over: what is not known any more is taken back, what is still open is asked."""
+        if self._goals is not None:
+            self._goals.take_back(gone, broker_ms, out)
         for side in self._sides:
-            side.take_back(gone, out)
             side.speak(out)
 
-    def final_records(self, time_ms: int | None, caused_at_ms: int) -> list[AnyScoreRecord]:
-        """Every score once more, as final."""
-        records = []
-        for side in self._sides:
-            self._book.caused_at_ms = caused_at_ms
-            records += side.final_records(time_ms)
-        return records
+    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
+        """The scores that are others now that the call is over."""
+        if self._texts is not None:
+            self._texts.give_up()
+        return [] if self._goals is None else self._goals.final_records(cause)
+
+    def goal_values(self, *, is_over: bool) -> GoalValues | None:
+        """Returns the goals' values of the whole call, so far or in the end; None without goals."""
+        return None if self._goals is None else self._goals.values(is_over=is_over)

@@ -83,3 +83,8 @@ class Limits(BaseModel):
     delivery_allowance_ms: int = Field(
         500, ge=0, description="How long an event may be on its way before its absence counts as silence, in ms."
     )
+    call_values_every_ms: int = Field(
+        30_000,
+        gt=0,
+        description="How often the values of a long call are published while it runs, at most, in ms: at a turn that it leaves.",
+    )

@@ -5,9 +5,11 @@ the bot says of who speaks. The first audio event switches from the one to the o
 ElevenLabs agent's turns gives way to what the record of the conversation has, once it is there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from math import inf
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from consumers.engine.agent_record import AgentRecord
 from consumers.engine.agent_records import AgentRecords
@@ -15,16 +17,18 @@ from consumers.engine.call_memory import CallMemory, Subject
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.elements import ToolUse, key_time_ms
 from consumers.engine.function_calls import FunctionCalls
+from consumers.engine.heard_by_the_bot import HeardByTheBot, views_by_the_bot
+from consumers.engine.heard_by_the_caller import HeardByTheCaller, views_by_the_caller
+from consumers.engine.heard_turn import HeardTurns
 from consumers.engine.history import EvaHistory
 from consumers.engine.limits import Limits
 from consumers.engine.live_turns import LiveTurns
-from consumers.engine.record_book import RecordBook
+from consumers.engine.record_book import Cause, RecordBook
 from consumers.engine.silence import DeadAir, SilenceWatch, Taken
 from consumers.engine.speaking import Moment, SpeakingMachine, SpeakingTurn, Words
 from consumers.engine.speaking_turns import SpeakingTurns
 from consumers.engine.turn_machine import TurnMachine
-from consumers.engine.turn_state import TurnState
-from consumers.engine.turn_view import TurnView, rests_on_open_sound, view_of_audio, view_of_speaking
+from consumers.engine.turn_view import TurnView
 from schemas.call_events import PipelineType
 from schemas.codec import InputSource
 from schemas.elevenlabs_record import ConversationRecord
@@ -39,20 +43,32 @@ INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
 """Which of two records comes first that the broker took in the same millisecond, on two topics."""
 
 
+class LiveChanges(NamedTuple):
+    """The turns that one event may have changed, those that are settled by it, and those whose uses of tools are others."""
+
+    touched: AbstractSet[int] = frozenset()
+    settled: Sequence[int] = ()
+    with_tools: AbstractSet[int] = frozenset()
+
+
+NO_CHANGES = LiveChanges()
+
+
 class LiveSide:
     """Follows `history` and the moments it is told.
 
     Attributes:
         needs_wakeup: Set when silence can now do something sooner.
         history: EVA's side of the call.
-        taken: When the broker took the record in hand.
+        broker_ms: When the broker took the record in hand.
+        input_rank: The rank of its input.
         turns: The turns and what was published of them.
         silence: Looks for dead air.
     """
 
     def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits, memory: CallMemory | None = None) -> None:
         self.needs_wakeup = True
-        self.taken = Taken(0, 0)
+        self.broker_ms = self.input_rank = 0
         self.turns = LiveTurns(book)
         self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history = history
@@ -60,7 +76,7 @@ class LiveSide:
         self._limits = limits
         self._speaking: SpeakingTurns | None = SpeakingTurns(history.replays)
         self._watermarks: dict[InputSource, int] = {}
-        self._settle_at_ms: int | None = None
+        self._settle_at_ms: float = inf
         self._has_announced = False
         self._found: list[DeadAir] = []
         self._logged_ms = 0
@@ -81,14 +97,35 @@ class LiveSide:
         return self._speaking
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether a simulated caller hears the call."""
+        return self._speaking is None
+
+    @property
     def machine(self) -> TurnMachine | SpeakingMachine:
         """Whose turns the call is heard in: EVA's where a simulated caller hears it, else the bot's own."""
         return self.history.machine if self._speaking is None else self._speaking.machine
 
     @property
+    def turn(self) -> int:
+        """The turn that the call is in."""
+        return self.machine.turn
+
+    def heard(self, since: int | None = None) -> HeardTurns:
+        """The turns as they are now, in one shape, each built when somebody reads it; of their log what is `since` that turn."""
+        if self._speaking is None:
+            return HeardByTheCaller(self.history, self.turns.tools, since)
+        return HeardByTheBot(self._speaking.machine, self.history, self.turns.tools)
+
+    @property
     def record(self) -> AgentRecord | None:
         """The record of a conversation with an ElevenLabs agent; None before it has come."""
         return self._records.current
+
+    @property
+    def taken(self) -> Taken:
+        """When the broker took the record in hand, as what orders it among others."""
+        return Taken(self.broker_ms, self.input_rank)
 
     @property
     def newest_ms(self) -> int:
@@ -208,47 +245,48 @@ class LiveSide:
         """What an ElevenLabs agent's provider has recorded of the call; of several the one that says most counts."""
         self._records.take(record)
 
-    def refresh(self, time_ms: int, broker_ms: int, out: list[Effect]) -> set[int]:
-        """Publish what changed, and settle turns that every stream has passed.
+    def may_have_changed(self, time_ms: int) -> bool:
+        """Whether an event of this time may have changed a turn, or may settle one. Nine of ten do not."""
+        return bool(self.machine.touched) or self._records.is_any or time_ms >= self._settle_at_ms
 
-        Returns:
-            The turns that may have changed.
-        """
-        machine = self.history.machine if self._speaking is None else self._speaking.machine
+    def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
+        """Publish the moments that are new, and settle turns that every stream has passed."""
+        machine = self.machine
         touched = machine.touched
+        with_tools: set[int] = set()
         if self._records.is_any and self._speaking is not None:
             touched |= self._records.follow(self._speaking.machine, out)
         if touched:
             machine.touched = set()
-            self._book.caused_at_ms = broker_ms
             views = self._views(touched)
-            records = self.turns.update(touched, views, machine.last_tool, machine.turn, time_ms)
-            if records or self._book.is_silent:
-                self._publish(records, out)
+            records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
+            touched |= with_tools
+            self._publish(records, out)
+            if not self._has_announced and not self._book.is_silent:
+                self.announce(cause.broker_ms, out)  # a call is there with its first turn, whatever is known of that
             self._plan_settling()
-        settle_at_ms = self._settle_at_ms
-        if settle_at_ms is not None and time_ms >= settle_at_ms:
+        settled: Sequence[int] = ()
+        if (cause.event_time_ms or 0) >= self._settle_at_ms:
             low_ms = min(self._watermarks.values())
-            if low_ms >= settle_at_ms:
-                self._book.caused_at_ms = broker_ms
+            if low_ms >= self._settle_at_ms:
                 passed_ms = low_ms - self._limits.allowed_lateness_ms
-                self._publish(self.turns.settle(passed_ms, self._rests_on_open_sound), out)
+                settled = self.turns.settle(passed_ms, self.rests_on_open_sound)
                 self._plan_settling()
-        return touched
+        return LiveChanges(touched, settled, with_tools)
 
-    def speak(self, out: list[Effect]) -> list[Subject]:
+    def speak(self, cause: Cause, out: list[Effect]) -> list[Subject]:
         """The replay has come as far as what was published: publish the difference, and from now on every change.
 
         Returns:
-            What was published and is not known any more; what of it is about turns is taken back.
+            What was published and is not known any more; the moments among it are taken back.
         """
         memory, self._memory = self._memory, None
         if memory is None:
             return []
-        self.announce(out)
-        records, gone = self._book.speak()
+        self.announce(cause.broker_ms, out)
+        records, gone = self._book.speak(cause.broker_ms)
         self._publish(records, out)
-        self._publish(self.turns.take_back(gone, self._logged_ms), out)
+        self._publish(self.turns.take_back(gone, cause), out)
         self._declare_missed(memory, out)
         return gone
 
@@ -264,65 +302,51 @@ class LiveSide:
 
     def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
         """What is known of the call; a change is published at once."""
-        self._book.caused_at_ms = broker_ms
         if labels != self._book.labels:
             self._book.labels = labels
-            self._labels_by_ms.append((self.taken.broker_ms, labels))
+            self._labels_by_ms.append((self.broker_ms, labels))
             del self._labels_by_ms[:-MAX_KEPT_LABELS]
             self._has_announced = False
-        self.announce(out)
+        self.announce(broker_ms, out)
 
-    def announce(self, out: list[Effect]) -> None:
+    def announce(self, broker_ms: int, out: list[Effect]) -> None:
         """The call itself, before the first thing said about it and whenever its labels change."""
         if self._has_announced:
             return
         self._has_announced = True
         subject = ("call_started", None, 0)
         inputs = (self._book.labels.model_dump_json(),)
-        record = self._book.record(CallStartedFact, subject, TurnStatus.OPEN, inputs, event_time_ms=None)
+        record = self._book.record(CallStartedFact, subject, TurnStatus.OPEN, inputs, Cause(None, broker_ms))
         if record is not None:
             out.append(PublishScore(record))
 
-    def final_records(self, last_ms: int | None) -> list[AnyScoreRecord]:
-        """Every score once more, as final, with sound that has no end closed as EVA closes it."""
+    def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
+        """The moments that are others now that the call is over, with sound that has no end closed as EVA closes it."""
         self._records.finish(None if self._speaking is None else self._speaking.machine)
-        if self._speaking is None:
-            heard = self.history.machine
-            end_s = self.history.session_end_s()
-            views = {turn: view_of_audio(state, end_s) for turn, state in heard.turns.items()}
-            last_tool = heard.last_tool
-        else:
-            views = self._views(set(self._speaking.machine.turns))
-            last_tool = self._speaking.machine.last_tool
-        return self.turns.final_records(views, last_tool, last_ms, has_speech_events=self.has_speech_events)
+        views = self._views(None, self.history.session_end_s())
+        return self.turns.final_records(views, self.machine.last_tool, cause)
 
-    def _rests_on_open_sound(self, turn: int) -> bool:
-        turns: Mapping[int, TurnState | SpeakingTurn] = self.machine.turns
-        state = turns.get(turn)
-        return state is not None and rests_on_open_sound(state, turns.get(turn - 1))
+    def rests_on_open_sound(self, turn: int) -> bool:
+        """Whether something is not known of the turn because a sound has no end yet."""
+        heard = self.heard().turn(turn)
+        return heard is not None and heard.rests_on_open_sound
 
-    def _views(self, numbers: set[int]) -> dict[int, TurnView]:
+    def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
+        """Of those of these turns that are there, or of all; EVA's sound without an end stops at `end_s`."""
         if self._speaking is None:
-            heard = self.history.machine.turns
-            return {turn: view_of_audio(heard[turn]) for turn in numbers if turn in heard}
-        machine = self._speaking.machine
-        turns = machine.turns
-        views = {
-            turn: view_of_speaking(turns[turn], has_bot_events=machine.has_bot_events)
-            for turn in numbers
-            if turn in turns
-        }
+            return views_by_the_caller(self.history, numbers, end_s)
+        views = views_by_the_bot(self._speaking.machine, numbers)
         record = self.record
         return views if record is None else {turn: _with(record, turn, view) for turn, view in views.items()}
 
-    def _publish(self, records: list[AnyScoreRecord], out: list[Effect]) -> None:
+    def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:
         if records:
-            self.announce(out)
+            self.announce(records[0].caused_at_ms, out)
             out.extend([PublishScore(record) for record in records])
 
     def _plan_settling(self) -> None:
         since_ms = self.turns.unsettled_since_ms
-        self._settle_at_ms = None if since_ms is None else since_ms + self._limits.allowed_lateness_ms
+        self._settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
     def user_fell_silent(self, end_ms: int, turn: int) -> None:
         """The caller has finished: from now on the silence counts."""
@@ -349,16 +373,14 @@ class LiveSide:
             self._record_dead_air(dead_air, self._limits.dead_air_ms, out)
 
     def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
-        self._book.caused_at_ms = dead_air.known_at_ms
-        newest, self._book.labels = self._book.labels, self._labels_at(dead_air.known_at_ms)
+        known_at_ms = dead_air.known_at_ms
         record = self._book.record(
             DeadAirFact, ("dead_air", dead_air.turn, dead_air.number), TurnStatus.FINAL, (dead_air,),
-            event_time_ms=dead_air.silent_since_ms + threshold_ms,
+            Cause(dead_air.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels_at(known_at_ms),
             silent_since_ms=dead_air.silent_since_ms, threshold_ms=threshold_ms,
         )  # fmt: skip
-        self._book.labels = newest
         if record is not None:
-            self.announce(out)
+            self.announce(known_at_ms, out)
             out.append(RecordFact(record))
 
     def _labels_at(self, broker_ms: int) -> CallLabels:

@@ -4,7 +4,6 @@ Pure: it reads no clock, performs no I/O and draws no random numbers. Equal inpu
 """
 
 import heapq
-import pickle
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +17,7 @@ from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.obeyed_facts import ObeyedFacts, ObeyingCall
 from consumers.engine.redaction import Redactor
+from consumers.engine.state_bytes import GivesBytes, InMemory, TakesBytes, read_state, write_state
 from schemas.codec import InputSource
 from schemas.goals import ChoosesGoals
 from schemas.judging import JudgeVerdict
@@ -28,10 +28,6 @@ from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact,
 SNAPSHOT_VERSION = 11
 MAX_HELD_PER_CALL = 1_000
 """Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
-
-
-class SnapshotError(ValueError):
-    """A snapshot is of another version; rebuild the partition by replaying its inputs instead."""
 
 
 class PartitionEvaluator:
@@ -154,7 +150,9 @@ class PartitionEvaluator:
                 self._outcomes[source, "after_close"] += 1
                 return ()
             # What follows a held record of its input waits behind it.
-            if self._is_ahead(call, arrival.broker_time_ms) or any(held.source is source for _, held in call.held):
+            if self._is_ahead(call, arrival.broker_time_ms) or (
+                call.held and any(held.source is source for _, held in call.held)
+            ):
                 self._hold(call, arrival, out)
                 return out
         self._fold(call, arrival, out)
@@ -221,20 +219,31 @@ class PartitionEvaluator:
             return self._now_ms or 0
         return self._wakeups[0][0] if self._wakeups else None
 
+    @property
+    def redactor(self) -> Redactor:
+        """Goes over every text that leaves."""
+        return self._redactor
+
     def snapshot(self) -> bytes:
-        """The state as bytes. They are for the same code on the other side of a restart and must come from a trusted place."""
-        return pickle.dumps((SNAPSHOT_VERSION, self.__dict__), protocol=5)
+        """The state as bytes, for the same code on the other side of a restart."""
+        into = InMemory()
+        self.write_snapshot(into)
+        return into.taken
+
+    def write_snapshot(self, into: TakesBytes) -> None:
+        """The same, piece by piece. Nothing may be received, advanced or drained meanwhile."""
+        write_state(SNAPSHOT_VERSION, self.__dict__, into)
 
     @classmethod
-    def restore(cls, snapshot: bytes, goals: ChoosesGoals | None = None) -> "PartitionEvaluator":
+    def restore(cls, snapshot: bytes | GivesBytes, goals: ChoosesGoals | None = None) -> "PartitionEvaluator":
         """An evaluator that goes on where the snapshot was taken, with goal sets for further calls from this source.
 
+        The bytes must be known to be ours: see `state_bytes`.
+
         Raises:
-            SnapshotError: it was taken by another version.
+            SnapshotError: They are of another version, or damaged.
         """
-        version, state = pickle.loads(snapshot)  # noqa: S301  # our own bytes, never a stranger's: see `snapshot`
-        if version != SNAPSHOT_VERSION:
-            raise SnapshotError(f"snapshot version {version}, expected {SNAPSHOT_VERSION}: replay the inputs instead")
+        state = read_state(SNAPSHOT_VERSION, InMemory(snapshot) if isinstance(snapshot, bytes) else snapshot)
         evaluator = cls.__new__(cls)
         evaluator.__dict__.update(state)
         state["_goals"].source = goals
@@ -281,7 +290,8 @@ class PartitionEvaluator:
             self._folded[source] += 1
         else:
             self._outcomes[source, outcome] += 1
-        out += call.redactor.drain_counts()
+        if call.redactor.texts_left_out:
+            out += call.redactor.drain_counts()
         if call.is_closing:
             self._leave(call)
         elif call.live.needs_wakeup:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
+from hashlib import blake2b
 
 from consumers.engine.effects import Count
 from consumers.engine.eva_metrics.turn_values import TurnValue
@@ -24,46 +25,34 @@ class ChangeCause(StrEnum):
 
 
 class SettledTurns:
-    """Keeps of each settled turn what was known of it when it was settled, once that changes."""
+    """Keeps of each settled turn its score when it was settled, and what first changed it."""
 
     def __init__(self) -> None:
-        self._then: dict[int, TurnValue | None] = {}
+        self._then: dict[int, bytes] = {}
         self._causes: dict[int, ChangeCause] = {}
         self._settled = 0
         self._changed: Counter[ChangeCause] = Counter()
 
-    def changed(self, live: LiveSide, turn: int, old: TurnValue | None, time_ms: int) -> None:
-        """The turn is not what it was any more.
+    def settle(self, turn: int, value: TurnValue | None) -> None:
+        """The turn is settled, with this value; one that was settled before keeps what it was then."""
+        self._then.setdefault(turn, _score(value))
 
-        Args:
-            live: The call's turns.
-            turn: Which.
-            old: What was known of it until now.
-            time_ms: Time of the event that did it.
-        """
-        turns = live.turns
-        if turn not in turns.ever_settled or turn in turns.just_settled or turn in self._then:
+    def changed(self, live: LiveSide, turn: int, value: TurnValue | None, time_ms: int | None) -> None:
+        """An event at this time touched a turn that has been settled, and this is its value now."""
+        if turn in self._causes or turn not in self._then or self._then[turn] == _score(value):
             return
-        self._then[turn] = old
-        if time_ms >= live.newest_ms:
+        if time_ms is not None and time_ms >= live.newest_ms:
             self._causes[turn] = ChangeCause.COUNTED_ANEW
         elif live.history.pipeline_type is PipelineType.S2S:
             self._causes[turn] = ChangeCause.BACKDATED_LOG
         else:
             self._causes[turn] = ChangeCause.LATE_EVENT
 
-    def close(self, live: LiveSide, now: Mapping[int, TurnValue], final: Mapping[int, TurnValue]) -> None:
-        """Compare with what the whole call says.
-
-        Args:
-            live: The call's turns.
-            now: What is known of the turns before the call is looked at as a whole.
-            final: What they are.
-        """
-        for turn in sorted(live.turns.ever_settled):
-            then = self._then[turn] if turn in self._then else now.get(turn)
+    def close(self, final: Mapping[int, TurnValue]) -> None:
+        """Compare with what the turns are when the call is over."""
+        for turn in sorted(self._then):
             self._settled += 1
-            if _score(then) != _score(final.get(turn)):
+            if self._then[turn] != _score(final.get(turn)):
                 self._changed[self._causes.get(turn, ChangeCause.END_OF_CALL)] += 1
 
     def counts(self) -> list[Count]:
@@ -76,5 +65,6 @@ class SettledTurns:
         ]
 
 
-def _score(value: TurnValue | None) -> object:
-    return None if value is None else value.score
+def _score(value: TurnValue | None) -> bytes:
+    """Equal for equal scores; a few bytes for each turn of a call, however much evidence the score has."""
+    return blake2b(repr(None if value is None else value.score).encode(), digest_size=8).digest()

@@ -75,9 +75,9 @@ class SpeakingTurn(NamedTuple):
     is_fallback: bool = False
 
     @property
-    def times_s(self) -> Iterator[float]:
-        """Every moment of the turn."""
-        return chain(*self[:8], self.agent_heard, self.agent_said)
+    def times_s(self) -> Iterator[tuple[float, ...]]:
+        """Every moment of the turn, in groups."""
+        return chain(self[:8], (self.agent_heard, self.agent_said))
 
 
 _FIELDS = (
@@ -215,7 +215,9 @@ class SpeakingMachine:
         self._change(self.turn, transcripts=(*self._of(self.turn).transcripts, at_s))
 
     def _bot_started(self, at_s: float, _time_ms: int) -> None:
-        self.has_bot_events = True
+        if not self.has_bot_events:  # from now on no turn's answer begins with its text
+            self.has_bot_events = True
+            self.touched.update(self.turns)
         self.has_bot_spoken = True
         self.bot_turn = self.turn
         state = self._of(self.turn)

@@ -12,7 +12,7 @@ MIN_SPOKEN_CHARS = 20
 _NO_LETTERS_OR_DIGITS: Final = re.compile(r"[\W_]+")
 
 
-def without_labels(text: str) -> str:
+def without_eva_labels(text: str) -> str:
     """`text` with every label and every run of blanks as one blank."""
     for label in ALL_LABELS:
         text = text.replace(label, " ")
@@ -26,7 +26,7 @@ def normalised(text: str) -> str:
         >>> normalised("[assistant interrupts] Sure, flight  AB-12!")
         'sureflightab12'
     """
-    return _NO_LETTERS_OR_DIGITS.sub("", without_labels(text)).lower()
+    return _NO_LETTERS_OR_DIGITS.sub("", without_eva_labels(text)).lower()
 
 
 class SpokenText:
@@ -58,7 +58,7 @@ class SpokenText:
             return text
         sizes = []
         length = 0
-        for word in without_labels(text).split():
+        for word in without_eva_labels(text).split():
             length += len(normalised(word))
             sizes.append(length)
         # Of sorted texts one beside the place of another begins most like it.

@@ -1,7 +1,7 @@
 """When a call is stuck: no further subgoal for too many turns or too long, while some are open. Said once for each stall."""
 
 from consumers.engine.goal_rules import GoalRules
-from consumers.engine.record_book import RecordBook
+from consumers.engine.record_book import Cause, RecordBook
 from schemas.scores import StallFact, TurnStatus
 
 
@@ -35,24 +35,23 @@ class Stalls:
             return None
         return self._moved_ms + self._rules.stall_ms
 
-    def by_turns(self, since_turn: int, last_turn: int, time_ms: int | None) -> StallFact | None:
+    def by_turns(self, since_turn: int, last_turn: int, cause: Cause) -> StallFact | None:
         """The fact, if too many turns have passed."""
-        return self._fact(since_turn, "turns", time_ms) if last_turn - since_turn >= self._rules.stall_turns else None
+        return self._fact(since_turn, "turns", cause) if last_turn - since_turn >= self._rules.stall_turns else None
 
     def by_time(self, since_turn: int, now_ms: int) -> StallFact | None:
         """The fact, if too much time has."""
         due_at_ms = self.due_at_ms(since_turn)
         if due_at_ms is None or due_at_ms > now_ms:
             return None
-        self._book.caused_at_ms = due_at_ms
-        return self._fact(since_turn, "seconds", None)
+        return self._fact(since_turn, "seconds", Cause(None, due_at_ms))
 
-    def _fact(self, since_turn: int, by: str, time_ms: int | None) -> StallFact | None:
+    def _fact(self, since_turn: int, by: str, cause: Cause) -> StallFact | None:
         if since_turn in self._numbers:
             return None
         self._numbers[since_turn] = len(self._numbers) + 1
         self.is_stuck = True
         return self._book.record(
-            StallFact, ("stall", None, self._numbers[since_turn]), TurnStatus.FINAL, (since_turn,),
-            event_time_ms=time_ms, since_turn=since_turn, by=by,
+            StallFact, ("stall", None, self._numbers[since_turn]), TurnStatus.FINAL, (since_turn,), cause,
+            since_turn=since_turn, by=by,
         )  # fmt: skip

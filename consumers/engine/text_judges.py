@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from consumers.engine.asking_budget import AskingBudget
-from consumers.engine.call_memory import Subject
-from consumers.engine.conversation_turns import ConversationTurns, transcript_of
-from consumers.engine.effects import Effect, PublishScore, RequestVerdict
+from consumers.engine.conversation_turns import facts_of, transcript_of
+from consumers.engine.effects import Effect, RequestVerdict
 from consumers.engine.goal_rules import GoalRules
-from consumers.engine.live_side import LiveSide
+from consumers.engine.live_side import LiveChanges, LiveSide
 from consumers.engine.open_questions import Answer, OpenQuestions
+from consumers.engine.ratings import OF_THE_CALL, OF_TURNS, Outcome, Ratings
 from consumers.engine.record_book import RecordBook
 from consumers.engine.turn_facts import TurnFacts
 from schemas.call_events import PipelineType
@@ -27,24 +27,12 @@ from schemas.judging import (
     Rated,
     TranscriptItem,
 )
-from schemas.scores import (
-    AnyScoreRecord,
-    NotApplicable,
-    Result,
-    Scored,
-    TextJudgeScore,
-    TurnStatus,
-    Unscored,
-    UnscoredReason,
-)
+from schemas.scores import UnscoredReason
 
-PER_TURN: Final = (JudgeKind.CONCISENESS, JudgeKind.SPEAKABILITY)
-OF_THE_CALL: Final = (JudgeKind.FAITHFULNESS, JudgeKind.CONVERSATION_PROGRESSION)
 LOOKED_AT_AGAIN: Final = 3
 """Turns before the newest that are compared with what they were: their texts may have come late."""
 
 _About = tuple[JudgeKind, int]
-_Outcome = Rated | NotRateable | UnscoredReason
 
 
 class TextJudges:
@@ -54,21 +42,21 @@ class TextJudges:
         needs_wakeup: Set when silence can now decide something sooner.
     """
 
-    def __init__(self, conversation_id: str, rules: GoalRules, book: RecordBook) -> None:
+    def __init__(self, conversation_id: str, rules: GoalRules, book: RecordBook, ratings: Ratings) -> None:
         self.needs_wakeup = False
         self._agent = "unknown"
         self._conversation_id = conversation_id
         self._rules = rules
         self._book = book
-        self._conversation = ConversationTurns()
+        self._ratings = ratings
         self._questions: OpenQuestions[_About] = OpenQuestions()
         self._facts: dict[int, TurnFacts] = {}
         self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
         self._inputs: dict[int, str] = {-1: ""}
-        self._found: dict[_About, _Outcome] = {}
+        self._found: dict[_About, Outcome] = {}
         self._asked: dict[_About, str] = {}
         self._last = -1
-        self._seen: tuple[int, type, int] = (0, type(None), 0)
+        self._seen: tuple[int, bool | None, int] = (0, None, 0)
         self._is_over = False
         self._is_late = False
 
@@ -77,22 +65,19 @@ class TextJudges:
         """Broker time at which a verdict is not waited for any more; None while none is."""
         return self._questions.next_deadline_ms
 
-    def follow(self, live: LiveSide, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+    def follow(self, live: LiveSide, _changes: LiveChanges, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """The call has gone on: turns that were left are judged, and those that changed."""
-        machine = live.machine
-        self._conversation.follow(machine)
-        seen = (machine.turn, type(machine), live.history.replays.elements)
+        seen = (live.turn, live.is_simulated, live.history.replays.elements)
         if self._is_over or seen[0] == self._seen[0]:
             return
         first = 0 if seen[1:] != self._seen[1:] else self._last + 1 - LOOKED_AT_AGAIN
         self._seen = seen
-        self._look(live, first, machine.turn - 1, broker_ms, out)
+        self._look(live, first, seen[0] - 1, broker_ms, out)
 
     def finish(self, live: LiveSide, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """The call is over; `asks` says whether judges can still answer."""
         self._is_over, self._is_late = True, not asks
-        self._conversation.follow(live.machine)
-        self._look(live, 0, live.machine.turn, broker_ms, out)
+        self._look(live, 0, live.turn, broker_ms, out)
 
     def take(self, verdict: JudgeVerdict, _live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered."""
@@ -115,23 +100,16 @@ class TextJudges:
         """Whose budget the judges' work is for."""
         self._agent = agent
 
-    def take_back(self, subjects: Iterable[Subject], out: list[Effect]) -> None:
-        """Withdraw what an earlier evaluator said of turns that are none here."""
-        for name, turn, _ in subjects:
-            if name in {*PER_TURN, *OF_THE_CALL}:
-                self._withdraw(JudgeKind(name), turn, out)
-
     def speak(self, out: list[Effect]) -> None:
         """A replay is over: what is still open is asked again."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
-    def final_records(self, _time_ms: int | None) -> list[AnyScoreRecord]:
-        """Every rating once more, as final; what no judge has answered by now says so."""
+    def give_up(self) -> None:
+        """The call closes: what no judge has answered by now becomes a rating that says so."""
         self._is_late = True
         self._apply(self._questions.give_up())
         self._ask(0)
-        records = [self._record(kind, turn, TurnStatus.FINAL) for kind, turn in self._subjects()]
-        return [record for record in records if record is not None]
+        self._rate()
 
     # Questions.
 
@@ -140,9 +118,9 @@ class TextJudges:
         for turn in range(last + 1, self._last + 1):
             for known in (self._facts, self._transcripts, self._inputs):
                 known.pop(turn, None)  # there is no such turn any more
-            for kind in PER_TURN:
+            for kind in OF_TURNS:
                 if self._found.pop((kind, turn), None) is not None:
-                    self._withdraw(kind, turn, out)
+                    self._ratings.rate_turn(kind, turn, None)
                 self._asked.pop((kind, turn), None)
         self._last = last
         for kind in OF_THE_CALL:
@@ -151,9 +129,9 @@ class TextJudges:
                 if turn > last:
                     del self._found[kind, turn], self._asked[kind, turn]
             if judged and min(judged) > last:
-                self._withdraw(kind, None, out)
+                self._ratings.rate_call(kind, None, 0)
         first = max(0, min(first, last + 1))
-        for turn, facts in self._conversation.facts(live, range(first, last + 1)).items():
+        for turn, facts in facts_of(live, range(first, last + 1)).items():
             before = self._facts.get(turn)
             self._facts[turn] = facts
             if before is None or before.content_hash != facts.content_hash:
@@ -170,18 +148,14 @@ class TextJudges:
         requests = self._ask(broker_ms)
         if not self._book.is_silent:
             out.extend([RequestVerdict(request) for request in requests])
-        self._book.caused_at_ms = broker_ms
         self.needs_wakeup = True
-        for kind, turn in self._subjects():
-            record = self._record(kind, turn, TurnStatus.PROVISIONAL)
-            if record is not None:
-                out.append(PublishScore(record))
+        self._rate()
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
         requests = []
         budget = AskingBudget()
         for kind in self._rules.text_judges:
-            turns = range(self._last + 1) if kind in PER_TURN else self._newest(kind)
+            turns = range(self._last + 1) if kind in OF_TURNS else self._newest(kind)
             for turn in turns:
                 asked = self._put((kind, turn), broker_ms, budget)
                 if isinstance(asked, JudgeRequest):
@@ -206,7 +180,7 @@ class TextJudges:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
         if kind is JudgeKind.SPEAKABILITY and self._inputs[-1] == PipelineType.S2S:
             return Answer(about, input_hash, NotRateable(reason="the agent speaks without a text of its own"))
-        if kind in PER_TURN and not self._facts[turn].assistant_words:
+        if kind in OF_TURNS and not self._facts[turn].assistant_words:
             return Answer(about, input_hash, NotRateable(reason="the assistant said nothing"))
         if budget.is_spent:
             return Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
@@ -223,50 +197,23 @@ class TextJudges:
 
     def _apply(self, answers: list[Answer[_About]]) -> None:
         for answer in answers:
-            if self._inputs.get(answer.about[1]) != answer.input_hash and answer.about[0] in PER_TURN:
+            if self._inputs.get(answer.about[1]) != answer.input_hash and answer.about[0] in OF_TURNS:
                 continue
             result: Any = answer.result
-            self._found[answer.about] = result if isinstance(result, _Outcome) else UnscoredReason.INVALID_ANSWERS
+            self._found[answer.about] = result if isinstance(result, Outcome) else UnscoredReason.INVALID_ANSWERS
 
-    # Records.
-
-    def _withdraw(self, kind: JudgeKind, turn: int | None, out: list[Effect]) -> None:
-        record = self._book.record(
-            TextJudgeScore, (kind.value, turn, 0), TurnStatus.OPEN, ("withdrawn",), event_time_ms=None, has_value=False,
-            result=Unscored(reason=UnscoredReason.WITHDRAWN), through_turn=turn or 0,
-        )  # fmt: skip
-        if record is not None:
-            out.append(PublishScore(record))
-
-    def _subjects(self) -> list[_About]:
-        """What there is something to say of: turns, and the call so far."""
-        subjects = sorted(about for about in self._found if about[0] in PER_TURN and about[1] <= self._last)
+    def _rate(self) -> None:
+        """Hand on what is known: of turns, and of the call so far."""
+        for (kind, turn), outcome in self._found.items():
+            if kind in OF_TURNS and turn <= self._last:
+                self._ratings.rate_turn(kind, turn, outcome)
         for kind in OF_THE_CALL:
             judged = [turn for each, turn in self._found if each is kind]
             if judged:
-                subjects.append((kind, max(judged)))
-        return subjects
+                self._ratings.rate_call(kind, self._outcome(kind, max(judged)), max(judged))
 
-    def _outcome(self, kind: JudgeKind, turn: int) -> _Outcome:
+    def _outcome(self, kind: JudgeKind, turn: int) -> Outcome:
         if kind is not JudgeKind.FAITHFULNESS:
             return self._found[kind, turn]
         ratings = [found for (each, _), found in self._found.items() if each is kind and isinstance(found, Rated)]
         return min(ratings, key=lambda rated: rated.rating, default=self._found[kind, turn])
-
-    def _record(self, kind: JudgeKind, turn: int, status: TurnStatus) -> TextJudgeScore | None:
-        outcome = self._outcome(kind, turn)
-        result: Result
-        match outcome:
-            case Rated(normalised=normalised):
-                result = Scored(value=normalised)
-            case NotRateable(reason=reason):
-                result = NotApplicable(reason=reason)
-            case _:
-                result = Unscored(reason=outcome)
-        rated = outcome if isinstance(outcome, Rated) else None
-        return self._book.record(
-            TextJudgeScore, (kind.value, turn if kind in PER_TURN else None, 0), status, (outcome, turn),
-            event_time_ms=None, result=result, through_turn=turn,
-            rating=rated.rating if rated else None, dimensions=rated.dimensions if rated else {},
-            failure_modes=rated.failure_modes if rated else (), has_value=rated is not None,
-        )  # fmt: skip

@@ -2,7 +2,7 @@
 order of the timeline.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ class ToolUses:
         self._entries: list[ToolEntry] = []
         self._uses: list[PairedUse] = []
         self._waiting: dict[_Pairing, list[PairedUse]] = {}  # one or two: an empty deque is ten times as large
-        self._used: dict[int, int] = {}
+        self._by_turn: dict[int, list[PairedUse]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Flat, because a chain is pickled as deep as it is long. The machine rebuilds its own chain, of other objects, which
@@ -75,6 +75,14 @@ class ToolUses:
         for entry, use in zip(self._entries, self._uses, strict=True):
             if _begins(entry, use):
                 yield use
+
+    def of_turn(self, turn: int) -> Sequence[PairedUse]:
+        """The uses that began in a turn, in their order."""
+        return self._by_turn.get(turn, ())
+
+    def has_call(self, turn: int) -> bool:
+        """Whether a tool was called in a turn; a response that nobody called for is no call."""
+        return any(use.called_at_ms is not None for use in self.of_turn(turn))
 
     def follow(self, last: ToolEntry | None) -> Mapping[UseKey, PairedUse | None]:
         """Pair as the chain that ends with `last` says.
@@ -105,10 +113,10 @@ class ToolUses:
         if entry.is_response and waiting:
             use = waiting.pop(0)
         else:
-            index = self._used.get(entry.turn, 0)
-            self._used[entry.turn] = index + 1
+            of_turn = self._by_turn.setdefault(entry.turn, [])
             called_at_ms = None if entry.is_response else entry.time_ms
-            use = PairedUse(entry.turn, index, tool, called_at_ms, source=entry.use.source)
+            use = PairedUse(entry.turn, len(of_turn), tool, called_at_ms, source=entry.use.source)
+            of_turn.append(use)
             if not entry.is_response:
                 use.arguments = entry.use.value
                 self._waiting.setdefault(pairing, []).append(use)
@@ -131,7 +139,7 @@ class ToolUses:
             return
         if not entry.is_response:
             self._waiting[pairing].pop()
-        self._used[use.turn] -= 1
+        self._by_turn[use.turn].pop()
         changed[use.turn, use.index] = None
 
 

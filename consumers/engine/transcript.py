@@ -1,22 +1,23 @@
 """A call's transcript at its close, in ElevenLabs' format: who said what when, which tools were used, how long stages took.
 
-Who says what is decided in `heard_turns`: of the caller what the agent understood, of the agent what was spoken. Each side of
-a turn is one entry. The calls of tools are an entry of the agent's without a message, and so are their results, as on
+Whose words it shows is decided in `turn_words`: of the caller what the agent understood, of the agent what was spoken. Each
+side of a turn is one entry. The calls of tools are an entry of the agent's without a message, and so are their results, as on
 ElevenLabs' platform; neighbours of one turn share one. Entries stand in the order of time.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
 
-from consumers.engine.heard_turns import HeardTurn, cut_off_turns, heard_turns
+from consumers.engine.heard_turn import HeardSide, HeardTurn, answers_of, cut_off_turns
 from consumers.engine.live_side import LiveSide
-from consumers.engine.tool_uses import PairedUse, ToolUses
+from consumers.engine.tool_uses import PairedUse
 from consumers.engine.transcript_numbers import EntryKind, EntryNumbers, MetricsOf
+from consumers.engine.turn_words import Purpose
 from schemas.scores import ToolOutcome
 from schemas.transcript import (
     TRANSCRIPT,
@@ -38,8 +39,6 @@ LEAST_ENTRY_BYTES: Final = 100
 LEAST_USE_BYTES: Final = 100
 """Lower bounds of the bytes that an entry, and a tool call in it, take beside their texts."""
 MS_PER_SECOND: Final = 1_000
-
-_SILENT: Final = HeardTurn()
 
 
 class Redacts(Protocol):
@@ -88,6 +87,15 @@ def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
     return value if len(value) <= MAX_TRANSCRIPT_BYTES else None
 
 
+class _Words(NamedTuple):
+    """The words of a turn: the caller's, and the agent's as it spoke them, as its model wrote them, and as they are shown."""
+
+    user: str
+    spoken: str
+    written: str
+    answer: str
+
+
 class _Entry(NamedTuple):
     at_ms: int
     turn: int
@@ -126,20 +134,15 @@ class TranscriptWriter:
         known_id = None if live.record is None else live.record.agent_id
         self._metadata = AgentMetadata(agent_id=known_id or agent)
         self._redactor = redactor
-        self._heard = heard_turns(live.machine, live.history)
-        self._cut_off = cut_off_turns(self._heard)
-        # Where replies are known as they were spoken, one that is only in the log was not, unless something was heard.
-        self._knows_speech = any(turn.spoken for turn in self._heard.values())
+        heard = live.heard()
+        turns = heard.turns(sorted(heard.numbers()))
+        self._words = _words_of(turns)
+        self._cut_off = cut_off_turns(turns)
         self._first_ms = live.history.first_time_ms()
-        uses = ToolUses()
-        uses.follow(live.machine.last_tool)
-        self._uses: dict[int, list[PairedUse]] = {}
-        for use in uses:
-            self._uses.setdefault(use.turn, []).append(use)
         self._calls: list[ToolCall] = []
         self._results: list[ToolResult] = []
         self._original: str | None = None
-        entries = sorted(self._entries(), key=attrgetter("at_ms"))
+        entries = sorted(self._entries(turns), key=attrgetter("at_ms"))
         self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in entries}, metrics_of)
         self._longest_value = MAX_VALUE_CHARS
         if self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES:
@@ -164,7 +167,7 @@ class TranscriptWriter:
             case EntryKind.AGENT if is_last:
                 self.turns.append(self._agent(turn, after_secs))
             case EntryKind.AGENT:
-                self._original = self._redacted(self._heard[turn].written)
+                self._original = self._redacted(self._words[turn].written)
             case EntryKind.TOOL_CALL if use is not None:
                 self._calls.append(self._call(use))
                 if is_last:
@@ -195,11 +198,10 @@ class TranscriptWriter:
         """How large the transcript is at least, if redaction makes nothing shorter."""
         size = 0
         for _, number, kind, use in entries:
-            turn = self._heard.get(number, _SILENT)
             if kind is EntryKind.USER:
-                size += LEAST_ENTRY_BYTES + len(turn.user)
+                size += LEAST_ENTRY_BYTES + len(self._words[number].user)
             elif kind is EntryKind.AGENT:
-                size += LEAST_ENTRY_BYTES + len(turn.spoken or turn.written)
+                size += LEAST_ENTRY_BYTES + len(self._words[number].answer)
             elif use is not None:
                 value, copies = (use.arguments, 2) if kind is EntryKind.TOOL_CALL else (use.answer, 1)
                 chars = _chars(value)
@@ -208,44 +210,43 @@ class TranscriptWriter:
                 break
         return size
 
-    def _entries(self) -> Iterator[_Entry]:
+    def _entries(self, turns: Mapping[int, HeardTurn]) -> Iterator[_Entry]:
         """What was said, asked for and answered, turn by turn. What has no time of its own stands behind what was before it."""
         latest_ms = self._first_ms or 0
-        for turn in sorted({*self._heard, *self._uses}):
+        for number, turn in turns.items():
             for own_ms, kind, use in self._of_turn(turn):
                 at_ms = latest_ms if own_ms is None else own_ms
                 latest_ms = max(latest_ms, at_ms)
-                yield _Entry(at_ms, turn, kind, use)
+                yield _Entry(at_ms, number, kind, use)
 
-    def _of_turn(self, number: int) -> Iterator[tuple[int | None, EntryKind, PairedUse | None]]:
-        turn = self._heard.get(number, _SILENT)
-        if turn.user or turn.user_starts:
-            yield _at_ms(turn.user_starts, turn.user_ms), EntryKind.USER, None
-        for use in self._uses.get(number, ()):
+    def _of_turn(self, turn: HeardTurn) -> Iterator[tuple[int | None, EntryKind, PairedUse | None]]:
+        words = self._words[turn.number]
+        if words.user or turn.user.starts:
+            yield _at_ms(turn.user), EntryKind.USER, None
+        for use in turn.tools:
             if use.called_at_ms is not None:
                 yield use.called_at_ms, EntryKind.TOOL_CALL, use
             if use.outcome is not None:
                 answered_ms = None if use.called_at_ms is None else use.called_at_ms + (use.duration_ms or 0)
                 yield answered_ms, EntryKind.TOOL_RESULT, use
-        if turn.spoken or turn.agent_spans or (turn.written and not self._knows_speech):
-            yield _at_ms([start_s for start_s, _ in turn.agent_spans], turn.agent_ms), EntryKind.AGENT, None
+        if words.answer or turn.assistant.starts:
+            yield _at_ms(turn.assistant), EntryKind.AGENT, None
 
     def _user(self, turn: int, after_secs: int) -> TranscriptTurn:
         return TranscriptTurn(
             role="user",
-            message=self._redacted(self._heard[turn].user),
+            message=self._redacted(self._words[turn].user),
             time_in_call_secs=after_secs,
             conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.USER),
             source_medium="audio",
         )
 
     def _agent(self, turn: int, after_secs: int) -> TranscriptTurn:
-        said = self._heard[turn]
         original, self._original = self._original, None
         return TranscriptTurn(
             role="agent",
             agent_metadata=self._metadata,
-            message=self._redacted(said.spoken or said.written),
+            message=self._redacted(self._words[turn].answer),
             time_in_call_secs=after_secs,
             conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.AGENT),
             llm_usage=self._numbers.usage(turn, EntryKind.AGENT),
@@ -255,7 +256,7 @@ class TranscriptWriter:
 
     def _has_original(self, turn: int) -> bool:
         """Whether the answer was cut off, and the log has the whole of it: no less than was spoken."""
-        said = self._heard[turn]
+        said = self._words[turn]
         return turn in self._cut_off and len(said.written) >= len(said.spoken) > 0
 
     def _tools_called(self, turn: int, after_secs: int) -> TranscriptTurn:
@@ -323,8 +324,21 @@ class TranscriptWriter:
         return to_json(redacted, inf_nan_mode="null").decode()  # JSON has no word for infinity
 
 
-def _at_ms(starts_s: Sequence[float], logged_ms: int | None) -> int | None:
-    return int(min(starts_s) * MS_PER_SECOND) if starts_s else logged_ms
+def _words_of(turns: Mapping[int, HeardTurn]) -> dict[int, _Words]:
+    answers = answers_of(turns)
+    return {
+        number: _Words(
+            turn.user.said(Purpose.SPOKEN),
+            turn.assistant.said(Purpose.SPOKEN),
+            turn.assistant.said(Purpose.WRITTEN),
+            answers[number],
+        )
+        for number, turn in turns.items()
+    }
+
+
+def _at_ms(side: HeardSide) -> int | None:
+    return int(min(side.starts) * MS_PER_SECOND) if side.starts else side.logged_ms
 
 
 def _parsed(value: object) -> object:

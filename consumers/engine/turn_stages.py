@@ -37,6 +37,11 @@ class Told(NamedTuple):
     model: str
     others_ms: tuple[tuple[int, float], ...]
 
+    @property
+    def is_disputed(self) -> bool:
+        """Whether another source says something else, beyond the tolerance."""
+        return any(disagree(self.latency_ms, other_ms) for _, other_ms in self.others_ms)
+
     def fields(self) -> dict[str, Any]:
         """What a `StageLatency` is made of; made together with its record it costs half as much."""
         stage = STAGES[self.stage]
@@ -48,7 +53,7 @@ class Told(NamedTuple):
             fields["model"] = self.model
         if self.others_ms:
             fields["others_ms"] = {SOURCES[place]: other_ms for place, other_ms in self.others_ms}
-            fields["is_disputed"] = any(disagree(self.latency_ms, other_ms) for _, other_ms in self.others_ms)
+            fields["is_disputed"] = self.is_disputed
         return fields
 
 

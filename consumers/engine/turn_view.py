@@ -1,9 +1,11 @@
-"""One shape for a live turn, whichever events it was heard through, and what can be said of its latency."""
+"""The cheap view of a live turn: who waited for whom, whichever machine followed the call, and how long.
+
+Moments are published of it at every event that touches a turn, and building a whole `HeardTurn` each time would cost more. The
+adapters `heard_by_the_caller` and `heard_by_the_bot` make both.
+"""
 
 from typing import Literal, NamedTuple
 
-from consumers.engine.speaking import SpeakingTurn
-from consumers.engine.turn_state import TurnState
 from schemas.scores import Anchor, Scored, Unscored, UnscoredReason
 
 Source = Literal["elevenlabs", "pipecat", "audit"]
@@ -42,90 +44,6 @@ class TurnView(NamedTuple):
         if self.user_end_s is None or self.assistant_start_s is None or not self.are_times_exact:
             return None
         return round(round(self.assistant_start_s - self.user_end_s, EVA_DIGITS) * 1000, MS_DIGITS)
-
-
-def rests_on_open_sound(turn: TurnState | SpeakingTurn, before: TurnState | SpeakingTurn | None) -> bool:
-    """Whether something is not known of a turn because a sound has no end yet: its own, or the answer spoken over before it."""
-    if _is_user_open(turn) or _is_assistant_open(turn):
-        return True
-    return turn.user_interrupted and before is not None and _is_assistant_open(before)
-
-
-def _is_user_open(turn: TurnState | SpeakingTurn) -> bool:
-    if isinstance(turn, TurnState):
-        return len(turn.user_ends) < len(turn.user_starts)
-    if turn.vad_starts:
-        return len(turn.vad_ends) < len(turn.vad_starts)
-    return len(turn.release_ends) < len(turn.release_starts)
-
-
-def _is_assistant_open(turn: TurnState | SpeakingTurn) -> bool:
-    if isinstance(turn, TurnState):
-        return len(turn.assistant_ends) < len(turn.assistant_starts)
-    return len(turn.bot_ends) < len(turn.bot_starts)
-
-
-def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> TurnView:
-    """The turn as the simulated caller heard it.
-
-    Args:
-        state: What EVA's rules filed under the turn.
-        fallback_end_s: Where a stretch of sound without an end stops, once the call is over (EVA's rule E1).
-    """
-    starts, ends = state.user_starts, state.user_ends
-    end_s = ends[len(starts) - 1] if starts and len(ends) >= len(starts) else fallback_end_s if starts else None
-    return TurnView(
-        has_user=bool(starts),
-        has_assistant=bool(state.assistant_starts),
-        is_user_speaking=bool(starts) and end_s is None,
-        user_end_s=end_s,
-        assistant_start_s=state.assistant_starts[0] if state.assistant_starts else None,
-        anchor=Anchor.AUDIO,
-        source="elevenlabs",
-        user_interrupted=state.user_interrupted,
-        assistant_interrupted=state.assistant_interrupted,
-    )
-
-
-def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
-    """The turn as the bot heard it: by the detector where it did, else by the turn ruling, else by the transcript.
-
-    An ElevenLabs agent says when its transcripts and answers arrived. That it was cut off says that the user was heard.
-    """
-    bot_starts = (state.bot_starts if has_bot_events else state.bot_texts) or state.agent_said
-    source: Source = "pipecat"
-    is_speaking = False
-    end_s: float | None = None
-    anchor: Anchor | None = None
-    if state.vad_starts:
-        anchor = Anchor.VAD
-        is_speaking = len(state.vad_ends) < len(state.vad_starts)
-        end_s = None if is_speaking else state.vad_ends[-1]
-    elif state.release_starts:
-        anchor = Anchor.TURN_RELEASE
-        is_speaking = len(state.release_ends) < len(state.release_starts)
-        end_s = None if is_speaking else state.release_ends[-1]
-    elif state.transcripts:
-        anchor = Anchor.TRANSCRIPT
-        source = "audit"
-        end_s = state.transcripts[-1]
-    elif state.agent_heard or state.user_interrupted:
-        anchor = Anchor.ESTIMATED
-        source = "elevenlabs"
-        is_speaking = not state.agent_heard
-        end_s = None if is_speaking else state.agent_heard[-1]
-    return TurnView(
-        has_user=anchor is not None,
-        has_assistant=bool(bot_starts),
-        is_user_speaking=is_speaking,
-        user_end_s=end_s,
-        assistant_start_s=bot_starts[0] if bot_starts else None,
-        anchor=anchor,
-        source=source if anchor is not None else None,
-        user_interrupted=state.user_interrupted,
-        assistant_interrupted=state.assistant_interrupted,
-        are_times_exact=state.are_times_exact,
-    )
 
 
 def voice_to_voice_ms(view: TurnView) -> Scored | Unscored | None:

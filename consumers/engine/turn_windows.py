@@ -4,9 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from math import inf
 
-from consumers.engine.speaking import SpeakingMachine, SpeakingTurn
-from consumers.engine.turn_machine import TurnMachine
-from consumers.engine.turn_state import TurnState
+from consumers.engine.heard_turn import HeardTurns
 
 
 class TurnWindows:
@@ -16,12 +14,13 @@ class TurnWindows:
         self._begins_s: dict[int, float] = {}
         self._order: list[tuple[float, int]] = []
 
-    def update(self, machine: TurnMachine | SpeakingMachine, touched: Iterable[int]) -> set[int]:
+    def update(self, heard: HeardTurns, touched: Iterable[int]) -> set[int]:
         """These turns may have changed; returns those whose window is another now, the neighbours included."""
         moved: set[int] = set()
         # Where a turn of transcripts begins hangs on the speech before it.
         for turn in {turn for first in touched for turn in (first, first + 1)}:
-            begin_s = _begin_s(machine, turn)
+            there = heard.turn(turn)
+            begin_s = None if there is None else there.begin_s
             if begin_s != self._begins_s.get(turn):
                 self._move(turn, begin_s, moved)
         return moved
@@ -55,20 +54,3 @@ class TurnWindows:
             place = bisect_left(order, (begin_s, turn))
             moved.update(each for _, each in order[max(0, place - 1) : place + 1])
             order.insert(place, (begin_s, turn))
-
-
-def _begin_s(machine: TurnMachine | SpeakingMachine, turn: int) -> float | None:
-    state: TurnState | SpeakingTurn | None = machine.turns.get(turn)
-    if state is None:
-        return None
-    if isinstance(state, TurnState):
-        starts = state.user_starts or state.assistant_starts
-        return starts[0] if starts else None
-    starts = state.vad_starts or state.release_starts
-    if not starts and state.transcripts:
-        # A transcript comes when the user has spoken, and its latency began before it: at the earliest behind the bot's last
-        # words of the turn before.
-        before = machine.turns.get(turn - 1)
-        said = (before.bot_starts or before.bot_texts) if isinstance(before, SpeakingTurn) else ()
-        starts = said[-1:] or state.transcripts
-    return starts[0] if starts else min(state.times_s, default=None)

@@ -7,6 +7,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.evaluator.clock import LOG_APPEND_TIME, BrokerClock
+from consumers.evaluator.commit_note import SnapshotPlace
 from consumers.evaluator.held import Held
 from consumers.evaluator.input_gaps import InputGaps
 from consumers.evaluator.partition_clock import End, InputProgress, LogEnd, broker_time_ms, in_order_until_ms, lag_ms
@@ -63,6 +64,27 @@ class _Empty(NamedTuple):
     at_ms: int
 
 
+class _Input:
+    """What is known of one input of a partition number.
+
+    Attributes:
+        tp: Its name and number.
+        told: What the broker last said about it.
+        empty: When nothing of it was outstanding; None if something is.
+        progress: How far it was read at the last look; None before one, and after the time was corrected.
+        caught_up_at_ms: When it was last seen at its end, by our estimate of broker time; None if never.
+    """
+
+    __slots__ = ("caught_up_at_ms", "empty", "progress", "told", "tp")
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.told = _NOT_TOLD
+        self.empty: _Empty | None = None
+        self.progress: InputProgress | None = None
+        self.caught_up_at_ms: int | None = None
+
+
 class Assignment:
     """The partitions that are ours. A rebalance takes some away and adds others; the rest keep their state.
 
@@ -89,16 +111,18 @@ class Assignment:
         self._log_ends = log_ends
         self._clock = clock
         self._since_ms = clock.now_ms()
-        self._progress: dict[TopicPartition, InputProgress] = {}
-        self._caught_up_at_ms: dict[TopicPartition, int] = {}
-        self._told: dict[TopicPartition, _Told] = {}
-        self._empty: dict[TopicPartition, _Empty] = {}
+        self._inputs: dict[int, dict[str, _Input]] = {}
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
 
     @property
     def active(self) -> dict[int, Held]:
         """Those whose records are folded, by number."""
         return {number: each for number, each in self.held.items() if each.partition.is_active}
+
+    def of_ours(self, numbers: Collection[int]) -> list[int]:
+        """Those of these numbers whose state we have, handed over or not."""
+        held = {number: self.held[number].partition for number in numbers if number in self.held}
+        return [number for number, each in held.items() if each.is_active or each.has_handed_over]
 
     @property
     def waiting(self) -> list[int]:
@@ -128,17 +152,18 @@ class Assignment:
         self.paused.clear()
         self.gaps.forget_positions()
         self._clock.forget()
-        self._told.clear()
-        self._empty.clear()
-        self._know_anew()
+        self._inputs.clear()
+        self._since_ms = self._clock.now_ms()
         self._committed.clear()
         return gone
 
-    def _know_anew(self) -> None:
-        """Forgets how far the inputs are known: the broker times of that do not hold any more."""
-        self._since_ms = self._clock.now_ms()
-        self._progress.clear()
-        self._caught_up_at_ms.clear()
+    def _inputs_of(self, number: int) -> dict[str, _Input]:
+        """By topic."""
+        inputs = self._inputs.get(number)
+        if inputs is None:
+            inputs = {topic: _Input(TopicPartition(topic, number)) for topic in self._topics}
+            self._inputs[number] = inputs
+        return inputs
 
     def polled(self, polled: Mapping[int, Sequence[Records]]) -> None:
         """These are about to be folded: how far the inputs are known depends on them, and what time it is.
@@ -151,104 +176,104 @@ class Assignment:
         """
         for number, runs in polled.items():
             partition = self.held[number].partition
+            inputs = self._inputs_of(number)
             for run in runs:
                 first, last = run[0], run[-1]
-                tp = TopicPartition(first.topic, number)
+                tp, empty = inputs[first.topic].tp, inputs[first.topic].empty
                 begins_at = first.first_offset if isinstance(first, UndecodableRecord) else first.offset
                 self.gaps.handed_over(tp, partition.next_offsets[first.topic], begins_at, last.offset)
-                empty = self._empty.get(tp)
                 # The times of what cannot be decoded prove nothing.
                 is_dated = not isinstance(first, UndecodableRecord) and not isinstance(last, UndecodableRecord)
                 if empty is not None and is_dated and first.offset >= empty.position:
                     is_of_broker = first.timestamp_type == LOG_APPEND_TIME
                     self._clock.weigh(tp, empty.at_ms, first.timestamp, last.timestamp, is_of_broker=is_of_broker)
             partition.polled(runs)
-        if self._clock.correct():
-            self._know_anew()
+        if self._clock.correct():  # the broker times of how far the inputs are known do not hold any more
+            self._since_ms = self._clock.now_ms()
+            for inputs in self._inputs.values():
+                for each in inputs.values():
+                    each.progress = each.caught_up_at_ms = None
 
-    async def look(self, consumer: AIOKafkaConsumer) -> None:
-        """Learns how far each input is read, from what the client knows: it never waits for the broker."""
+    async def look(self, consumer: AIOKafkaConsumer, numbers: Iterable[int] | None = None) -> None:
+        """Learns how far inputs are read, from what the client knows: it never waits for the broker.
+
+        Args:
+            consumer: The client.
+            numbers: Active partitions to look at; None for all. What is looked at less often is known up to less.
+        """
         assigned = consumer.assignment()  # in the middle of a rebalance it may be the next one
         clock = self._clock
         was_stepped = clock.was_stepped()
         now_ms = clock.now_ms()
-        for number, held in self.active.items():
+        came_ms: dict[int, int] = {}  # by stamp: one answer is about many inputs
+        # After a step all are looked at: what came before it has a time that nobody could tell later.
+        for number in self.active if numbers is None or was_stepped else numbers:
+            held = self.held[number]
+            partition = held.partition
             positions: dict[str, int] = {}
-            for topic in self._topics:
-                tp = TopicPartition(topic, number)
-                end = self._end(consumer, tp, was_stepped=was_stepped) if tp in assigned else None
-                if end is None:  # no answer yet, so perhaps no position either, and asking for that would wait
+            for topic, each in self._inputs_of(number).items():
+                tp = each.tp
+                # Without an answer there is perhaps no position either, and asking for that would wait.
+                visible_end = consumer.highwater(tp) if tp in assigned else None
+                if visible_end is None:
                     continue
+                stamp = consumer.last_poll_timestamp(tp)
+                if stamp is not None and stamp != each.told.stamp:
+                    if stamp not in came_ms:
+                        came_ms[stamp] = clock.steady_ms_of(stamp)
+                    # When it came is not known if the clock, by which the client stamps answers, was set about then; it was
+                    # after the one before it, at any rate.
+                    latest_ms = each.told.latest_ms
+                    each.told = _Told(stamp, latest_ms, latest_ms if was_stepped else came_ms[stamp])
+                end = self._end(each, visible_end, consumer.last_stable_offset(tp))
                 position = await consumer.position(tp)
                 is_paused = tp in self.paused
-                before = self._progress.get(tp)
-                if before is None or position != before.position or position >= end.offset or is_paused:
-                    moved_at_ms = now_ms
-                else:
-                    moved_at_ms = before.moved_at_ms
-                progress = InputProgress(
+                before = each.progress
+                is_stuck = (
+                    before is not None and position == before.position and position < end.offset and not is_paused
+                )
+                each.progress = progress = InputProgress(
                     position=position,
                     end=end.offset,
                     told_at_ms=None if end.told_at_ms is None else clock.broker_ms(end.told_at_ms),
                     newest_told_at_ms=None if end.newest_told_at_ms is None else clock.broker_ms(end.newest_told_at_ms),
                     is_paused=is_paused,
-                    last_record_ms=held.partition.last_record_ms.get(topic),
+                    last_record_ms=partition.last_record_ms.get(topic),
                     since_ms=self._since_ms,
-                    moved_at_ms=moved_at_ms,
+                    moved_at_ms=before.moved_at_ms if before is not None and is_stuck else now_ms,
                 )
-                self._progress[tp] = progress
-                partition = held.partition
-                positions[topic] = partition.next_offsets[topic] if partition.merge.waits(topic) else progress.position
-                if progress.is_at_end and progress.told_at_ms is not None:
-                    self._caught_up_at_ms[tp] = progress.told_at_ms
-                self._note_empty(tp, position, end, consumer.highwater(tp))
+                positions[topic] = partition.next_offsets[topic] if partition.merge.waits(topic) else position
+                if progress.is_at_end:
+                    each.caught_up_at_ms = progress.told_at_ms
+                is_hidden = visible_end > end.offset  # by a transaction: older than it will seem
+                is_empty = position >= end.offset and not is_hidden
+                each.empty = _Empty(position, end.told_at_ms) if is_empty and end.told_at_ms is not None else None
             held.read_to(positions)
 
-    def _note_empty(self, tp: TopicPartition, position: int, end: End, visible_end: int | None) -> None:
-        is_hidden = visible_end is not None and visible_end > end.offset  # by a transaction: older than it will seem
-        if end.told_at_ms is None or position < end.offset or is_hidden:
-            self._empty.pop(tp, None)
-        else:
-            self._empty[tp] = _Empty(position, end.told_at_ms)
-
-    def _end(self, consumer: AIOKafkaConsumer, tp: TopicPartition, *, was_stepped: bool) -> End | None:
-        """Where an input ends, as it is known at the moment; None as long as the client has no answer about it.
-
-        Args:
-            consumer: The client.
-            tp: The input.
-            was_stepped: Whether somebody has set the wall clock since the last look, by which the client stamps answers.
-        """
-        visible_end = consumer.highwater(tp)
-        if visible_end is None:
-            return None
-        stamp = consumer.last_poll_timestamp(tp)
-        told = self._told.get(tp, _NOT_TOLD)
-        if stamp is not None and stamp != told.stamp:
-            # When it came is not known if the clock was set about then; it was after the one before it, at any rate.
-            came_ms = told.latest_ms if was_stepped else self._clock.steady_ms_of(stamp)
-            told = self._told[tp] = _Told(stamp, told.latest_ms, came_ms)
-        stable_end = consumer.last_stable_offset(tp)
+    def _end(self, each: _Input, visible_end: int, stable_end: int | None) -> End:
+        """Where an input ends, as it is known at the moment."""
         # What stands after an open transaction cannot be read: for us it is not written yet.
         readable_end = visible_end if stable_end is None or stable_end < 0 else stable_end
         # An answer may lie unread for as long as we are frozen, and says how things were when it was asked for: after
         # the one before it had come.
-        end = End(readable_end, told.earlier_ms, told.latest_ms)
-        is_of_log = tp in self._log_ends and readable_end >= visible_end
-        return end.or_of_log(self._log_ends[tp]) if is_of_log else end
+        end = End(readable_end, each.told.earlier_ms, each.told.latest_ms)
+        return end.or_of_log(self._log_ends[each.tp], visible_end) if each.tp in self._log_ends else end
 
     def fold(self, number: int, runs: Sequence[Records]) -> None:
-        """Folds one poll's records of an active partition, and those that waited, as far as all of its inputs are known."""
-        self.held[number].partition.fold(runs, self.known_ms(number), self._until_ms(number))
+        """Folds one poll's records of an active partition, and those that waited, then lets time pass: all as far as its
+        inputs are known.
+        """
+        partition = self.held[number].partition
+        known_ms = self.known_ms(number)
+        if runs or partition.merge.waiting_records:
+            partition.fold(runs, known_ms, self._until_ms(number))
+        if known_ms is not None:
+            partition.advance(known_ms)
 
     def advance(self) -> None:
         """Lets broker time pass in each partition, as far as all of its inputs are known."""
-        for number, held in self.active.items():
-            if held.partition.merge.waiting_records:
-                self.fold(number, ())
-            known_ms = self.known_ms(number)
-            if known_ms is not None:
-                held.partition.advance(known_ms)
+        for number in self.active:
+            self.fold(number, ())
 
     def hold_back(self, consumer: AIOKafkaConsumer, full: Collection[int] = ()) -> None:
         """Stops reading inputs that are far ahead of another of their number, and goes on where the other has come near.
@@ -257,21 +282,23 @@ class Assignment:
             consumer: Whose partitions they are.
             full: Numbers of which nothing is read on, because too much of them waits to be written.
         """
-        for number, held in self.active.items():
+        for number, held in self.held.items():
             merge = held.partition.merge
-            for tp in self.inputs_of([number]):
-                is_paused = tp in self.paused
-                is_full = number in full or merge.is_full(tp.topic, is_paused=is_paused)
+            if not held.partition.is_active or not (self.paused or number in full or merge.waiting_records):
+                continue
+            for topic, each in self._inputs_of(number).items():
+                is_paused = each.tp in self.paused
+                is_full = number in full or merge.is_full(topic, is_paused=is_paused)
                 if is_full and not is_paused:
-                    consumer.pause(tp)
-                    self.paused.add(tp)
+                    consumer.pause(each.tp)
+                    self.paused.add(each.tp)
                 elif is_paused and not is_full:
-                    consumer.resume(tp)
-                    self.paused.remove(tp)
+                    consumer.resume(each.tp)
+                    self.paused.remove(each.tp)
 
     def known_ms(self, number: int) -> int | None:
         """Broker time up to which all inputs of a partition are known; None if one of them is not known at all."""
-        inputs = [self._progress.get(tp) for tp in self.inputs_of([number])]
+        inputs = [each.progress for each in self._inputs_of(number).values()]
         known = [progress for progress in inputs if progress is not None]
         known_ms = broker_time_ms(known) if len(known) == len(inputs) else None
         if known_ms is None or self._clock.is_trusted():
@@ -279,7 +306,7 @@ class Assignment:
         return min(known_ms, max(self.newest_records_ms().values(), default=0))
 
     def _until_ms(self, number: int) -> int | None:
-        inputs = [self._progress.get(tp) for tp in self.inputs_of([number])]
+        inputs = [each.progress for each in self._inputs_of(number).values()]
         return in_order_until_ms(inputs, self._since_ms, self._clock.now_ms())
 
     @property
@@ -292,6 +319,15 @@ class Assignment:
         now_ms = self._clock.steady_ms()
         active = self.active.values()
         return {tp: at for held in active for tp, at in held.to_commit(now_ms, hands_over=hands_over).items()}
+
+    def handed_over(self, written: Iterable[tuple[Held, SnapshotPlace]]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same of partitions whose state is written too, with where it is."""
+        now_ms = self._clock.steady_ms()
+        return {
+            tp: at
+            for held, place in written
+            for tp, at in held.to_commit(now_ms, hands_over=True, snapshot=place).items()
+        }
 
     def not_committed(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -313,14 +349,22 @@ class Assignment:
 
     def lag_messages(self, group_id: str) -> dict[LabelValues, float]:
         """Outstanding records, by group, topic and partition."""
-        return {(group_id, tp.topic, str(tp.partition)): seen.lag_messages for tp, seen in self._progress.items()}
+        return {
+            (group_id, each.tp.topic, str(each.tp.partition)): each.progress.lag_messages
+            for inputs in self._inputs.values()
+            for each in inputs.values()
+            if each.progress is not None
+        }
 
     def lag_seconds(self, group_id: str) -> dict[LabelValues, float]:
         """Age of the oldest outstanding record, by group, topic and partition."""
         now_ms = self._clock.now_ms()
         return {
-            (group_id, tp.topic, str(tp.partition)): lag_ms(seen, self._caught_up_at_ms.get(tp), now_ms) / 1_000
-            for tp, seen in self._progress.items()
+            (group_id, each.tp.topic, str(each.tp.partition)): lag_ms(each.progress, each.caught_up_at_ms, now_ms)
+            / 1_000
+            for inputs in self._inputs.values()
+            for each in inputs.values()
+            if each.progress is not None
         }
 
     def newest_records_ms(self) -> dict[str, int]:

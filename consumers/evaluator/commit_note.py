@@ -7,6 +7,20 @@ MAX_NOTE_CHARS: Final = 512
 """Longest commit note looked at; the broker takes 4,096, and ours has some 60."""
 
 
+class SnapshotPlace(NamedTuple):
+    """Where a snapshot lies on its topic.
+
+    Attributes:
+        partition: The number of its partition there.
+        first: Offset of its manifest.
+        last: Offset of its last chunk.
+    """
+
+    partition: int
+    first: int
+    last: int
+
+
 class CommitNote(NamedTuple):
     """What stands beside a committed offset.
 
@@ -14,16 +28,19 @@ class CommitNote(NamedTuple):
         scores: First offset of the partition of `scores` that a successor must read.
         read: Offset after the last record of the input that was read and dealt with, by whichever owner got furthest.
         takeovers: Owners since the partition last got on, the newest included; see `progress`.
+        snapshot: Where the state is that this owner has handed over; None without one.
     """
 
     scores: int
     read: int
     takeovers: int = 0
+    snapshot: SnapshotPlace | None = None
 
     def text(self) -> str:
         """As the broker keeps it."""
         takeovers = {"takeovers": self.takeovers} if self.takeovers else {}
-        return json.dumps({"scores": self.scores, "read": self.read} | takeovers)
+        snapshot = {} if self.snapshot is None else {"snapshot": self.snapshot}
+        return json.dumps({"scores": self.scores, "read": self.read} | takeovers | snapshot)
 
     @classmethod
     def parse(cls, text: str) -> "CommitNote":
@@ -36,4 +53,13 @@ class CommitNote(NamedTuple):
         if not isinstance(scores, int) or not isinstance(read, int) or min(scores, read) < 0:
             return cls(0, 0)
         takeovers = note.get("takeovers", 0)
-        return cls(scores, read, takeovers if isinstance(takeovers, int) and takeovers > 0 else 0)
+        if not isinstance(takeovers, int) or takeovers < 0:
+            takeovers = 0
+        return cls(scores, read, takeovers, _place_in(note.get("snapshot")))
+
+
+def _place_in(found: object) -> SnapshotPlace | None:
+    if not isinstance(found, list) or len(found) != 3 or not all(isinstance(each, int) and each >= 0 for each in found):
+        return None
+    place = SnapshotPlace(*found)
+    return place if place.first < place.last else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.evaluator.commit_note import CommitNote
+from consumers.evaluator.commit_note import CommitNote, SnapshotPlace
 from consumers.evaluator.ledger_marks import LedgerMarks, Mark
 from consumers.evaluator.partition import InputStart, Partition
 from consumers.evaluator.partition_writer import PartitionWriter
@@ -44,6 +44,11 @@ class Held:
         return self._progress.takeovers
 
     @property
+    def scores_end(self) -> int:
+        """Offset after the last record of `scores` that is ours, or was recalled."""
+        return self._ledger_end if self.writer.scores_end is None else self.writer.scores_end
+
+    @property
     def is_at_stops(self) -> bool:
         """Whether everything before `partition.stops` is folded; false where there are none."""
         partition = self.partition
@@ -62,17 +67,19 @@ class Held:
         now_ms: int,
         overlap_ms: int,
         takeovers: int = 0,
+        goes_on_at: Mapping[str, int] | None = None,
     ) -> None:
-        """What was written is recalled; records are folded from here on.
+        """What was written is recalled, or the state restored; records are folded from here on.
 
         Args:
-            starts: By topic, where reading begins.
+            starts: By topic, where a replay begins.
             input_ends: By topic, the end when the former owner was fenced off: it had read no further.
             ledger_start: From where `scores` was recalled.
             ledger_end: Up to where.
             now_ms: Our clock.
             overlap_ms: As the settings say.
             takeovers: Owners since the partition last got on, this one included; 0 where nobody counts them.
+            goes_on_at: By topic, where the restored state goes on; None where it is replayed.
         """
         positions = {topic: start.offset for topic, start in starts.items()}
         self._marks = LedgerMarks(Mark(now_ms, positions, ledger_start), overlap_ms)
@@ -81,7 +88,7 @@ class Held:
         self._ledger_start = ledger_start
         self._starts = starts
         self._progress = Progress(starts, takeovers)
-        self.partition.start(starts)
+        self.partition.start(starts, goes_on_at)
         self.partition.stops = self._progress.stops
 
     def read_to(self, positions: Mapping[str, int]) -> None:
@@ -103,28 +110,31 @@ class Held:
             for topic, start in self._starts.items()
         }
 
-    def to_commit(self, now_ms: int, *, hands_over: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
+    def to_commit(
+        self, now_ms: int, *, hands_over: bool = False, snapshot: SnapshotPlace | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Where a successor must start to read, and the note that tells it what to recall; nothing before it began.
 
         Args:
             now_ms: Our clock.
             hands_over: Whether this owner gives the partition up in order: then it does not count as one that ended without
                 getting on.
+            snapshot: Where the state of this moment is; None where it is not written.
         """
         if self._marks is None:
             return {}
         partition = self.partition
         positions = dict(partition.next_offsets)
-        scores_end = self.writer.scores_end
         if self._has_caught_up:  # before, calls whose records come now may have been closed by our predecessor
-            self._marks.note(Mark(now_ms, positions, self._ledger_end if scores_end is None else scores_end))
+            self._marks.note(Mark(now_ms, positions, self.scores_end))
         watermarks = partition.offsets_to_commit()
         scores = self._marks.start_for(watermarks)
         self._progress.note(now_ms, partition.time_ms, watermarks, positions, has_caught_up=self._has_caught_up)
         takeovers = max(0, self.takeovers - hands_over)
         return {
             TopicPartition(topic, partition.number): OffsetAndMetadata(
-                offset, CommitNote(scores, max(positions[topic], self._starts[topic].seen_before), takeovers).text()
+                offset,
+                CommitNote(scores, max(positions[topic], self._starts[topic].seen_before), takeovers, snapshot).text(),
             )
             for topic, offset in watermarks.items()
         }

@@ -1,35 +1,36 @@
-"""Where the logs of replicated inputs truly end, asked of their leaders.
+"""Where the logs of replicated inputs truly end, asked of their leaders and of whoever could be their leader next.
 
 A leader shows a record to readers once the replicas in sync have it too. When one of those dies, that takes seconds, and
 a new leader begins with hiding the last records of the old one. Meanwhile readers are told that there is nothing more,
 though records were taken and have their times. Silence must not be read from that, so the leaders are asked for the end
-that replicas see.
+that replicas see, and the other replicas whether they still follow them (`leadership`).
 """
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition, errors
 from aiokafka.conn import AIOKafkaConnection
 
 from consumers.evaluator.clock import BrokerClock
+from consumers.evaluator.leadership import Agreement, Leadership, newest
 from consumers.evaluator.partition_clock import LogEnd
 from consumers.runtime.first_contact import TopicsRequest
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.log_end_request import LogEndRequest
 
 ASK_EVERY_SECONDS: Final = 0.1
-"""As often as the broker tells a reader that there is nothing more."""
+"""As often as silence is looked at."""
 ANSWER_MS: Final = 5_000
 """How long connecting, each step of logging in and each answer may take before a broker counts as silent."""
 RETRY_SECONDS: Final = 0.5
-"""How long a broker that did not answer is left alone; then it is also asked anew who leads."""
+"""How long a broker that did not answer is left alone, and all of them when it is not clear who leads."""
 LEADERS_SECONDS: Final = 60.0
-"""How often it is asked anew in any case: an input may have been given replicas."""
+"""How often it is asked anew in any case: an input may have been given replicas, or a replica may be in sync again."""
 CLOSE_SECONDS: Final = 1.0
 """How long disconnecting may take."""
 
@@ -42,14 +43,13 @@ _REFUSALS: Final = {
         errors.InvalidRequestError,
     )
 }
+_FENCED_LEADER_EPOCH: Final = 74
+"""The error of a broker that knows of a later reign; aiokafka has no name for it."""
+_FIRST_CONTACT: Final = -1
+"""Whoever answered first, before the brokers have numbers."""
 _NO_ANSWER: Final = (OSError, errors.KafkaError, TimeoutError, ValueError)  # ValueError: no host name, or a false proof
 
 log = structlog.get_logger()
-
-
-class _Leader(NamedTuple):
-    node: int
-    epoch: int
 
 
 class _Broker:
@@ -78,31 +78,43 @@ class _Broker:
 
 
 class LogEnds:
-    """Asks the leaders of replicated inputs about ten times a second where their logs end.
+    """Asks the replicas of inputs about ten times a second where the logs end, and whom they follow.
 
     Attributes:
-        ends: By input with more than one replica, what its leader last said; None until it has. Of an input that is not
-            in it, what readers see is all there is, or a broker refuses to say more.
+        ends: By input with more than one replica, what its leader last said that the others agreed to; None until then. Of
+            an input that is not in it, what readers see is all there is, or a broker refuses to say more.
     """
 
-    def __init__(self, kafka: KafkaSettings, topics: Collection[str], clock: BrokerClock) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        topics: Collection[str],
+        clock: BrokerClock,
+        read_from: Callable[[Mapping[TopicPartition, int]], None] = lambda _: None,
+    ) -> None:
         """Keeps what it needs; nothing is asked before `start`.
 
         Args:
             kafka: Where the broker is.
             topics: The inputs, by their names on this cluster.
-            clock: By whose steady clock it counts when a leader was asked.
+            clock: By whose steady clock it counts when a broker was asked.
+            read_from: Learns again and again which broker leads each input with replicas. A reader that is with another
+                one, which is cut off, would read nothing new and not know it.
         """
+        self._read_from = read_from
+        self._reader_told_at = -math.inf  # on the monotonic clock
         self._clock = clock
         self.ends: dict[TopicPartition, LogEnd | None] = {}
         self._kafka = kafka
         self._topics = tuple(topics)
         self._brokers: dict[int, _Broker] = {}
-        self._leaders: dict[TopicPartition, _Leader] = {}
+        self._views: dict[int, dict[TopicPartition, Leadership]] = {}  # of each broker that answers
+        self._looked_at: dict[int, float] = {}  # when each was last asked who leads, on the monotonic clock
+        self._doubted_at = -math.inf  # when somebody last said something else than that, by the same
+        self._agreements: dict[TopicPartition, Agreement] = {}
         self._busy: set[int] = set()  # brokers that are asked something, or left alone for a moment
         self._silent: set[int] = set()
         self._is_refused = False
-        self._find_leaders_at = math.inf  # on the monotonic clock
 
     async def start(self) -> None:
         """Learns which inputs have replicas, and who leads them; those of the embedded broker have none.
@@ -112,7 +124,9 @@ class LogEnds:
         """
         if not self._kafka.is_embedded:
             async with self._kafka.first_contact("evaluator") as connection:
-                self._learn(await connection.send(TopicsRequest(self._topics)))
+                self._learn(_FIRST_CONTACT, await connection.send(TopicsRequest(self._topics)))
+            if not self.ends:  # else everybody is asked at once: whoever answered may be cut off from the others
+                self._looked_at = dict.fromkeys(self._brokers, time.monotonic())
 
     async def stop(self) -> None:
         """Disconnects, after `ask_for_ever` has been cancelled; bounded, and harmless when repeated."""
@@ -129,24 +143,46 @@ class LogEnds:
         async with asyncio.TaskGroup() as questions:
             while True:
                 await asyncio.sleep(ASK_EVERY_SECONDS)
-                if time.monotonic() >= self._find_leaders_at:
-                    await self._find_leaders()
-                for node, epochs in self._epochs_by_node(inputs()).items():
-                    if node not in self._busy:
-                        self._busy.add(node)
-                        questions.create_task(self._ask(node, epochs), name=f"log-ends-{node}")
+                by_node = self._epochs_by_node(inputs())
+                lookers = {node for node in self._who_knows(by_node) if self._is_look_due(node)}
+                for node in (by_node.keys() | lookers) - self._busy:
+                    self._busy.add(node)
+                    asking = self._ask(node, by_node.get(node, {}), looks=node in lookers)
+                    questions.create_task(asking, name=f"log-ends-{node}")
+                if time.monotonic() >= self._reader_told_at + RETRY_SECONDS:
+                    self._reader_told_at = time.monotonic()
+                    self._read_from({tp: each.leadership.leader for tp, each in self._agreements.items()})
 
     def _epochs_by_node(self, inputs: Collection[TopicPartition]) -> dict[int, dict[TopicPartition, int]]:
         by_node: dict[int, dict[TopicPartition, int]] = {}
         for tp in inputs:
-            if (leader := self._leaders.get(tp)) is not None:
-                by_node.setdefault(leader.node, {})[tp] = leader.epoch
+            if (agreement := self._agreements.get(tp)) is not None:
+                leader, epoch, _, replicas = agreement.leadership
+                for node in replicas & self._brokers.keys() if leader in self._brokers else ():
+                    by_node.setdefault(node, {})[tp] = epoch
         return by_node
 
-    async def _ask(self, node: int, epochs: Mapping[TopicPartition, int]) -> None:
-        asked_at_ms = self._clock.steady_ms()
+    def _who_knows(self, asked: Collection[int]) -> Collection[int]:
+        """Brokers to ask who leads: those that have copies of our inputs; if none of them answers, or none has, any."""
+        if self._is_refused:
+            return ()
+        answering = [node for node in asked if node not in self._silent]
+        return asked if answering else list(self._brokers)
+
+    def _is_look_due(self, node: int) -> bool:
+        now, looked_at = time.monotonic(), self._looked_at.get(node, -math.inf)
+        return now >= looked_at + (RETRY_SECONDS if self._doubted_at >= looked_at else LEADERS_SECONDS)
+
+    async def _ask(self, node: int, epochs: Mapping[TopicPartition, int], *, looks: bool) -> None:
+        broker = self._brokers[node]
         try:
-            answer = await self._brokers[node].send(LogEndRequest(epochs))
+            if looks:
+                self._looked_at[node] = time.monotonic()
+                self._learn(node, await broker.send(TopicsRequest(self._topics)))
+            if epochs:
+                asked_at_ms = self._clock.steady_ms()
+                answer = await broker.send(LogEndRequest(epochs))
+                self._note(node, epochs, answer, asked_at_ms)
         except (errors.IncompatibleBrokerVersion, NotImplementedError) as error:
             self._give_up(error)
         except _NO_ANSWER as error:
@@ -154,67 +190,77 @@ class LogEnds:
             await asyncio.sleep(RETRY_SECONDS)
         else:
             self._silent.discard(node)
-            self._note(answer, asked_at_ms)
         finally:
             self._busy.discard(node)
 
-    def _note(self, answer: Any, asked_at_ms: int) -> None:
+    def _note(self, node: int, epochs: Mapping[TopicPartition, int], answer: Any, asked_at_ms: int) -> None:
         for topic in answer.to_object()["topics"]:
             for found in topic["partitions"]:
                 tp = TopicPartition(topic["topic"], found["partition"])
+                agreement = self._agreements.get(tp)
                 if found["error_code"] in _REFUSALS:
                     self._give_up(_REFUSALS[found["error_code"]](tp))
-                elif found["error_code"]:
-                    self._find_leaders_soon()
-                elif tp in self.ends:
-                    self.ends[tp] = LogEnd(found["offset"], asked_at_ms)
+                    continue
+                if found["error_code"]:
+                    self._doubt()
+                if agreement is None or agreement.leadership.epoch != epochs.get(tp):
+                    continue
+                if found["error_code"] == _FENCED_LEADER_EPOCH:
+                    agreement.end_reign()
+                elif not found["error_code"]:
+                    self.ends[tp] = agreement.answered(node, found["offset"], asked_at_ms) or self.ends[tp]
 
-    async def _find_leaders(self) -> None:
-        """Asks one broker after the other, those that answered last first, until one says who leads."""
-        self._find_leaders_at = time.monotonic() + RETRY_SECONDS
-        free = [node for node in self._brokers if node not in self._busy]
-        for node in sorted(free, key=self._silent.__contains__):
-            try:
-                answer = await self._brokers[node].send(TopicsRequest(self._topics))
-            except _NO_ANSWER as error:
-                self._not_answered(node, error)
-            else:
-                self._learn(answer)
-                return
-
-    def _learn(self, answer: Any) -> None:
-        self._find_leaders_at = time.monotonic() + LEADERS_SECONDS
+    def _learn(self, node: int, answer: Any) -> None:
+        """What a broker knows of who leads. One that is cut off knows what was: whoever knows of a later reign is right."""
         found = answer.to_object()
-        self._know_brokers({each["node_id"]: (each["host"], each["port"]) for each in found["brokers"]})
+        if found["brokers"]:
+            self._know_brokers({each["node_id"]: (each["host"], each["port"]) for each in found["brokers"]})
+        self._views.pop(_FIRST_CONTACT, None)
+        view = self._views[node] = {}
         for topic in found["topics"]:
             for partition in topic["partitions"]:
                 tp = TopicPartition(topic["topic"], partition["partition"])
-                if len(partition["replicas"]) < 2 or self._is_refused:
-                    self.ends.pop(tp, None)
-                    self._leaders.pop(tp, None)
-                elif "leader_epoch" not in partition:
+                in_sync, replicas = frozenset(partition["isr"]), frozenset(partition["replicas"])
+                if len(replicas) > 1 and "leader_epoch" not in partition:
                     self._give_up(errors.IncompatibleBrokerVersion("the broker does not tell the epoch of a leader"))
-                else:
-                    self.ends.setdefault(tp, None)
-                    self._leaders[tp] = _Leader(partition["leader"], partition["leader_epoch"])
-        self._leaders = {tp: leader for tp, leader in self._leaders.items() if leader.node in self._brokers}
-        if len(self._leaders) < len(self.ends):
-            self._find_leaders_soon()
+                view[tp] = Leadership(partition["leader"], partition.get("leader_epoch", 0), in_sync, replicas)
+        self._compare_views()
+
+    def _compare_views(self) -> None:
+        """An input that no broker speaks of stays as it was: one that is starting knows of none."""
+        for tp in frozenset[TopicPartition]().union(*self._views.values()):
+            leadership = newest(view[tp] for view in self._views.values() if tp in view)
+            known = self._agreements.get(tp)
+            if len(leadership.replicas) < 2 or self._is_refused:
+                self.ends.pop(tp, None)
+                self._agreements.pop(tp, None)
+                continue
+            if known is not None and known.leadership[:2] == leadership[:2]:
+                known.leadership = leadership
+            else:
+                self._agreements[tp] = Agreement(leadership)
+            self.ends.setdefault(tp, None)
+            if leadership.leader not in self._brokers:
+                self._doubt()
 
     def _know_brokers(self, addresses: Mapping[int, tuple[str, int]]) -> None:
         for node, broker in list(self._brokers.items()):
             if addresses.get(node) != (broker.host, broker.port) and node not in self._busy:  # else the next time
                 del self._brokers[node]
                 self._silent.discard(node)
+                self._views.pop(node, None)
                 broker.close()
         for node, (host, port) in addresses.items():
             self._brokers.setdefault(node, _Broker(self._kafka, host, port))
 
-    def _find_leaders_soon(self) -> None:
-        self._find_leaders_at = min(self._find_leaders_at, time.monotonic() + RETRY_SECONDS)
+    def _doubt(self) -> None:
+        """Somebody may lead that we do not know of: soon everybody is asked."""
+        self._doubted_at = time.monotonic()
 
     def _not_answered(self, node: int, error: Exception) -> None:
-        self._find_leaders_soon()
+        self._doubt()
+        if self._views.pop(node, None) is not None:
+            self._compare_views()
         if node not in self._silent:
             self._silent.add(node)
             broker = self._brokers[node]
@@ -238,4 +284,5 @@ class LogEnds:
                 "the evaluator again.",
             )
         self.ends.clear()
-        self._leaders.clear()
+        self._agreements.clear()
+        self._views.clear()

@@ -9,10 +9,11 @@ from consumers.engine.effects import Count, Effect
 from consumers.engine.intake import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction import Redactor
+from consumers.engine.state_bytes import TakesBytes
 from consumers.evaluator.carry_out import carry_out
 from consumers.evaluator.input_merge import InputMerge
 from consumers.evaluator.outbox import Outbox
-from consumers.evaluator.record_order import Records, in_time_order
+from consumers.evaluator.record_order import TIME_MS, Records, in_time_order
 from consumers.runtime.registry import Instruments
 from schemas.codec import InputSource
 from schemas.ledger_record import LedgerRecord
@@ -43,6 +44,9 @@ class Evaluates(Protocol):
     def drain_counts(self) -> Sequence[Count]: ...
     def heaviest_call(self) -> tuple[int, int, str] | None: ...
     def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]: ...
+    @property
+    def redactor(self) -> Redactor: ...
+    def write_snapshot(self, into: TakesBytes) -> None: ...
 
 
 class InputStart(NamedTuple):
@@ -73,6 +77,8 @@ class Partition:
         stops: By topic, the offset before which folding stops, while time stands still; None for none. See `progress`.
         time_ms: Broker time that it has come to; 0 before any is known.
         has_cut: Whether a call was closed so that the partition gets on.
+        has_handed_over: Whether its state is written for a successor. It is not active then, so that this stays true.
+        is_at_rest: Whether the engine's state is being written in another thread, so that nothing may change it.
     """
 
     def __init__(
@@ -102,6 +108,8 @@ class Partition:
         self.merge = InputMerge()
         self.stops: Mapping[str, int] | None = None
         self.has_cut = False
+        self.has_handed_over = False
+        self.is_at_rest = False
         self.time_ms = 0
         self._evaluator = evaluator
         self._limits = limits
@@ -127,13 +135,41 @@ class Partition:
         self.has_cut = True
         carry_out(self._evaluator.cut(conversation_id, is_scored=is_scored), self.outbox, self._instruments)
 
-    def start(self, starts: Mapping[str, InputStart]) -> None:
-        """Reading begins here: what earlier owners wrote has been recalled."""
-        self.next_offsets = {topic: start.offset for topic, start in starts.items()}
+    def start(self, starts: Mapping[str, InputStart], goes_on_at: Mapping[str, int] | None = None) -> None:
+        """Reading begins here: what earlier owners wrote has been recalled.
+
+        Args:
+            starts: By topic, where a replay begins, and how far earlier owners had read.
+            goes_on_at: By topic, where the restored state goes on; None where it is replayed.
+        """
         self._seen_before = {topic: start.seen_before for topic, start in starts.items()}
-        # Time has a beginning, though nobody knows yet how far it has come: what depends on it waits for it.
-        self._evaluator.advance(0)
+        if goes_on_at is None:
+            self.next_offsets = {topic: start.offset for topic, start in starts.items()}
+            # Time has a beginning, though nobody knows yet how far it has come: what depends on it waits for it.
+            self._evaluator.advance(0)
+        else:
+            self.next_offsets = dict(goes_on_at)
         self.is_active = True
+
+    def handed_over(self) -> None:
+        """The state is written for a successor: until it is known who that is, nothing is folded and no time passes."""
+        self.is_active = False
+        self.has_handed_over = True
+
+    def stays(self) -> None:
+        """We are our own successor: what came meanwhile is read again from `next_offsets`."""
+        self.is_active = True
+        self.has_handed_over = False
+
+    def write_snapshot(self, into: TakesBytes) -> None:
+        """Writes the engine's state; `is_at_rest` must be set, and nothing may be folded or advanced meanwhile."""
+        self._evaluator.write_snapshot(into)
+
+    def go_on_with(self, evaluator: Evaluates) -> None:
+        """Takes the state that an earlier owner handed over, in place of recalling and replaying it; before `start`."""
+        self._evaluator = evaluator
+        self._redactor = evaluator.redactor
+        self._replayed_counted = evaluator.replayed_elements
 
     def reading_starts_at(self, starts: Mapping[str, InputStart]) -> None:
         """Reading will begin here: said before `recall`, so that calls which it cannot meet again are forgotten in time."""
@@ -145,7 +181,7 @@ class Partition:
 
     def drop(self) -> None:
         """The partition is another's: fold nothing more, write nothing more."""
-        self.is_active = False
+        self.is_active = self.has_handed_over = False
         self.outbox.clear()
         self.merge.clear()
 
@@ -160,7 +196,7 @@ class Partition:
         for run in runs:
             topic = run[0].topic
             # A producer's clock may step back, an offset does not.
-            newest_ms = max(record.timestamp for record in run)
+            newest_ms = max(map(TIME_MS, run))
             self.last_record_ms[topic] = max(newest_ms, self.last_record_ms.get(topic, newest_ms))
 
     def fold(self, runs: Sequence[Records], known_ms: int | None, until_ms: int | None = None) -> None:
@@ -171,7 +207,7 @@ class Partition:
             known_ms: Broker time up to which every input is known, these records included; None if one is not known.
             until_ms: Up to which broker time records may be folded: some input lags there; None if none does.
         """
-        receive = self._evaluator.receive
+        receive, next_offsets = self._evaluator.receive, self.next_offsets
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
         refused: list[QuarantineRecord] = []
         if until_ms is None and self.stops is None and not self.merge.waiting_records:
@@ -189,7 +225,7 @@ class Partition:
                     carry_out(effects, outbox, instruments)
             else:
                 refused.append(arrival)
-        self.next_offsets |= {record.topic: record.offset + 1 for record in records}
+            next_offsets[record.topic] = record.offset + 1
         if refused:
             self._refuse(refused)
 
@@ -226,7 +262,9 @@ class Partition:
         }
 
     def count_events(self) -> None:
-        """Moves the engine's own counts to the metrics."""
+        """Moves the engine's own counts to the metrics; not while it is at rest."""
+        if self.is_at_rest:
+            return
         carry_out(self._evaluator.drain_counts(), self.outbox, self._instruments)
         replayed = self._evaluator.replayed_elements
         self._instruments.inc("callgauge_replayed_elements_total", (), replayed - self._replayed_counted)

@@ -3,7 +3,8 @@
 Silence may only be read from inputs of which nothing is outstanding. An input that is read to its end is known up to
 the moment the broker last said so; one that lags, up to its last record. The partition is where its hindmost input is, so
 neither a backlog nor a broker that does not answer looks like silence. Of an input that has replicas the leader must say
-so, which knows of records that it does not show yet: they are a backlog like any other.
+so, which knows of records that it does not show yet: they are a backlog like any other. And the replicas must agree that it
+leads.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ class LogEnd(NamedTuple):
 
     Attributes:
         offset: After the last record that the leader has.
-        asked_at_ms: When the leader was asked, on the steady clock: up to then it is true.
+        asked_at_ms: Up to when that is true, on the steady clock: the leader was asked by then, and nobody had replaced it.
     """
 
     offset: int
@@ -35,15 +36,21 @@ class End(NamedTuple):
     told_at_ms: int | None
     newest_told_at_ms: int | None
 
-    def or_of_log(self, log_end: LogEnd | None) -> "End":
+    def or_of_log(self, log_end: LogEnd | None, visible_end: int) -> "End":
         """The same of an input with replicas: only what its leader said of the log says that nothing is outstanding.
 
         Args:
             log_end: What it said; None if it has not spoken yet.
+            visible_end: After the last record that readers may see; more than `offset` while a transaction is open.
         """
         if log_end is None:
             return End(self.offset, None, None)
-        return End(max(self.offset, log_end.offset), log_end.asked_at_ms, log_end.asked_at_ms)
+        until_ms = log_end.asked_at_ms
+        if self.offset < visible_end:  # what stands after the open transaction is not written yet for us
+            told_at_ms = None if self.told_at_ms is None else min(self.told_at_ms, until_ms)
+            newest_ms = None if self.newest_told_at_ms is None else min(self.newest_told_at_ms, until_ms)
+            return End(self.offset, told_at_ms, newest_ms)
+        return End(max(self.offset, log_end.offset), until_ms, until_ms)
 
 
 class InputProgress(NamedTuple):
@@ -86,7 +93,7 @@ class InputProgress(NamedTuple):
 
 
 STALE_MS: Final = 5_000
-"""The broker tells the end ten times a second; when it has not for this long, nobody knows what is outstanding."""
+"""The broker tells the end several times a second; when it has not for this long, nobody knows what is outstanding."""
 
 
 def broker_time_ms(inputs: Iterable[InputProgress]) -> int | None:

@@ -40,6 +40,10 @@ class FencedError(Exception):
     """Another process has taken the partition over: drop its state and write nothing more of it."""
 
 
+class NotTakenError(Exception):
+    """The broker did not take records that the partition can do without; nothing of them is written."""
+
+
 class PartitionWriter:
     """The producer of one partition number. Starting it fences off whoever had the partition before.
 
@@ -78,6 +82,12 @@ class PartitionWriter:
         self._is_transactional = settings.uses_transactions and not kafka.is_embedded
         self._addresses = Addresses(number, kafka)
         self._producer: AIOKafkaProducer | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether a former owner is fenced off."""
+        return self._is_transactional
 
     async def fence(self) -> int:
         """Connects. When this returns, no earlier owner can write to the partition any more.
@@ -125,7 +135,8 @@ class PartitionWriter:
             began = self.writing_since = time.monotonic()
             groups = self._outbox.first()
             try:
-                await self._write([self._addresses.of(record) for group in groups for record in group])
+                async with self._one_at_a_time:
+                    await self._write([self._addresses.of(record) for group in groups for record in group])
             except (ProducerFenced, OutOfOrderSequenceNumber) as error:
                 raise FencedError(f"partition {self._number} is written by another evaluator now") from error
             except KafkaError as error:
@@ -135,6 +146,42 @@ class PartitionWriter:
             # The next transaction waits for company, unless there is enough for a whole one.
             if self._is_transactional and self._outbox.records < MAX_TRANSACTION_RECORDS:
                 await asyncio.sleep(max(0.0, self._settings.write_interval_ms / 1_000 - (time.monotonic() - began)))
+
+    async def write_apart(self, records: Sequence[Outgoing]) -> list[Any]:
+        """Writes records that the partition can do without, in a transaction of their own: all or none.
+
+        Returns:
+            What the client says of each: topic, partition and offset.
+
+        Raises:
+            NotTakenError: The broker did not take them; whatever comes next is written as before.
+            FencedError: The partition is another process's.
+            WriteError: It is not known what was written.
+        """
+        async with self._one_at_a_time:
+            producer = self._producer
+            if producer is None or not self._is_transactional:
+                raise NotTakenError("the writer has no transactions, or is stopped")
+            try:
+                await producer.begin_transaction()
+                try:
+                    sent = [
+                        await producer.send(each.topic, each.value, key=each.key, partition=None, headers=each.headers)
+                        for each in records
+                    ]
+                    written = await asyncio.gather(*sent)
+                except (ProducerFenced, OutOfOrderSequenceNumber):
+                    raise
+                except KafkaError as error:
+                    await producer.abort_transaction()
+                    await self._replace_producer()
+                    raise NotTakenError(str(error) or type(error).__name__) from error
+                await producer.commit_transaction()
+            except (ProducerFenced, OutOfOrderSequenceNumber) as error:
+                raise FencedError(f"partition {self._number} is written by another evaluator now") from error
+            except KafkaError as error:
+                raise self._broken(str(error) or type(error).__name__) from error
+            return list(written)
 
     async def _write(self, records: Sequence[Outgoing]) -> None:
         while too_large := await self._transaction(records):

@@ -46,11 +46,16 @@ class Placement:
 
     def look(self, runs: Sequence[Records], client: KnowsPartitions) -> None:
         """Records as polled; each run is of one topic and one partition."""
+        partitions_of: dict[str, int] = {}
         for run in runs:
             topic, number = run[0].topic, run[0].partition
             source = self._sources.get(topic)
-            partitions = len(client.partitions_for_topic(topic) or ())
-            if source is None or not partitions:
+            if source is None:
+                continue
+            if topic not in partitions_of:
+                partitions_of[topic] = len(client.partitions_for_topic(topic) or ())
+            partitions = partitions_of[topic]
+            if not partitions:
                 continue
             keys = {record.key for record in run}
             if elsewhere := {key for key in keys if key and murmur2_place(key, partitions) != number}:

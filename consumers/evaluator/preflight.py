@@ -19,7 +19,14 @@ from consumers.runtime.kafka import (
 )
 from consumers.runtime.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, TopicNeeds, topic_faults
-from schemas.topics import INPUT_TOPICS, JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.topics import (
+    INPUT_TOPICS,
+    JUDGE_REQUESTS_TOPIC,
+    QUARANTINE_TOPIC,
+    SCORES_TOPIC,
+    SNAPSHOTS_TOPIC,
+    TRANSCRIPTS_TOPIC,
+)
 
 LEDGERED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC)
 """Topics with one partition number for everything about a call."""
@@ -28,7 +35,12 @@ log = structlog.get_logger()
 
 
 async def require_fit_topics(
-    kafka: KafkaSettings, limits: Limits, *, writes_transcripts: bool = False, asks_judge: bool = False
+    kafka: KafkaSettings,
+    limits: Limits,
+    *,
+    writes_transcripts: bool = False,
+    asks_judge: bool = False,
+    hands_over_state: bool = False,
 ) -> int:
     """Asks the broker whether the topics are as exactly-once scores need them, before anything is read.
 
@@ -40,6 +52,7 @@ async def require_fit_topics(
         limits: How long a call may last and be silent: its records must be kept for longer.
         writes_transcripts: Whether there must be a topic for them.
         asks_judge: Whether there must be a topic for questions to a judge.
+        hands_over_state: Whether there must be a topic for snapshots.
 
     Returns:
         The partition count of the inputs and `scores`.
@@ -50,7 +63,7 @@ async def require_fit_topics(
             not kept for as long as a call may take, or a topic that is written takes smaller records than are written;
             the text names all such topics.
     """
-    names = used_topics(writes_transcripts=writes_transcripts, asks_judge=asks_judge)
+    names = used_topics(writes_transcripts=writes_transcripts, asks_judge=asks_judge, hands_over_state=hands_over_state)
     counts = await partition_counts(kafka, names)
     partitions = require_equal_counts({name: counts[name] for name in LEDGERED_TOPICS})
     if kafka.is_embedded:
@@ -74,10 +87,14 @@ async def require_fit_topics(
     return partitions
 
 
-def used_topics(*, writes_transcripts: bool, asks_judge: bool) -> tuple[str, ...]:
+def used_topics(*, writes_transcripts: bool, asks_judge: bool, hands_over_state: bool = False) -> tuple[str, ...]:
     """The topics that the evaluator reads or writes, by their names in the topic table."""
-    transcripts = (TRANSCRIPTS_TOPIC,) if writes_transcripts else ()
-    return (*LEDGERED_TOPICS, QUARANTINE_TOPIC, *transcripts, *((JUDGE_REQUESTS_TOPIC,) if asks_judge else ()))
+    perhaps = {
+        TRANSCRIPTS_TOPIC: writes_transcripts,
+        JUDGE_REQUESTS_TOPIC: asks_judge,
+        SNAPSHOTS_TOPIC: hands_over_state,
+    }
+    return (*LEDGERED_TOPICS, QUARANTINE_TOPIC, *(name for name, is_used in perhaps.items() if is_used))
 
 
 async def misfit_now(kafka: KafkaSettings, names: Iterable[str]) -> TopicsUnfitError | None:

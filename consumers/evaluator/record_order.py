@@ -1,10 +1,13 @@
 """The records of one poll in the order in which the broker took them, as far as their topics allow."""
 
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, groupby
+from operator import attrgetter
+from typing import Any, Final
 
 Records = Sequence[Any]
+_PLACE: Final = attrgetter("partition", "topic")
+TIME_MS: Final = attrgetter("timestamp")
 
 
 def runs_by_partition(records: Records) -> dict[int, list[Records]]:
@@ -14,13 +17,8 @@ def runs_by_partition(records: Records) -> dict[int, list[Records]]:
         records: As polled: those of a topic's partition stand together.
     """
     runs: dict[int, list[Records]] = {}
-    start = 0
-    last = len(records) - 1
-    for index, record in enumerate(records):
-        following = records[index + 1] if index < last else None
-        if following is None or following.partition != record.partition or following.topic != record.topic:
-            runs.setdefault(record.partition, []).append(records[start : index + 1])
-            start = index + 1
+    for (number, _), run in groupby(records, key=_PLACE):
+        runs.setdefault(number, []).append(tuple(run))
     return runs
 
 
@@ -37,6 +35,6 @@ def in_time_order(runs: Sequence[Records]) -> Records:
     for run in runs:
         records.extend(run)
         # Not the timestamps themselves: a producer's clock may step back, an offset does not.
-        keys.extend(accumulate((record.timestamp for record in run), max))
+        keys.extend(accumulate(map(TIME_MS, run), max))
     # Sorting finds the ascending runs by itself and is stable, so it is a merge.
     return [records[index] for index in sorted(range(len(records)), key=keys.__getitem__)]

@@ -42,6 +42,8 @@ def without_room(waiting: Mapping[int, int], most: int, before: Collection[int])
     """
     share = most / max(1, len(waiting))
     is_full = sum(waiting.values()) > most
+    if not is_full and not before:
+        return set()
     return {
         number
         for number, records in waiting.items()

@@ -14,7 +14,6 @@ from typing import Any, Final
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy
 
@@ -29,6 +28,7 @@ from consumers.evaluator.held import Held
 from consumers.evaluator.input_gaps import InputMadeAnewError
 from consumers.evaluator.log_ends import LogEnds
 from consumers.evaluator.lost_records import LostRecords
+from consumers.evaluator.membership import member_options
 from consumers.evaluator.partition import Evaluates, Partition
 from consumers.evaluator.partition_writer import FencedError, PartitionWriter, WriteError
 from consumers.evaluator.placement import Placement
@@ -36,7 +36,10 @@ from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.record_order import runs_by_partition
 from consumers.evaluator.room import until_there_is_room, without_room
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.snapshots.basis import say_if_off
+from consumers.evaluator.snapshots.both_ends import snapshots_of
 from consumers.evaluator.stuck_partitions import close_what_stops
+from consumers.evaluator.taken_over import require_ours
 from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topic_watch import TopicWatch
 from consumers.runtime.collection import tune_collection
@@ -55,19 +58,10 @@ COMMIT_PATIENCE_SECONDS: Final = 0.5
 one."""
 CLOSE_SECONDS: Final = 1.0
 """How long a producer may take to disconnect."""
-FENCED_SECONDS: Final = 60.0
-"""How long the group may still give us a partition that another process writes; a rebalance takes seconds."""
-FETCH_BYTES: Final = 128 * 1_024
-"""Of one input partition, in one answer of the broker. With a backlog this is what each of them keeps in memory, and how far
-one input can run ahead of another; a larger record comes alone."""
 MAX_SILENT_SECONDS: Final = 30.0
 """Ticks are a tenth of a second apart; after this long without one the role is stuck."""
 
 log = structlog.get_logger()
-
-
-class TakenOverError(Exception):
-    """Another process writes a partition that the group gives to us: two installations share a name, so we end."""
 
 
 class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
@@ -95,8 +89,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._instruments = instruments
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
         clock = BrokerClock(instruments)
-        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources), clock)
-        self._log_ends = LogEnds(kafka, self._sources, clock)
+        snapshots = snapshots_of(kafka, settings, goals, instruments)
+        self._snapshots = snapshots.writing
+        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources), clock, snapshots.restoring)
+        self._log_ends = LogEnds(kafka, self._sources, clock, lambda leaders: self._subscription.read_from(leaders))  # noqa: PLW0108  # made below
         self._placement = Placement(self._sources, instruments)
         self._assignment = Assignment(self._sources, self._log_ends.ends, clock)
         self._lost_records = LostRecords(self._assignment, instruments)
@@ -119,14 +115,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             max_records=settings.max_batch_records,
             ack_policy=AckPolicy.MANUAL,
             listener=self,
-            options={
-                "auto_offset_reset": "earliest",
-                # The only assignor of the client that gives a member the same numbers of all topics.
-                "partition_assignment_strategy": [RangePartitionAssignor],
-                "group_instance_id": settings.group_instance_id,
-                "session_timeout_ms": settings.session_timeout_ms,
-                "max_partition_fetch_bytes": FETCH_BYTES,
-            },
+            poll_interval_ms=settings.poll_interval_ms,
+            options=member_options(settings),
             instruments=instruments,
         )
         self._events = read_gauges(instruments, self._assignment, settings, self._sources)
@@ -200,14 +190,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._subscription.fail(await self._topic_watch.misfit() or error)
             return
         assignment = self._assignment
-        kept = {
-            number for number, held in assignment.active.items() if number in numbers and self._was_member_throughout()
-        }
+        kept = set(assignment.of_ours(numbers)) if self._was_member_throughout() else set()
         self._generation = self._subscription.generation
         for held in assignment.keep_only(kept):
             self._let_go(held)
         consumer = self._subscription.consumer
         for number in kept:
+            assignment.held[number].partition.stays()
             for topic, offset in assignment.held[number].partition.next_offsets.items():
                 consumer.seek(TopicPartition(topic, number), offset)
         new = [number for number in numbers if number not in kept]
@@ -287,7 +276,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             settings.limits,
             writes_transcripts=settings.writes_transcripts,
             asks_judge=settings.goals.asks_judge,
+            hands_over_state=settings.hands_over_state,
         )
+        say_if_off(settings, is_embedded=self._kafka.is_embedded)
         try:
             await self._takeover.start()
         except KafkaError as error:
@@ -307,7 +298,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 self._assignment.advance()
                 close_what_stops(self._assignment.active.values())
                 self._hold_back(may_stop=False)
-            self._check_fenced()
+            require_ours(self._assignment.held, self._settings.group_id)
             self._topic_watch.look(self._assignment.active)
 
     async def _commit_for_ever(self) -> bool:
@@ -329,12 +320,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             except InputMadeAnewError as error:
                 await self._lost_records.give_up(error, self._subscription.consumer)
                 raise
-            for runs in polled.values():
-                self._placement.look(runs, self._subscription.consumer)
-            await assignment.look(self._subscription.consumer)
+            consumer = self._subscription.consumer
+            self._placement.look([run for runs in polled.values() for run in runs], consumer)
+            await assignment.look(consumer, polled)  # of the others a tick sees how time passes
             for number, runs in polled.items():
                 assignment.fold(number, runs)
-            assignment.advance()
         outboxes = {number: held.partition.outbox for number, held in active.items()}
         await until_there_is_room(outboxes, self._settings.max_unwritten_records, self._without_room)
         if rebalances == self._rebalances and not self._is_leaving:
@@ -347,17 +337,6 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._without_room = full if may_stop else full & self._without_room
         self._assignment.hold_back(self._subscription.consumer, self._without_room)
 
-    def _check_fenced(self) -> None:
-        now = time.monotonic()
-        for number, held in self._assignment.held.items():
-            if held.fenced_at is not None and now - held.fenced_at > FENCED_SECONDS:
-                raise TakenOverError(
-                    f"Partition {number}: another process writes it, but the group {self._settings.group_id} has given it "
-                    f"to us for {FENCED_SECONDS:.0f} s. Nothing of it is evaluated here, so the evaluator ends. Either a broker "
-                    "ended a transaction that was open for too long, which a restart repairs, or another installation uses this "
-                    "group's name with other topics, or without joining the group: check that none does."
-                )
-
     async def _commit(self) -> None:
         """Commits of each partition what was folded so far, once what it led to is written."""
         rebalances = self._rebalances
@@ -368,17 +347,30 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._commit_offsets(self._due.take_written())
 
     async def _hand_over(self) -> None:
-        """Writes and commits what was folded, before the partitions are someone else's."""
+        """Writes and commits what was folded, before the partitions are someone else's; then the state, for who that is."""
         self._events.count()
         self._due.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HAND_OVER_SECONDS), self._lock:
+            async with asyncio.timeout(HAND_OVER_SECONDS) as patience, self._lock:
                 self._due.note(self._assignment.to_commit(hands_over=True), self._assignment.active)
                 await self._due.until_written(HAND_OVER_SECONDS * 2 / 3)
                 await self._commit_offsets(self._due.take_written())
+                patience.reschedule(None)  # what follows has a bound of its own, and the lock until it has ended
+                await self._hand_over_state()
         self._due.clear()
         if unwritten := self._assignment.unwritten_records:
             log.warning("handed_over_unwritten", scores=unwritten)
+
+    async def _hand_over_state(self) -> None:
+        if self._snapshots is None:
+            return
+        active, subscription = self._assignment.active, self._subscription
+        leaving = active if self._is_leaving else await self._takeover.likely_given_away(active, subscription)
+        written = await self._snapshots.write([active[number] for number in leaving])
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._commit_offsets(self._assignment.handed_over(written)), COMMIT_PATIENCE_SECONDS)
+        for held, _ in written:
+            held.partition.handed_over()
 
     async def _give_back(self) -> None:
         """We end because of the broker: that a partition did not get on is not held against a call."""

@@ -1,6 +1,6 @@
 """Settings of the evaluator role."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from consumers.engine.goal_rules import GoalRules
 from consumers.engine.limits import Limits
@@ -27,6 +27,17 @@ class EvaluatorSettings(BaseModel):
         default_factory=RedactionRules, description="What is taken out of every text that is written."
     )
     writes_transcripts: bool = Field(default=False, description="Whether a call that closes gets a transcript.")
+    poll_interval_ms: int = Field(
+        25,
+        gt=0,
+        le=1_000,
+        description="How long the broker lets events gather before we take them, in ms, unless there is a backlog: the longest "
+        "delay of an event, and a poll costs the same whether it brings one or fifty.",
+    )
+    snapshot_key: SecretStr | None = Field(
+        None,
+        description="Seals the state that is handed over to a successor; without one it is not, and calls are replayed.",
+    )
     max_batch_records: int = Field(
         500, gt=0, description="Most records folded before anything else has a turn: some milliseconds of work."
     )
@@ -63,3 +74,19 @@ class EvaluatorSettings(BaseModel):
     session_timeout_ms: int = Field(
         10_000, gt=0, description="Silence towards the broker, in ms, after which another replica takes our partitions."
     )
+
+    @field_validator("limits", "goals", "redaction")
+    @classmethod
+    def _plain(cls, value: BaseModel, info: ValidationInfo) -> BaseModel:
+        """The same as an object of the engine's own class, whatever its giver derived from that: it goes into snapshots."""
+        plain: type[BaseModel] = cls.model_fields[str(info.field_name)].annotation  # type: ignore[assignment]  # it is a model's
+        return (
+            value
+            if type(value) is plain
+            else plain.model_construct(**{name: getattr(value, name) for name in plain.model_fields})
+        )
+
+    @property
+    def hands_over_state(self) -> bool:
+        """Whether snapshots are written and read: with a key, and where who lost a partition is fenced off."""
+        return self.snapshot_key is not None and self.uses_transactions

@@ -1,7 +1,7 @@
 """Taking partitions over: first nobody else can write to them, then what was written is recalled, then reading begins."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -13,11 +13,14 @@ from consumers.evaluator.clock import BrokerClock
 from consumers.evaluator.commit_note import CommitNote
 from consumers.evaluator.held import Held
 from consumers.evaluator.ledger import read_ledger
+from consumers.evaluator.membership import likely_given_away, members_of
 from consumers.evaluator.partition import InputStart
 from consumers.evaluator.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.snapshots.restoring import Restored, SnapshotRestoring, Wanted
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
+from consumers.runtime.subscription import Subscription
 
 log = structlog.get_logger()
 
@@ -32,6 +35,7 @@ class Takeover:
         instruments: Instruments,
         topics: Sequence[str],
         clock: BrokerClock,
+        restoring: SnapshotRestoring | None = None,
     ) -> None:
         """Keeps what it needs; `admin` is connected by `start`.
 
@@ -41,7 +45,9 @@ class Takeover:
             instruments: Where lost records are counted.
             topics: The inputs, by their names on this cluster.
             clock: By whose steady clock marks are timed.
+            restoring: Restores what an owner before us has handed over; None where calls are always replayed.
         """
+        self._restoring = restoring
         self._clock = clock
         self._kafka = kafka
         self._settings = settings
@@ -60,6 +66,12 @@ class Takeover:
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()
+
+    async def likely_given_away(self, ours: Collection[int], subscription: Subscription) -> Sequence[int]:
+        """Which of our partition numbers another member gets now that the group shares them out anew; all if nobody knows."""
+        members = frozenset[str]() if self._admin is None else await members_of(self._admin, self._settings.group_id)
+        partitions = len(subscription.consumer.partitions_for_topic(self._topics[0]) or ())
+        return likely_given_away(ours, partitions, members, subscription.member_id)
 
     async def take(self, held: Sequence[Held], consumer: AIOKafkaConsumer) -> None:
         """Fences former owners off, recalls what they wrote, and says where reading begins: then they are active.
@@ -80,21 +92,38 @@ class Takeover:
         firsts, ends = await asyncio.gather(consumer.beginning_offsets(inputs), consumer.end_offsets(inputs))
         # A note about more than there is speaks of topics that were made anew.
         notes = {tp: CommitNote.parse(at.metadata if at.offset <= ends[tp] else "") for tp, at in committed.items()}
+        restored = await self._restored(numbers, notes, at_least, firsts, ends)
         starts: dict[int, dict[str, InputStart]] = {number: {} for number in numbers}
         for tp in inputs:
-            offset = self._start(tp, committed[tp].offset, firsts[tp], ends[tp])
+            if tp.partition in restored:
+                offset = max(committed[tp].offset, firsts[tp])  # what is gone before it was folded
+            else:
+                offset = self._start(tp, committed[tp].offset, firsts[tp], ends[tp])
             starts[tp.partition][tp.topic] = InputStart(offset, min(notes[tp].read, ends[tp]))
-        has_lost = {tp.partition for tp in inputs if 0 <= committed[tp].offset != starts[tp.partition][tp.topic].offset}
+        has_lost = {
+            tp.partition
+            for tp in inputs
+            if 0 <= committed[tp].offset != starts[tp.partition][tp.topic].offset and tp.partition not in restored
+        }
         ledger_starts = {
             number: min(notes[TopicPartition(topic, number)].scores for topic in self._topics) for number in numbers
         }
+        recalls = {}
         for each in held:
-            each.partition.reading_starts_at(starts[each.partition.number])
-        ledger_ends = dict(ledger_starts)
+            number = each.partition.number
+            if number in restored:
+                each.partition.go_on_with(restored[number].evaluator)
+            else:
+                each.partition.reading_starts_at(starts[number])
+                recalls[number] = each.partition.recall
+        ledger_ends = {
+            number: at_least[number] if number in restored else start for number, start in ledger_starts.items()
+        }
         takeovers = dict.fromkeys(numbers, 0)
         if not self._kafka.is_embedded:  # which ends with its process, so nobody has written there before
-            recalls = {each.partition.number: each.partition.recall for each in held}
-            ledger_ends = await read_ledger(self._kafka, ledger_starts, at_least, recalls, self._instruments)
+            if recalls:
+                recalled = {number: ledger_starts[number] for number in recalls}
+                ledger_ends |= await read_ledger(self._kafka, recalled, at_least, recalls, self._instruments)
             takeovers = await self._note_takeovers(consumer, starts, ledger_starts, notes)
         now_ms = self._clock.steady_ms()
         for each in held:
@@ -107,9 +136,32 @@ class Takeover:
                 now_ms=now_ms,
                 overlap_ms=self._settings.ledger_overlap_ms,
                 takeovers=takeovers[number],
+                goes_on_at=restored[number].positions if number in restored else None,
             )
             if number in has_lost:
                 each.partition.records_lost()
+
+    async def _restored(
+        self,
+        numbers: Sequence[int],
+        notes: Mapping[TopicPartition, CommitNote],
+        at_least: Mapping[int, int],
+        firsts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> Mapping[int, Restored]:
+        """The states that were handed over and can be used, by partition number. Former owners are fenced off."""
+        if self._restoring is None:
+            return {}
+        wanted: dict[int, Wanted] = {}
+        for number in numbers:
+            inputs = [TopicPartition(topic, number) for topic in self._topics]
+            (place, *others) = {notes[tp].snapshot for tp in inputs}
+            # A partition that does not get on is replayed: a step of it may follow from its state.
+            if place is None or others or max(notes[tp].takeovers for tp in inputs) >= MAX_TAKEOVERS_WITHOUT_PROGRESS:
+                continue
+            there = {tp.topic: firsts[tp] for tp in inputs}, {tp.topic: ends[tp] for tp in inputs}
+            wanted[number] = Wanted(place, at_least[number] - 1, *there)
+        return await self._restoring.restore(wanted)
 
     async def _note_takeovers(
         self,

@@ -27,7 +27,11 @@ class TopicWatch:
             fail: Called with what is wrong, if it is the topics.
         """
         self._kafka = kafka
-        self._topics = used_topics(writes_transcripts=settings.writes_transcripts, asks_judge=settings.goals.asks_judge)
+        self._topics = used_topics(
+            writes_transcripts=settings.writes_transcripts,
+            asks_judge=settings.goals.asks_judge,
+            hands_over_state=settings.hands_over_state,
+        )
         self._fail = fail
         self._asking: asyncio.Task[None] | None = None
         self._asked_at = -SLOW_WRITE_SECONDS

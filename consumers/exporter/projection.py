@@ -1,16 +1,17 @@
 """What a score record adds to the metrics: pure, and the only place where milliseconds become seconds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, assert_never
 
 from schemas.goals import GoalSet
 from schemas.scores import (
+    STAGE_PREFIX,
     AnyScoreRecord,
     CallStartedFact,
+    CallValues,
     ClosedFact,
     CloseReason,
     DeadAirFact,
-    EstimateError,
     EvaMetricScore,
     GoalsFact,
     InterruptionFact,
@@ -23,15 +24,13 @@ from schemas.scores import (
     SpeechScore,
     StallFact,
     SubgoalScore,
-    SuccessFinalTurn,
-    TextJudgeScore,
-    ToolCorrectnessScore,
+    TextRating,
     ToolUseFact,
     TranscriptDisagreement,
-    TurnFact,
-    TurnStages,
     TurnStatus,
     TurnTakingScore,
+    TurnValueName,
+    TurnValues,
     Unscored,
     UnscoredReason,
     VoiceToVoiceLatency,
@@ -69,6 +68,10 @@ GOAL_REASONS: Final = (
     }
 ) | {UnscoredReason.NO_USER_SPEECH, UnscoredReason.TIMES_UNKNOWN}
 """Why a subgoal or a call's success can be unknown: what a judge may say, and what only goals can lack."""
+_COUNTED_WHEN_UNSCORED: Final[frozenset[TurnValueName]] = frozenset({"turn_taking", "conciseness", "speakability"})
+"""Values of turns of which it is counted that nobody knows them, beside the latency."""
+_SCHEMA_THAT_RESTATES: Final = 1
+"""Its final records may say the same as the ones before them, under the same number."""
 
 
 class Counted(NamedTuple):
@@ -125,9 +128,6 @@ def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iter
                 yield Counted("callgauge_calls_started_total", who)
                 yield Counted("callgauge_calls_ended_total", (*who, CloseReason.ENDED), 0)
                 yield Counted("callgauge_turns_total", who, 0)
-        case TurnFact():
-            if record.is_first and record.turn is not None and record.turn >= 1:
-                yield Counted("callgauge_turns_total", who)
         case InterruptionFact():
             if record.is_first:
                 yield Counted("callgauge_interruptions_total", (agent, record.by))
@@ -146,91 +146,125 @@ def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iter
                 yield Counted("callgauge_calls_with_goals_total", (agent,))
                 yield from _subgoals(record.goal_set, agent)
         case SubgoalScore():
-            yield from _subgoal(record, agent)
+            if record.is_first:
+                yield Counted("callgauge_subgoals_reached_total", (agent, record.checked_by))
         case ProgressScore():
             pass  # shown while the call runs, and observed when it closes
-        case SuccessFinalTurn():
-            yield from _success(record, agent)
-        case ToolCorrectnessScore():
-            yield from _final(record, "callgauge_tool_correctness_ratio", (agent,))
-        case TextJudgeScore():
-            yield from _final(record, "callgauge_text_rating_ratio", (agent, record.name))
         case StallFact():
             if record.is_first:
                 yield Counted("callgauge_progress_stalls_total", (agent, record.by))
-        case TurnStages():
-            yield from _stages(record, agent)
-        case EstimateError():
-            if record.is_first and isinstance(record.result, Scored):
-                size_ms = abs(record.result.value)
-                yield Observed("callgauge_estimate_error_seconds", (agent,), size_ms / MS_PER_SECOND)
-        case TurnTakingScore():
-            yield from _final(record, "callgauge_turn_taking_ratio", (agent, _anchor(record)))
-        case EvaMetricScore():
-            yield from _eva(record, agent)
-        case SpeechScore() | WordErrorRate() | TranscriptDisagreement():
+        case TurnValues():
+            if record.is_first and record.turn is not None and record.turn >= 1:
+                yield Counted("callgauge_turns_total", who)
+            yield from _turn(record, agent)
+        case CallValues():
             if record.status is TurnStatus.FINAL:
-                yield from _speech(record, agent)
+                yield from _call(record, agent)
         case _:
             assert_never(record)
 
 
 def _latency(record: VoiceToVoiceLatency, agent: str) -> Iterator[Sample]:
     """The first value is observed; later ones only count as revisions, since a histogram takes nothing back."""
-    if record.is_change and record.revision > 1 and not record.is_first:
+    is_restated = record.schema_version == _SCHEMA_THAT_RESTATES and record.status is TurnStatus.FINAL
+    if record.revision > 1 and not record.is_first and not is_restated:
         yield Counted("callgauge_turn_revisions_total", (agent, REVISED_LATENCY))
-    match record.result:
-        case Scored(value=latency_ms):
-            if record.is_first:
-                if record.source is None or record.anchor is None:
-                    raise UncountableRecordError(f"a scored {record.name} names no source or no anchor")
-                labels = (agent, record.source, record.anchor)
-                if latency_ms < 0:
-                    yield Counted("callgauge_turns_overlapped_total", labels)
-                else:
-                    yield Observed("callgauge_turn_response_latency_seconds", labels, latency_ms / MS_PER_SECOND)
-        case Unscored(reason=reason):
-            if record.status is TurnStatus.FINAL and record.turn is not None and record.turn >= 1:
-                yield Counted("callgauge_turns_unmeasured_total", (agent, _one_of(LATENCY_REASONS, reason, record)))
-        case NotApplicable():
-            pass
-        case _:
-            assert_never(record.result)
+    if isinstance(record.result, Scored) and record.is_first:
+        if record.source is None or record.anchor is None:
+            raise UncountableRecordError(f"a scored {record.name} names no source or no anchor")
+        labels = (agent, record.source, record.anchor)
+        latency_ms = record.result.value
+        if latency_ms < 0:
+            yield Counted("callgauge_turns_overlapped_total", labels)
+        else:
+            yield Observed("callgauge_turn_response_latency_seconds", labels, latency_ms / MS_PER_SECOND)
 
 
-def _stages(record: TurnStages, agent: str) -> Iterator[Sample]:
-    """The first number of each stage is observed. Whether sources agree is judged by all that they said, so at the end."""
-    for each in record.stages:
-        if each.stage in record.first_known:
-            seconds = each.latency_ms / MS_PER_SECOND
-            yield Observed("callgauge_stage_latency_seconds", (agent, each.source, each.stage), seconds)
-        if each.others_ms and record.status is TurnStatus.FINAL:
-            yield Counted("callgauge_stage_disagreements_total", (agent, each.stage), int(each.is_disputed))
+def _turn(record: TurnValues, agent: str) -> Iterator[Sample]:
+    """The values that no earlier revision of the row had; a later revision of one is not observed again."""
+    stages = {f"{STAGE_PREFIX}{each.stage}": each for each in record.stages}
+    for name in record.first_known:
+        if (stage := stages.get(name)) is not None:
+            seconds = stage.latency_ms / MS_PER_SECOND
+            yield Observed("callgauge_stage_latency_seconds", (agent, stage.source, stage.stage), seconds)
+            continue
+        match name, record:
+            case "turn_taking", TurnValues(turn_taking=TurnTakingScore(result=Scored(value=value), anchor=anchor)):
+                if anchor is None:
+                    raise UncountableRecordError(f"a scored {name} names no anchor")
+                yield Observed("callgauge_turn_taking_ratio", (agent, anchor), value)
+            case "estimate_error_ms", TurnValues(estimate_error=error) if error is not None:
+                yield Observed("callgauge_estimate_error_seconds", (agent,), abs(error.error_ms) / MS_PER_SECOND)
+            case "conciseness", TurnValues(conciseness=TextRating(result=Scored(value=value))):
+                yield Observed("callgauge_text_rating_ratio", (agent, name), value)
+            case "speakability", TurnValues(speakability=TextRating(result=Scored(value=value))):
+                yield Observed("callgauge_text_rating_ratio", (agent, name), value)
+            case _:
+                raise UncountableRecordError(
+                    f"a row of a turn knows {name[:40]!r} for the first time and has no such value"
+                )
 
 
-def _speech(record: SpeechScore | WordErrorRate | TranscriptDisagreement, agent: str) -> Iterator[Sample]:
-    """What a whole call adds; what is not known of it adds nothing."""
-    match record:
-        case SpeechScore():
-            yield from _side(record.user, (agent, Speaker.USER))
-            yield from _side(record.assistant, (agent, Speaker.ASSISTANT))
-            yield from _seconds("callgauge_overlap_seconds_total", (agent,), record.overlap_ms)
-            yield from _seconds("callgauge_dead_air_seconds_total", (agent,), record.dead_air_ms)
-            if isinstance(record.first_word_ms, Scored):
-                yield Observed("callgauge_first_word_seconds", (agent,), record.first_word_ms.value / MS_PER_SECOND)
-        case WordErrorRate():
-            if record.reference_words:
-                yield Counted("callgauge_stt_reference_words_total", (agent,), record.reference_words)
-                yield Counted("callgauge_stt_word_errors_total", (agent, "substitution"), record.substitutions)
-                yield Counted("callgauge_stt_word_errors_total", (agent, "deletion"), record.deletions)
-                yield Counted("callgauge_stt_word_errors_total", (agent, "insertion"), record.insertions)
-        case TranscriptDisagreement():
-            for speaker, side in ((Speaker.USER, record.user), (Speaker.ASSISTANT, record.assistant)):
-                if side.turns:
-                    yield Counted("callgauge_transcript_words_total", (agent, speaker), side.words)
-                    yield Counted("callgauge_transcript_differences_total", (agent, speaker), side.differences)
-        case _:
-            assert_never(record)
+def _call(record: CallValues, agent: str) -> Iterator[Sample]:
+    """What a whole call adds, at its end; what is not known of it adds nothing, or counts as unknown."""
+    if record.speech is not None:
+        yield from _speech(record.speech, agent)
+    if record.stt_wer is not None:
+        yield from _word_errors(record.stt_wer, agent)
+    if record.transcript_disagreement is not None:
+        yield from _disagreement(record.transcript_disagreement, agent)
+    for eva_name, score in record.eva.items():
+        yield from _eva(eva_name, score, agent)
+    for stage, agreement in record.stages.items():
+        if agreement.compared:
+            yield Counted("callgauge_stage_disagreements_total", (agent, stage), agreement.disputed)
+    if record.tool_correctness is not None:
+        yield from _final("tool_correctness", record.tool_correctness, "callgauge_tool_correctness_ratio", (agent,))
+    ratings = {"faithfulness": record.faithfulness, "conversation_progression": record.conversation_progression}
+    for name, rating in ratings.items():
+        if rating is not None:
+            yield from _final(name, rating.result, "callgauge_text_rating_ratio", (agent, name))
+    if record.success_final_turn is not None:
+        yield from _success(record.success_final_turn, agent)
+    for value_name, reasons in record.unscored_turns.items():
+        yield from _unscored_turns(value_name, reasons, agent)
+    for reason, subgoals in record.unscored_subgoals.items():
+        known = _one_of(GOAL_REASONS, reason, "subgoal")
+        yield Counted("callgauge_subgoals_unscored_total", (agent, known), subgoals)
+
+
+def _unscored_turns(name: TurnValueName, reasons: Mapping[UnscoredReason, int], agent: str) -> Iterator[Sample]:
+    if name == "voice_to_voice_latency_ms":
+        for reason, turns in reasons.items():
+            yield Counted("callgauge_turns_unmeasured_total", (agent, _one_of(LATENCY_REASONS, reason, name)), turns)
+    elif name in _COUNTED_WHEN_UNSCORED:
+        yield Counted("callgauge_scores_unscored_total", (agent, name), sum(reasons.values()))
+    else:
+        raise UncountableRecordError(f"no metric counts turns without {name}")
+
+
+def _speech(score: SpeechScore, agent: str) -> Iterator[Sample]:
+    yield from _side(score.user, (agent, Speaker.USER))
+    yield from _side(score.assistant, (agent, Speaker.ASSISTANT))
+    yield from _seconds("callgauge_overlap_seconds_total", (agent,), score.overlap_ms)
+    yield from _seconds("callgauge_dead_air_seconds_total", (agent,), score.dead_air_ms)
+    if isinstance(score.first_word_ms, Scored):
+        yield Observed("callgauge_first_word_seconds", (agent,), score.first_word_ms.value / MS_PER_SECOND)
+
+
+def _word_errors(rate: WordErrorRate, agent: str) -> Iterator[Sample]:
+    if rate.reference_words:
+        yield Counted("callgauge_stt_reference_words_total", (agent,), rate.reference_words)
+        yield Counted("callgauge_stt_word_errors_total", (agent, "substitution"), rate.substitutions)
+        yield Counted("callgauge_stt_word_errors_total", (agent, "deletion"), rate.deletions)
+        yield Counted("callgauge_stt_word_errors_total", (agent, "insertion"), rate.insertions)
+
+
+def _disagreement(score: TranscriptDisagreement, agent: str) -> Iterator[Sample]:
+    for speaker, side in ((Speaker.USER, score.user), (Speaker.ASSISTANT, score.assistant)):
+        if side.turns:
+            yield Counted("callgauge_transcript_words_total", (agent, speaker), side.words)
+            yield Counted("callgauge_transcript_differences_total", (agent, speaker), side.differences)
 
 
 def _side(side: SideSpeech, who: tuple[str, str]) -> Iterator[Sample]:
@@ -255,58 +289,40 @@ def _subgoals(goal_set: GoalSet, agent: str) -> Iterator[Sample]:
     yield Counted("callgauge_subgoals_total", (agent, "judge"), by_judge)
 
 
-def _subgoal(record: SubgoalScore, agent: str) -> Iterator[Sample]:
-    if record.is_first:
-        yield Counted("callgauge_subgoals_reached_total", (agent, record.checked_by))
-    if record.status is TurnStatus.FINAL and isinstance(record.result, Unscored):
-        reason = _one_of(GOAL_REASONS, record.result.reason, record)
-        yield Counted("callgauge_subgoals_unscored_total", (agent, reason))
-
-
-def _success(record: SuccessFinalTurn, agent: str) -> Iterator[Sample]:
-    match record.result:
+def _success(result: Result, agent: str) -> Iterator[Sample]:
+    match result:
         case Scored(value=success):
             yield Counted("callgauge_calls_scored_total", (agent, "success" if success == 1 else "failure"))
         case Unscored(reason=reason):
-            yield Counted("callgauge_calls_unscored_total", (agent, _one_of(GOAL_REASONS, reason, record)))
+            yield Counted(
+                "callgauge_calls_unscored_total", (agent, _one_of(GOAL_REASONS, reason, "success_final_turn"))
+            )
         case NotApplicable():
             pass
         case _:
-            assert_never(record.result)
+            assert_never(result)
 
 
-def _eva(record: EvaMetricScore, agent: str) -> Iterator[Sample]:
+def _eva(name: str, score: EvaMetricScore, agent: str) -> Iterator[Sample]:
     """One that is no share of anything, the wait for an answer, is in the histogram of latencies turn by turn."""
-    if record.normalized is not None or not isinstance(record.result, Scored):
-        yield from _final(record, "callgauge_eva_score_ratio", (agent, record.name))
+    if score.normalized is not None or not isinstance(score.result, Scored):
+        yield from _final(name, score.result, "callgauge_eva_score_ratio", (agent, name))
 
 
-def _anchor(record: TurnTakingScore) -> str:
-    if record.anchor is None and isinstance(record.result, Scored):
-        raise UncountableRecordError(f"a scored {record.name} names no anchor")
-    return record.anchor or ""
-
-
-def _final(
-    record: ToolCorrectnessScore | TextJudgeScore | TurnTakingScore | EvaMetricScore,
-    metric: str,
-    labels: tuple[str, ...],
-) -> Iterator[Sample]:
+def _final(name: str, result: Result, metric: str, labels: tuple[str, ...]) -> Iterator[Sample]:
     """A score that changes while the call runs counts as it is at the end."""
-    if record.status is not TurnStatus.FINAL:
-        return
-    match record.result:
+    match result:
         case Scored(value=value):
             yield Observed(metric, labels, value)
         case Unscored():
-            yield Counted("callgauge_scores_unscored_total", (record.labels.agent, record.name))
+            yield Counted("callgauge_scores_unscored_total", (labels[0], name))
         case NotApplicable():
             pass
         case _:
-            assert_never(record.result)
+            assert_never(result)
 
 
-def _one_of(reasons: frozenset[UnscoredReason], reason: UnscoredReason, record: AnyScoreRecord) -> UnscoredReason:
+def _one_of(reasons: frozenset[UnscoredReason], reason: UnscoredReason, name: str) -> UnscoredReason:
     if reason not in reasons:
-        raise UncountableRecordError(f"a record of {record.name} cannot be unscored because of {reason}")
+        raise UncountableRecordError(f"{name} cannot be unscored because of {reason}")
     return reason

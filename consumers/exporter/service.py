@@ -34,6 +34,7 @@ from consumers.runtime.logs import about_record
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
+from schemas.score_record import SCHEMA_VERSION, schema_version_in
 from schemas.scores import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC
 from schemas.undecodable import UndecodableRecord
@@ -212,7 +213,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             score = SCORE_RECORD.validate_json(record.value)
             samples = list(project(score, now_ms, self._active.progress_of(score.conversation_id)))
         except (ValidationError, UncountableRecordError) as error:
-            self._refuse(record, str(error).partition("\n")[0])
+            self._refuse(record, _why(record.value, error))
             return
         exemplar = exemplar_of(score)
         for sample in samples:
@@ -234,3 +235,14 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     def _count_forgotten(self, calls: int) -> None:
         if calls:
             self._instruments.inc("callgauge_calls_forgotten_total", (), calls)
+
+
+def _why(value: bytes, error: ValueError) -> str:
+    """Why a record is not counted; of an older version's it is known, and nobody has to look."""
+    version = schema_version_in(value)
+    if version is not None and version < SCHEMA_VERSION:
+        return (
+            f"it is of schema version {version}, of which only what version {SCHEMA_VERSION} has too is counted; expected "
+            "until all evaluators are new, see deploy/upgrades.md"
+        )
+    return str(error).partition("\n")[0]

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Never
 
 import structlog
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy
@@ -17,11 +18,15 @@ from consumers.runtime.logs import about_record
 from consumers.runtime.poll_watch import PollWatch
 from consumers.runtime.registry import Instruments
 
-POLL_MS: Final = 10
-"""How long one poll waits for records. FastStream sleeps as long again after an empty poll, so this, twice, is the
-delay it may add to the first event after a silence."""
-FETCH_WAIT_MS: Final = 100
-"""How long the broker may hold an empty answer: how stale our knowledge of a partition's end can be."""
+POLL_MS: Final = 200
+"""How long one poll waits for records; one that ends empty is followed by the next at once, and nothing else waits for it."""
+POLL_INTERVAL_MS: Final = 25
+"""How long a broker lets records gather before it answers: a poll costs the same whether it brings one record or fifty. It is
+the longest delay of an event, and how stale our knowledge of a partition's end can be."""
+ENOUGH_BYTES: Final = 64 * 1_024
+"""A broker that has so much for us answers at once: some two hundred events, so a backlog never waits."""
+MAX_MISLED_NAMED: Final = 5
+"""Partitions that one log line names."""
 STOP_SECONDS: Final = 1.0
 """How long stopping may take, leaving the group included; the broker forgets a silent member by itself."""
 
@@ -49,6 +54,7 @@ class Subscription:
         max_records: int,
         ack_policy: AckPolicy,
         listener: ConsumerRebalanceListener | None = None,
+        poll_interval_ms: int = POLL_INTERVAL_MS,
         options: Mapping[str, Any] | None = None,
         instruments: Instruments | None = None,
     ) -> None:
@@ -63,6 +69,7 @@ class Subscription:
             max_records: Most records of one poll.
             ack_policy: `MANUAL` when the owner commits, `ACK_FIRST` when positions are committed as time passes.
             listener: Told of assignments. What it raises only reaches aiokafka's log: call `fail` there.
+            poll_interval_ms: How long a broker lets records gather before it answers, unless it has `ENOUGH_BYTES`.
             options: Further options of the subscriber.
             instruments: Where polls that fail are counted; None counts them nowhere.
         """
@@ -70,14 +77,15 @@ class Subscription:
         self._role = role
         self._handle = handle
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._is_misled = False
         self._broker = kafka.broker(role)
         self._subscriber = self._broker.subscriber(
             *(kafka.topic(name) for name in topics),
             batch=True,
             group_id=group_id,
             max_records=max_records,
-            batch_timeout_ms=POLL_MS,
-            fetch_max_wait_ms=FETCH_WAIT_MS,
+            fetch_max_wait_ms=poll_interval_ms,
+            fetch_min_bytes=ENOUGH_BYTES,
             ack_policy=ack_policy,
             listener=listener,
             parser=self._wrap,
@@ -87,9 +95,9 @@ class Subscription:
         )
         self._subscriber(self._take)
         self._watch = PollWatch(role, instruments)
-        poll = self._subscriber.get_msg
-        # FastStream restarts reading after whatever a poll raises, and says so once an hour.
-        setattr(self._subscriber, "get_msg", lambda consumer: self._watch.watched(lambda: poll(consumer)))  # noqa: B010  # no seam
+        self._max_records = max_records
+        # FastStream restarts reading after whatever a poll raises, and says so once an hour; after an empty poll it sleeps.
+        setattr(self._subscriber, "get_msg", lambda consumer: self._watch.watched(lambda: self._poll(consumer)))  # noqa: B010  # no seam
 
     @property
     def consumer(self) -> AIOKafkaConsumer:
@@ -106,6 +114,37 @@ class Subscription:
         Each rebalance has the next number, so a gap says that one happened without us. The client keeps it to itself.
         """
         return int(self.consumer._coordinator.generation)  # noqa: SLF001  # there is no other way to know
+
+    def read_from(self, leaders: Mapping[TopicPartition, int]) -> None:
+        """Makes the client look anew who leads, where it reads from another broker; to be called until it does not.
+
+        A broker that is cut off from the others answers readers on, with nothing new, and the client looks by itself only
+        every five minutes, or when a broker refuses. It asks any broker, so it may take several looks.
+
+        Args:
+            leaders: The brokers that lead some partitions; -1 where nobody does.
+        """
+        consumer = self._subscriber.consumer
+        if consumer is None:
+            return
+        client = consumer._client  # noqa: SLF001  # there is no other way to make it look
+        known = {tp: client.cluster.leader_for_partition(tp) for tp in consumer.assignment() & leaders.keys()}
+        misled = [tp for tp, leader in known.items() if leader is not None and leaders[tp] not in (leader, -1)]
+        if misled:
+            client.force_metadata_update()
+        if misled and not self._is_misled:
+            log.warning(
+                "reads_from_former_leader",
+                partitions=sorted(f"{tp.topic}[{tp.partition}]" for tp in misled)[:MAX_MISLED_NAMED],
+                what_happens_now="Another broker leads now; the client is made to look for it, and reads on there.",
+                what_to_do="If this lasts, find out why brokers do not reach each other.",
+            )
+        self._is_misled = bool(misled)
+
+    @property
+    def member_id(self) -> str:
+        """The broker's name for this member of the group; empty before it has joined. The client keeps it to itself."""
+        return str(self.consumer._coordinator.member_id)  # noqa: SLF001  # there is no other way to know
 
     def stalled(self) -> Sequence[str]:
         """What only a restart fixes, for `/healthz`: polls that fail and fail, though the broker is there."""
@@ -136,9 +175,16 @@ class Subscription:
         if not self._failure.done():
             self._failure.set_result(error)
 
+    async def _poll(self, consumer: AIOKafkaConsumer) -> tuple[Any, ...]:
+        batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=self._max_records)
+        return tuple(itertools.chain.from_iterable(batches.values()))
+
     async def _wrap(self, records: tuple[Any, ...]) -> KafkaMessage:
         # The library's parser decodes every header as UTF-8 and drops the whole batch, silently, when one is not.
-        return KafkaMessage(body=b"", raw_message=records, headers={}, consumer=self._subscriber.consumer)
+        # Without an id it draws two at random for each poll.
+        return KafkaMessage(
+            body=b"", raw_message=records, headers={}, correlation_id=self._role, consumer=self._subscriber.consumer
+        )
 
     async def _take(self, records: Sequence[Any]) -> None:
         if self._failure.done():

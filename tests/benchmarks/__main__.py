@@ -18,6 +18,7 @@ from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure
 from tests.benchmarks.evaluator_cost import measure_backlog, measure_live, measure_start
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.metrics_delay import measure_delay
+from tests.benchmarks.recovery_time import measure_recovery
 
 IN_PROCESS: Final[dict[str, Callable[[Figures], None]]] = {
     "engine": measure_engine,
@@ -31,15 +32,18 @@ ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "live": measure_live,
     "delay": measure_delay,
 }
+ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"recovery": measure_recovery}
+"""Each starts a broker of its own, which it may break."""
+ALL: Final = (*IN_PROCESS, *ON_KAFKA, *ON_ITS_OWN)
 
 
 def main() -> None:
     """Measures everything, or the parts that are named."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=(*IN_PROCESS, *ON_KAFKA), help="measure these parts alone")
+    parser.add_argument("--only", nargs="+", choices=ALL, help="measure these parts alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures by name into this file too")
     arguments = parser.parse_args()
-    wanted = arguments.only or (*IN_PROCESS, *ON_KAFKA)
+    wanted = arguments.only or ALL
     figures = Figures()
     say(
         f"callgauge {version('callgauge')}, Python {python_version()}, {machine()}; processor time, best of several runs"
@@ -53,6 +57,10 @@ def main() -> None:
             for name, measure_on in ON_KAFKA.items():
                 if name in wanted:
                     measure_on(figures, bootstrap, Path(folder))
+    for name, measure_alone in ON_ITS_OWN.items():
+        if name in wanted:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                measure_alone(figures, Path(folder))
     if arguments.json is not None:
         figures.write(arguments.json)
         say(f"written to {arguments.json}")

@@ -49,7 +49,15 @@ def environment(bootstrap: str, prefix: str) -> dict[str, str]:
 
 def create_topics(bootstrap: str, prefix: str) -> None:
     """The topic table, with a prefix of its own for each measurement."""
-    ran("topics", "create", "--partitions", str(PARTITIONS), **environment(bootstrap, prefix))
+
+    def are_there() -> bool:
+        try:
+            ran("topics", "create", "--partitions", str(PARTITIONS), **environment(bootstrap, prefix))
+        except AssertionError:  # a broker on a busy machine shows a new topic seconds later
+            return False
+        return True
+
+    wait_for(f"the topics {prefix}*", are_there, READY_SECONDS)
 
 
 def address_of(process: Process) -> str:

@@ -21,7 +21,7 @@ class Figures:
 
     def __init__(self) -> None:
         """Starts with none."""
-        self.by_name: dict[str, float] = {}
+        self.by_name: dict[str, float | None] = {}
 
     def add(self, name: str, value: float, what: str, unit: str, *, goal: float | None = None) -> None:
         """Shows a figure and keeps it.
@@ -37,6 +37,17 @@ class Figures:
         shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
         aim = "" if goal is None else f"   goal {goal:,g}"
         say(f"  {what:<{WIDTH}} {shown:>10} {unit}{aim}")
+
+    def not_measured(self, name: str, what: str, why: str) -> None:
+        """Says of a figure why there is none; its name stays in the file, without a value.
+
+        Args:
+            name: As for `add`.
+            what: What was to be measured.
+            why: What kept us from it, and what to do.
+        """
+        self.by_name[name] = None
+        say(f"  {what:<{WIDTH}} {'none':>10}   {why}")
 
     def write(self, file: Path) -> None:
         """Writes the figures as one JSON object, with what they were measured on."""

@@ -20,7 +20,7 @@ from tests.chaos.load_process import LoadError
 from tests.chaos.overload_run import overload
 from tests.chaos.poison import Kind
 from tests.chaos.proxy_process import ProxyError
-from tests.chaos.recovery_run import recovery
+from tests.chaos.recovery_run import recovery, recovery_after_stop
 from tests.chaos.stage import RunError
 from tests.chaos.topic_reader import UnreadableError
 
@@ -64,6 +64,7 @@ def main() -> int:
         "--poison", nargs="*", type=Kind, choices=list(Kind), metavar="KIND", help=f"only these: {', '.join(Kind)}"
     )
     parser.add_argument("--recovery", action="store_true", help="kill one of two evaluators and measure")
+    parser.add_argument("--recovery-after-stop", action="store_true", help="stop one of two in order and measure")
     parser.add_argument("--overload", action="store_true", help="more than one evaluator can hold, and measure")
     parser.add_argument(
         "--canary", choices=(*FAULTS, "all"), help="only show that the checker finds a broken evaluator"
@@ -91,6 +92,8 @@ def main() -> int:
         run = leaders_killed
     elif arguments.recovery:
         run = recovery
+    elif arguments.recovery_after_stop:
+        run = recovery_after_stop
     elif arguments.overload:
         run = overload
     elif arguments.fencing:

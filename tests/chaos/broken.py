@@ -14,9 +14,13 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from pydantic import ValidationError
 
+from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator import takeover
+from consumers.evaluator.commit_note import CommitNote, SnapshotPlace
+from consumers.evaluator.held import Held
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.partition_writer import PartitionWriter
+from consumers.evaluator.snapshots import restoring
 from consumers.runtime.kafka import KafkaSettings
 from schemas.scores import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC
@@ -106,6 +110,42 @@ def _without_clock() -> None:
     _replace(clock.BrokerClock, "correct", lambda _: False)
 
 
+def _without_newest() -> None:
+    """A snapshot is gone on with whatever was written after it; and owner after owner says where the last one is."""
+    places: dict[int, SnapshotPlace] = {}
+    restored: Callable[..., Awaitable[Any]] = takeover.Takeover._restored
+    to_commit: Callable[..., Any] = Held.to_commit
+
+    async def remembering(self: Any, numbers: Any, notes: Mapping[TopicPartition, CommitNote], *more: Any) -> Any:
+        places.update({tp.partition: note.snapshot for tp, note in notes.items() if note.snapshot is not None})
+        return await restored(self, numbers, notes, *more)
+
+    def repeating(self: Held, now_ms: int, *, hands_over: bool = False, snapshot: SnapshotPlace | None = None) -> Any:
+        if snapshot is not None:
+            places[self.partition.number] = snapshot
+        place = places.get(self.partition.number)
+        return to_commit(self, now_ms, hands_over=hands_over, snapshot=place)
+
+    async def any_will_do(*_: Any) -> None: ...
+
+    _replace(takeover.Takeover, "_restored", remembering)
+    _replace(Held, "to_commit", repeating)
+    _replace(restoring.SnapshotRestoring, "_require_newest", any_will_do)
+
+
+def _without_wholeness() -> None:
+    """A snapshot of which a part is missing is gone on with."""
+    restore = PartitionEvaluator.restore
+
+    def torn(*snapshot: Any) -> PartitionEvaluator:
+        evaluator = restore(*snapshot)
+        for conversation_id in sorted(evaluator._calls)[::2]:
+            del evaluator._calls[conversation_id]
+        return evaluator
+
+    _replace(PartitionEvaluator, "restore", torn)
+
+
 KINDS: Final[Mapping[str, Callable[[], None]]] = {
     "transactions": _without_transactions,
     "fencing": _without_fencing,
@@ -114,6 +154,8 @@ KINDS: Final[Mapping[str, Callable[[], None]]] = {
     "watermark": _without_watermark,
     "versions": _without_versions,
     "clock": _without_clock,
+    "newest": _without_newest,
+    "wholeness": _without_wholeness,
 }
 """By what is missing."""
 

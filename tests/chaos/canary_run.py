@@ -23,6 +23,8 @@ FAULTS: Final = {
     "gate": (Fault.KILL, Fault.TERMINATE),
     "watermark": (Fault.KILL, Fault.TERMINATE),
     "versions": (Fault.NEWER,),
+    "newest": (Fault.TERMINATE, Fault.KILL),
+    "wholeness": (Fault.TERMINATE,),
     "clock": (Fault.CLOCK_FORWARD, Fault.CLOCK_BACK),
 }
 """By what is broken: the faults that bring it to light."""

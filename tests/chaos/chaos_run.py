@@ -3,8 +3,8 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -65,11 +65,13 @@ class Outcome:
         findings: The checker's.
         faults: How many were done.
         what: A line about each thing worth knowing beside the findings.
+        figures: What the run measured, by name.
     """
 
     findings: Findings
     faults: int
     what: Sequence[str] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 def chaos(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:

@@ -1,14 +1,15 @@
 """Compares what is in `scores` with what the undisturbed run says must be there. Pure: records in, findings out.
 
-It counts three things. *Missing*: a final score, or the closed fact of a call, that the undisturbed run has and the topic
-has not; and a refused record that is not in quarantine. *Duplicate*: a record id read twice, a second final score of one
-conversation, name, turn and index, or a second record that claims to be the first of its subject with a value, or the first
-to know a stage of its turn, which is what counters count. *Wrong*: a final score that says something else than the
-undisturbed run's, that the undisturbed run does not have, or that is no record of the contract.
+After `closed` the newest revision of each subject (conversation, name, turn and index) is final, so those are compared. What
+was taken back, and what was never there, are the same. It counts three things. *Missing*: a subject that the undisturbed run
+has and the topic has not; and a refused record that is not in quarantine. *Duplicate*: a record id or a revision of a subject
+read twice, one that says nothing new, a second `closed` or final record of a call, or what counters count: a second record that
+claims to be the first of its subject with a value, or the first of its turn to know a value. *Wrong*: a newest revision that says
+something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract.
 
 Of a call that lost records nobody can say what its scores are to be: there only what is there twice counts.
 
-What a final score says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
+What a newest revision says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
 whatever crashed in between, it must be equal.
 """
 
@@ -20,8 +21,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from schemas.latency_stages import Stage
-from schemas.scores import SCORE_RECORD, AnyScoreRecord, TurnStages, TurnStatus
+from schemas.newest_scores import is_taken_back
+from schemas.scores import SCORE_RECORD, AnyScoreRecord, CallValues, ClosedFact, TurnStatus, TurnValues
 from tests.chaos.newer_version import as_this_version
 
 MOST_EXAMPLES: Final = 20
@@ -34,10 +35,13 @@ Coordinates = tuple[str, int, int]
 """Topic, partition and offset."""
 
 _NOT_WHAT_BUT_HOW: Final = {
-    "revision", "record_id", "is_first", "first_known", "is_change", "offsets", "through", "caused_at_ms", "code_version",
+    "revision", "status", "record_id", "is_first", "first_known", "offsets", "through", "caused_at_ms", "code_version",
 }  # fmt: skip
 """Which intermediate values came before, and when and from where it was written, may differ from run to run."""
-
+_WHEN: Final = {"labels", "event_time_ms"}
+"""What was known of the call when a value last changed, and its time: which event changes it last depends on what is read first."""
+_WHENEVER: Final = {"call_started", "dead_air", "call", "closed"}
+"""Of these not even that may differ: they say it of the call, of a silence, or of the end."""
 
 _HASH: Final = "input_hash"
 
@@ -52,7 +56,7 @@ class Findings:
         wrong: How many are wrong.
         calls: Closed calls of the undisturbed run.
         scores: Records read from `scores`.
-        finals: Final scores compared.
+        finals: Newest revisions compared.
         refused: Records that belong in quarantine.
         lost: Calls that may have lost records.
         by_name: How many findings there are of each kind and record name.
@@ -116,10 +120,10 @@ def compared(
         lost: Conversations of which records were deleted before they were read.
     """
     findings = Findings(refused=len(refused), lost=len(lost))
-    finals = (record for record in expected if record.status is TurnStatus.FINAL)
-    wanted = {_subject(record): said(record) for record in finals if record.conversation_id not in lost}
+    newest = {_subject(record): record for record in expected if record.conversation_id not in lost}
+    wanted = {subject: said(record) for subject, record in newest.items() if not is_taken_back(record)}
     findings.calls = sum(1 for subject in wanted if subject[1] == "closed")
-    found = {subject: what for subject, what in _finals(seen, findings).items() if subject[0] not in lost}
+    found = {subject: what for subject, what in _newest(seen, findings).items() if subject[0] not in lost}
     findings.finals = len(found)
     for subject in sorted(wanted.keys() ^ found.keys(), key=str):
         is_missing = subject in wanted
@@ -141,16 +145,13 @@ def compared(
 
 def said(record: AnyScoreRecord) -> dict[str, Any]:
     """What a record says, without when and after what it was said."""
-    return record.model_dump(mode="json", exclude=_NOT_WHAT_BUT_HOW)
+    left_out = _NOT_WHAT_BUT_HOW if record.name in _WHENEVER else _NOT_WHAT_BUT_HOW | _WHEN
+    return record.model_dump(mode="json", exclude=left_out)
 
 
-def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:
-    """The final scores by what they are about; notes what stands there twice or is no score."""
-    ids: Counter[str] = Counter()
-    firsts: Counter[Subject] = Counter()
-    stages: Counter[tuple[Subject, Stage]] = Counter()
-    finals: Counter[Subject] = Counter()
-    found: dict[Subject, dict[str, Any]] = {}
+def _newest(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:
+    """What holds, by what it is about; notes what stands there twice or is no score."""
+    read = _Read(findings)
     for value in seen:
         findings.scores += 1
         ours = as_this_version(value)
@@ -161,27 +162,55 @@ def _finals(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str
                 "wrong", "no score", f"no score: {error.errors(include_url=False)[0]['msg']}: {value[:100]!r}"
             )
             continue
+        read.take(record, is_newer_version=ours is not value)
+    return {subject: what for subject, (_, what) in read.newest.items() if what is not None}
+
+
+class _Read:
+    """What was read so far.
+
+    Attributes:
+        newest: By subject, its highest revision, and what that says; None where it takes back what was said before.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self.newest: dict[Subject, tuple[int, dict[str, Any] | None]] = {}
+        self._hashes: dict[Subject, str] = {}
+        self._findings = findings
+        self._ids: set[str] = set()
+        self._once: Counter[tuple[Subject, str]] = Counter()
+
+    def take(self, record: AnyScoreRecord, *, is_newer_version: bool) -> None:
+        """One more record; a newer version's hash is one of what that version says."""
         subject = _subject(record)
-        name, what = record.name, _named(subject)
-        ids[record.record_id] += 1
-        if ids[record.record_id] > 1:
-            findings.note("duplicate", name, f"{what}: {record.status} record {record.record_id} again")
-            continue
-        if record.status is TurnStatus.FINAL:
-            finals[subject] += 1
-            if finals[subject] > 1:
-                findings.note("duplicate", name, f"{what}: a second final score, revision {record.revision}")
-            found[subject] = said(record)
-            if ours is not value:  # its hash is one of what the newer version says
-                del found[subject][_HASH]
-        firsts[subject] += record.is_first
-        if record.is_first and firsts[subject] > 1:
-            findings.note("duplicate", name, f"{what}: revision {record.revision} is the first one again")
-        for stage in record.first_known if isinstance(record, TurnStages) else ():
-            stages[subject, stage] += 1
-            if stages[subject, stage] > 1:
-                findings.note("duplicate", name, f"{what}: {stage} is known for the first time again")
-    return found
+        if record.record_id in self._ids:
+            what = f"{_named(subject)}: {record.status} record {record.record_id} again"
+            self._findings.note("duplicate", record.name, what)
+            return
+        self._ids.add(record.record_id)
+        self._require_once(subject, f"revision {record.revision} was there before", f"revision {record.revision}")
+        if self._hashes.get(subject) == record.input_hash:
+            what = f"{_named(subject)}: revision {record.revision} says what the one before it said"
+            self._findings.note("duplicate", record.name, what)
+        self._hashes[subject] = record.input_hash
+        is_end = isinstance(record, CallValues) and record.status is TurnStatus.FINAL
+        if is_end or isinstance(record, ClosedFact):
+            self._require_once(subject, f"a second final record, revision {record.revision}", "final")
+        if record.is_first:
+            self._require_once(subject, f"revision {record.revision} is the first one again", "first")
+        for name in record.first_known if isinstance(record, TurnValues) else ():
+            self._require_once(subject, f"{name} is known for the first time again", name)
+        highest, _ = self.newest.get(subject, (0, None))
+        if record.revision >= highest:
+            what_it_says = None if is_taken_back(record) else said(record)
+            if what_it_says is not None and is_newer_version:
+                del what_it_says[_HASH]
+            self.newest[subject] = record.revision, what_it_says
+
+    def _require_once(self, subject: Subject, seen: str, what: str) -> None:
+        self._once[subject, what] += 1
+        if self._once[subject, what] > 1:
+            self._findings.note("duplicate", subject[1], f"{_named(subject)}: {seen}")
 
 
 def _subject(record: AnyScoreRecord) -> Subject:

@@ -22,7 +22,7 @@ class Deletion(NamedTuple):
         partition: The number.
         at_ms: When.
         ranges: By topic, the first offset that an evaluator may have needed and the first that was kept.
-        closed: Keys of the calls that were over by then: they lost nothing.
+        closed: Keys of the calls of this number that were over by then: they lost nothing.
     """
 
     partition: int

@@ -1,15 +1,14 @@
 """What happens to topics and what is in them. Each fault returns what it did, or None when it cannot be done now."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import KafkaError
 
 from schemas.topics import INPUT_TOPICS
+from tests.chaos.administration import asked, committed
 from tests.chaos.deleted_records import Deletion
 from tests.chaos.evaluator_page import PageError, partitions_of
 from tests.chaos.scene import Scene
@@ -18,8 +17,6 @@ from tests.chaos.topic_reader import UnreadableError, extent, to_the_end
 MORE_PARTITIONS: Final = 2
 BEHIND_SECONDS: Final = 3.0
 """How long an evaluator is frozen before what it has not read is deleted, and again before it goes on."""
-REQUEST_MS: Final = 10_000
-"""How long an administrative request may take."""
 LOSS_IN_LOG: Final = "input_not_where_it_was"
 
 
@@ -72,7 +69,7 @@ def _delete_all(scene: Scene, number: int) -> None:
         return
     try:
         needed = _committed(scene, number)
-        closed = stage.closed_keys
+        closed = stage.closed_on(number)
         at_ms = time.time_ns() // 1_000_000
         ranges = _delete(scene, number, ends_of(scene, number))
     except (KafkaError, UnreadableError) as error:
@@ -88,9 +85,7 @@ def _delete_all(scene: Scene, number: int) -> None:
 
 
 def _is_quiet(scene: Scene) -> bool:
-    """Whether every broker is there and answers, so that one can be asked for this at all: librdkafka aborts the process where
-    an administrative request meets a broker that is starting.
-    """
+    """Whether every broker is there and answers, so that one can be asked for this at all."""
     return "the brokers" not in scene.busy and scene.stage.cluster.is_whole and scene.stage.cluster.answers()
 
 
@@ -118,26 +113,7 @@ def ends_of(scene: Scene, number: int) -> dict[str, int]:
 def _committed(scene: Scene, number: int) -> dict[str, int]:
     """The first record that an evaluator would need that begins now, of each input of which the group has committed one."""
     stage = scene.stage
-    found = _asked(scene, lambda admin: admin.list_consumer_group_offsets(stage.group))
-    return {tp.topic: at.offset for tp, at in found.items() if tp.partition == number and at.offset >= 0}
-
-
-def _asked(scene: Scene, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
-    """The answer to one administrative request, on a client of its own.
-
-    Not with librdkafka: when a broker restarts after a request of this kind has timed out, it aborts the whole process.
-    """
-
-    async def answer() -> Any:
-        bootstrap = scene.stage.cluster.bootstrap
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=REQUEST_MS)
-        try:
-            await admin.start()
-            return await ask(admin)
-        finally:
-            await admin.close()
-
-    return asyncio.run(answer())
+    return {topic: offset for (topic, _), offset in committed(stage.cluster.bootstrap, stage.group, {number}).items()}
 
 
 def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tuple[int, int]]:
@@ -154,6 +130,6 @@ def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tupl
         if end > first:
             stage.kept.keep(topic, number, to_the_end(bootstrap, topic, number, before=end))
             order = {TopicPartition(topic, number): RecordsToDelete(end)}
-            _asked(scene, lambda admin, order=order: admin.delete_records(order))  # type: ignore[misc]  # the default binds the loop's value
+            asked(bootstrap, lambda admin, order=order: admin.delete_records(order))  # type: ignore[misc]  # the default binds the loop's value
         gone[topic] = (first, max(first, end))
     return gone

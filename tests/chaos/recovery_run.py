@@ -1,14 +1,12 @@
-"""How long calls are without an evaluator after a crash: one of two is killed, and the other takes its calls over."""
+"""How long calls are without an evaluator when one of two goes, by kill -9 or in order, and the other takes its calls over."""
 
 import json
 import time
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient
-
 from schemas.topics import INPUT_TOPICS
+from tests.chaos.administration import committed
 from tests.chaos.chaos_run import Outcome, Plan
 from tests.chaos.cluster import Cluster
 from tests.chaos.evaluator_page import partitions_of
@@ -22,10 +20,20 @@ AFTERWARDS_SECONDS: Final = 20.0
 
 
 def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Two evaluators, `plan.calls` calls for `plan.seconds`; then one is killed with -9 and nobody takes its place.
+    """Two evaluators, `plan.calls` calls for `plan.seconds`; then one is killed with -9 and nobody takes its place."""
+    return _measured(plan, cluster, folder, say, in_order=False)
+
+
+def recovery_after_stop(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
+    """The same with SIGTERM: one evaluator leaves in order, as in every deployment."""
+    return _measured(plan, cluster, folder, say, in_order=True)
+
+
+def _measured(plan: Plan, cluster: Cluster, folder: Path, say: Say, *, in_order: bool) -> Outcome:
+    """Takes the time until every partition of the evaluator that went is live again.
 
     A partition counts as live again with the first record of `scores` that was caused by an event the broker took after
-    the kill and less than `LIVE_MS` ago; the figure is that of the last partition.
+    the signal and less than `LIVE_MS` ago; the figure is that of the last partition.
 
     Raises:
         RunError: As every run; also when a partition does not come back.
@@ -42,9 +50,13 @@ def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         taken_over = survivor.text.count("partitions_assigned")
         open_calls = stage.load.report.open_calls
         again = _read_again(stage, waiting)
-        victim.kill(for_good=True)
+        if in_order:
+            victim.terminate(for_good=True)
+        else:
+            victim.kill(for_good=True)
         killed_at, killed_ms = time.monotonic(), _now_ms()
-        stage.note(f"kill -9 evaluator 1 of 2, which had partitions {sorted(waiting)}")
+        how = "SIGTERM" if in_order else "kill -9"
+        stage.note(f"{how} evaluator 1 of 2, which had partitions {sorted(waiting)}")
         lost = len(waiting)
         noticed_seconds: float | None = None
         seconds: list[float] = []
@@ -61,11 +73,17 @@ def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
         stage.look_for(AFTERWARDS_SECONDS)
         stage.finish()
         line = (
-            f"recovery: {open_calls:,} open calls, {lost} of {plan.partitions} partitions lost; first live again after "
+            f"recovery from {how}: {open_calls:,} open calls, {lost} of {plan.partitions} partitions lost; first live again after "
             f"{min(seconds):.1f} s, all after {max(seconds):.1f} s, of which {noticed_seconds or 0:.1f} s until the group "
             f"gave them to the survivor; {again:,} events read again"
         )
-        return Outcome(stage.judged(), 1, (line, *stage.fleet.told()))
+        figures = {
+            "open_calls": float(open_calls),
+            "seconds": max(seconds),
+            "notice_seconds": noticed_seconds or 0.0,
+            "events_read_again": float(again),
+        }
+        return Outcome(stage.judged(), 1, (line, *stage.fleet.told()), figures)
 
 
 def _is_live(record: ReadRecord, killed_ms: int) -> bool:
@@ -76,19 +94,13 @@ def _is_live(record: ReadRecord, killed_ms: int) -> bool:
 def _read_again(stage: Stage, numbers: set[int]) -> int:
     """Records between what the group has committed and the end, of these partitions of the inputs."""
     bootstrap = stage.cluster.bootstrap
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.group)]).values()
-    committed = {
-        (where.topic, where.partition): where.offset
-        for where in answer.result().topic_partitions or ()
-        if where.partition in numbers
-    }
+    read = committed(bootstrap, stage.group, numbers)
     written = {
         (stage.prefix + topic, number): end
         for topic in INPUT_TOPICS
         for number, end in ends(bootstrap, stage.prefix + topic, numbers).items()
     }
-    return sum(end - max(0, committed.get(where, 0)) for where, end in written.items())
+    return sum(end - read.get(where, 0) for where, end in written.items())
 
 
 def _now_ms() -> int:

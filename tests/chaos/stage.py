@@ -1,6 +1,7 @@
 """What every run has on it: a cluster, topics, a fleet of evaluators, the load, and someone who follows the scores."""
 
 import os
+import secrets
 import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,10 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # as OffsetSpec
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.errors import KafkaError
 
 from schemas.topics import OWNER_MARK_KEY, SCORES_TOPIC
+from tests.chaos.administration import asked
 from tests.chaos.checker import Findings
 from tests.chaos.cluster import Cluster
 from tests.chaos.deleted_records import DeletedRecords, Deletion
@@ -98,6 +100,7 @@ class Stage:
             "CALLGAUGE_TOPIC_PREFIX": prefix,
             "CALLGAUGE_EVALUATOR_GROUP": self.group,
             "CALLGAUGE_HTTP_PORT": "0",
+            "CALLGAUGE_SNAPSHOTS__KEY": secrets.token_hex(32),
             "COLUMNS": "200",
             **limits,
         }
@@ -113,6 +116,7 @@ class Stage:
         self._scores_told = 0
         self._folder = folder
         self._closed: set[bytes] = set()
+        self._closed_on: set[tuple[int, bytes]] = set()
         self._unclosed: set[tuple[int, bytes]] = set()
         self._may_never_close: set[bytes] = set()
         self._due: list[tuple[float, Callable[[], None]]] = []
@@ -149,10 +153,12 @@ class Stage:
         """Calls of which the closed fact was seen."""
         return len(self._closed)
 
-    @property
-    def closed_keys(self) -> frozenset[bytes]:
-        """Keys of the calls of which the closed fact was seen."""
-        return frozenset(self._closed)
+    def closed_on(self, number: int) -> frozenset[bytes]:
+        """Keys of the calls of which the closed fact was seen on this partition number.
+
+        A call that is open while partitions are added is two calls: one may be over while the other goes on.
+        """
+        return frozenset(key for partition, key in self._closed_on if partition == number)
 
     @property
     def group(self) -> str:
@@ -217,18 +223,21 @@ class Stage:
         Raises:
             RunError: The broker refused.
         """
-        admin = self.cluster.admin
         count = self.partitions + more
-        try:
-            topics = admin.list_topics(timeout=READY_SECONDS).topics
+
+        async def add(admin: AIOKafkaAdminClient) -> None:
+            topics = await admin.describe_topics()
             ours = [
-                name
-                for name, topic in topics.items()
-                if name.startswith(self.prefix) and len(topic.partitions) == self.partitions
+                each["topic"]
+                for each in topics
+                if each["topic"].startswith(self.prefix) and len(each["partitions"]) == self.partitions
             ]
             for name in sorted(ours, key=lambda each: each.endswith(".events")):
-                admin.create_partitions([NewPartitions(name, count)])[name].result()
-        except KafkaException as error:
+                await admin.create_partitions({name: NewPartitions(count)})
+
+        try:
+            asked(self.cluster.bootstrap, add)
+        except KafkaError as error:
             raise RunError(f"partitions could not be added: {error}") from error
         self.partitions = count
         self._follower.follow(count)
@@ -337,6 +346,7 @@ class Stage:
                 continue
             if b'"name":"closed"' in each.value:
                 self._closed.add(each.key)
+                self._closed_on.add((each.partition, each.key))
                 self.newer_closings += NEW_REASON in each.value
                 self._unclosed.discard((each.partition, each.key))
             elif b'"status":"final"' not in each.value:

@@ -4,14 +4,17 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is exported, but not for mypy
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 READ_AT_ONCE: Final = 10_000
 SILENT_SECONDS: Final = 60.0
 OPEN_TRANSACTION_SECONDS: Final = 180.0
 """How long a transaction may stay open that a killed evaluator began and nobody took over."""
+ANSWER_SECONDS: Final = 20.0
+"""How long a broker may take to say where a partition begins and ends."""
 _ASK_AGAIN_SECONDS: Final = 0.5
+_WRITTEN: Final = "read_uncommitted"
+_COMMITTED: Final = "read_committed"
 
 
 class ReadRecord(NamedTuple):
@@ -90,12 +93,11 @@ def wait_until_nothing_is_open(bootstrap: str, topic: str, partitions: int) -> N
     Raises:
         UnreadableError: One stayed open.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline = time.monotonic() + OPEN_TRANSACTION_SECONDS
     while True:
-        written = _ends(admin, topic, range(partitions), IsolationLevel.READ_UNCOMMITTED)
-        readable = _ends(admin, topic, range(partitions), IsolationLevel.READ_COMMITTED)
-        waiting = {number for number, end in readable.items() if end < written[number]}
+        written = _extents(bootstrap, topic, range(partitions), _WRITTEN)
+        readable = _extents(bootstrap, topic, range(partitions), _COMMITTED)
+        waiting = {number for number, (_, end) in readable.items() if end < written[number][1]}
         if not waiting:
             return
         if time.monotonic() > deadline:
@@ -111,50 +113,45 @@ def ends(bootstrap: str, topic: str, numbers: Iterable[int]) -> dict[int, int]:
     Raises:
         UnreadableError: The broker does not say.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    return _ends(admin, topic, numbers, IsolationLevel.READ_UNCOMMITTED)
+    return {number: end for number, (_, end) in _extents(bootstrap, topic, numbers, _WRITTEN).items()}
 
 
 def extent(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
-    """The offset of the first record that a partition still has, and the one after its last.
-
-    Not by an administrative request: librdkafka aborts the process when a broker starts in the middle of that one.
+    """The offset of the first record that a partition still has, and the one after the last that is committed.
 
     Raises:
         UnreadableError: The broker does not say.
     """
-    consumer = _consumer(bootstrap)
+    return _extents(bootstrap, topic, [partition], _COMMITTED)[partition]
+
+
+def _extents(bootstrap: str, topic: str, numbers: Iterable[int], isolation: str) -> dict[int, tuple[int, int]]:
+    consumer = _consumer(bootstrap, isolation)
+    found = {}
     try:
-        first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=SILENT_SECONDS / 6)
+        for number in numbers:
+            where = TopicPartition(topic, number)
+            first, end = consumer.get_watermark_offsets(where, timeout=ANSWER_SECONDS)
+            found[number] = (first, end)
     except KafkaException as error:
-        raise UnreadableError(f"{topic}[{partition}]: the broker does not say where it begins: {error}") from error
+        raise UnreadableError(f"{topic}: the broker does not say where it begins and ends: {error}") from error
     finally:
         consumer.close()
-    return first, end
-
-
-def _ends(admin: AdminClient, topic: str, numbers: Iterable[int], isolation: IsolationLevel) -> dict[int, int]:
-    latest: Any = OffsetSpec
-    wanted = {TopicPartition(topic, number): latest.latest() for number in numbers}
-    try:
-        answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=30)
-        return {where.partition: answer.result().offset for where, answer in answers.items()}
-    except KafkaException as error:
-        raise UnreadableError(f"{topic}: the broker does not say where it ends: {error}") from error
+    return found
 
 
 def _read(message: Any) -> ReadRecord:
     return ReadRecord(message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value())
 
 
-def _consumer(bootstrap: str) -> Any:
+def _consumer(bootstrap: str, isolation: str = _COMMITTED) -> Any:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "chaos-reader",  # the client wants one; nothing is ever committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "auto.offset.reset": "earliest",
             "check.crcs": True,
             "log_level": 0,

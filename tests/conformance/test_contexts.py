@@ -22,7 +22,7 @@ from tests.wire_calls import (
 
 Json = dict[str, Any]
 
-FILES = ("calls.jsonl.gz", "cut_calls.jsonl.gz", "eva_histories.jsonl.gz", "record_1.1.2")
+FILES = ("calls.jsonl.gz", "cut_calls.jsonl.gz", "hostile_calls.jsonl.gz", "eva_histories.jsonl.gz", "record_1.1.2")
 SEEDS = range(21)  # 0 is the order of time
 
 

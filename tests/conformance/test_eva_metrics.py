@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from consumers.engine.effects import Count
-from schemas.score_record import Scored, TurnStatus
+from schemas.scores import CallValues, Scored, TurnValues
 from streamer.offline_eva import eva_metrics_of
 from tests.conformance_data import RECORD, conformance
 from tests.engine_feed import records_of
-from tests.properties.evaluation import run
+from tests.properties.evaluation import newest, run
 from tests.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls
 
 Json = dict[str, Any]
@@ -99,23 +99,24 @@ def test_score_records_end_as_the_reference_and_settled_turns_stay(seed: int | N
         call |= {"control": [kind, reason], "control_on": ["audit", "audit"]}
         order = in_time_order(call) if seed is None else in_random_order(call, seed)
         effects = run(arrivals_of(call, [("control", 0), *order, ("control", 1)]))
-        finals: dict[tuple[str, int | None], Any] = {
-            (each.name, each.turn): each for each in records_of(effects) if each.status is TurnStatus.FINAL
-        }
+        finals = newest(records_of(effects))
         for effect in effects:
             if isinstance(effect, Count) and effect.metric.startswith("callgauge_settled_turns"):
                 settled[effect.metric] += effect.by
         expected = reference[call["id"]]
         scores = {
-            str(turn): result.value
-            for (name, turn), each in finals.items()
-            if name == "turn_taking" and isinstance(result := each.result, Scored)
+            str(each.turn): each.turn_taking.result.value
+            for each in finals.values()
+            if isinstance(each, TurnValues) and each.turn_taking and isinstance(each.turn_taking.result, Scored)
         }
         wrong += _differences(expected["turn_taking"]["details"]["per_turn_score"], scores, f"{call['id']} turns")
+        of_call = finals["call", None, 0]
+        assert isinstance(of_call, CallValues)
+        eva = {str(name): metric for name, metric in of_call.eva.items()}
         for name in EXACT:
-            record = finals[f"eva_{name}", None]
-            if isinstance(record.result, Scored):
-                said = {"score": record.result.value, "sub_metrics": record.sub_metrics}
+            metric = eva[f"eva_{name}"]
+            if isinstance(metric.result, Scored):
+                said = {"score": metric.result.value, "sub_metrics": metric.sub_metrics}
                 wrong += _differences({key: expected[name][key] for key in said}, said, f"{call['id']} {name}")
     assert wrong == [], f"{len(wrong)} values differ"
     assert settled["callgauge_settled_turns_total"] > 400

@@ -21,13 +21,21 @@ from streamer.simulator import simulate_call
 from tests.conformance_data import conformance
 from tests.required_tools import require_tool
 from tests.unit.test_transcript_schema import KEYS
-from tests.wire_calls import record_call, wire_calls
+from tests.wire_calls import STREAMS, record_call, wire_calls
 
 Json = dict[str, Any]
 
-FILES = ("calls.jsonl.gz", "cut_calls.jsonl.gz", "eva_histories.jsonl.gz", "record_1.1.2")
+FILES = ("calls.jsonl.gz", "cut_calls.jsonl.gz", "hostile_calls.jsonl.gz", "eva_histories.jsonl.gz", "record_1.1.2")
 SOURCES = (*FILES, "simulated")
-LEAST_CALLS = {"calls.jsonl.gz": 300, "cut_calls.jsonl.gz": 150, "eva_histories.jsonl.gz": 1, "record_1.1.2": 1}
+LEAST_CALLS = {
+    "calls.jsonl.gz": 300,
+    "cut_calls.jsonl.gz": 150,
+    "hostile_calls.jsonl.gz": 150,
+    "eva_histories.jsonl.gz": 1,
+    "record_1.1.2": 1,
+}
+LEAST_COMPARED = {name: 0.9 * calls for name, calls in LEAST_CALLS.items()} | {"hostile_calls.jsonl.gz": 120}
+"""Calls that a simulated caller hears. Of the hostile ones eleven have no sound, and fifteen are of before 1970."""
 SIMULATED_CALLS = 60
 SEED = 1
 
@@ -137,6 +145,9 @@ def test_messages_and_tools_are_those_of_the_reference(name: str) -> None:
     for call in [record_call(path)] if path.is_dir() else wire_calls(path):
         if not any("audio_timestamp" in event for event in call["user_sim"] or ()):
             continue
+        is_before_1970 = any(float(each.get("timestamp") or 0) < 0 for stream in STREAMS for each in call[stream] or ())
+        if is_before_1970 and call["pipeline_type"] != "cascade":
+            continue  # a `call_started` of then is refused, so nobody says of which type the pipeline is
         expected, turns = call["expected"], found[call["id"].removeprefix("record_")]
         said, reference = _of_the_transcript(turns), _of_the_reference(expected)
         assert said["user"] == reference["user"], call["id"]
@@ -148,7 +159,7 @@ def test_messages_and_tools_are_those_of_the_reference(name: str) -> None:
         uses = [use for turn in turns for use in turn["tool_calls"] if use["params_as_json"] != "null"]
         assert Counter(use["tool_name"].lower() for use in uses) == Counter(expected["tool_called"]), call["id"]
         compared += 1
-    assert compared >= LEAST_CALLS[name] * 0.9
+    assert compared >= LEAST_COMPARED[name]
 
 
 def test_simulated_calls_have_interruptions_and_phone_calls_among_them() -> None:

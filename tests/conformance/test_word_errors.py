@@ -9,11 +9,22 @@ import pytest
 from consumers.engine.effects import Effect
 from consumers.engine.eva_metrics.result import MetricResult
 from consumers.engine.eva_metrics.word_errors import WordErrors
+from consumers.engine.limits import Limits
 from consumers.engine.offline import NO_LIMITS
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import NotApplicable, Scored, TranscriptDisagreement, TurnStatus, WordErrorRate
+from schemas.scores import (
+    AnyScoreRecord,
+    CallValues,
+    NotApplicable,
+    Result,
+    Scored,
+    TurnStatus,
+    TurnValues,
+    WordErrorRate,
+)
 from tests.conformance_data import RECORD, conformance
 from tests.engine_feed import records_of
+from tests.properties.evaluation import holds, newest
 from tests.wire_calls import STREAMS, arrivals_of, in_random_order, in_time_order, record_call, wire_calls
 
 Json = dict[str, Any]
@@ -34,14 +45,32 @@ def _result(call: Json) -> MetricResult:
     return errors.result()
 
 
-def _live(call: Json, order: Sequence[tuple[str, int]]) -> list[Effect]:
+def _live(call: Json, order: Sequence[tuple[str, int]], limits: Limits = NO_LIMITS) -> list[Effect]:
     """Everything the engine says of a call, first that it has begun, then its events in this order."""
     times = [event["timestamp"] for stream in STREAMS for event in call.get(stream) or () if event.get("timestamp")]
     begun = {"type": "call_started", "timestamp": min(map(float, times)), "pipeline_type": call["pipeline_type"]}
     arrivals = arrivals_of(call | {"control": [begun], "control_on": ["audit"]}, [("control", 0), *order])
-    evaluator = PartitionEvaluator(NO_LIMITS, "test")
+    evaluator = PartitionEvaluator(limits, "test")
     effects = [effect for arrival in arrivals for effect in evaluator.receive(arrival)]
     return [*effects, *evaluator.advance(max(arrival.broker_time_ms for arrival in arrivals) + LONG_MS)]
+
+
+def _of_call(records: Sequence[AnyScoreRecord]) -> CallValues:
+    """The last word on the call."""
+    (final,) = [each for each in records if isinstance(each, CallValues) and each.status is TurnStatus.FINAL]
+    return final
+
+
+def _of_turns(records: Sequence[AnyScoreRecord]) -> dict[int | None, WordErrorRate]:
+    """By turn, its rate as last published."""
+    last = newest(records).values()
+    turns = {each.turn: each.stt_wer for each in last if isinstance(each, TurnValues) and holds(each)}
+    return {turn: rate for turn, rate in turns.items() if rate is not None}
+
+
+def _value(result: Result) -> float:
+    assert isinstance(result, Scored)
+    return result.value
 
 
 def test_every_field_equals_the_reference() -> None:
@@ -65,9 +94,11 @@ def test_the_last_word_of_the_live_engine_is_the_batch_value(seed: int | None) -
         order = in_time_order(call) if seed is None else in_random_order(call, seed)
         if not order:
             continue
-        said = [each for each in records_of(_live(call, order)) if isinstance(each, WordErrorRate)]
-        (final,) = [each for each in said if each.status is TurnStatus.FINAL]
-        assert final is said[-1]
+        records = records_of(_live(call, order))
+        of_call, turns = _of_call(records), _of_turns(records)
+        final = of_call.stt_wer
+        assert final is not None
+        assert of_call is records[-2], "behind it comes that the call is closed, and nothing more"
         expected = reference[call["id"]]
         if call["pipeline_type"] != "cascade":
             assert isinstance(final.result, NotApplicable)
@@ -78,8 +109,7 @@ def test_the_last_word_of_the_live_engine_is_the_batch_value(seed: int | None) -
             details = expected["details"]
             assert final.result == Scored(value=expected["score"]), call["id"]
             assert (final.reference_words, final.turns) == (details["reference_words"], details["num_turns"])
-            by_turn = {str(turn): rate for turn, rate in final.by_turn.items()}
-            assert by_turn == details["per_turn_wer"]
+            assert {str(turn): _value(rate.result) for turn, rate in turns.items()} == details["per_turn_wer"]
     assert scored > 150
 
 
@@ -87,14 +117,27 @@ def test_a_real_call_turn_by_turn() -> None:
     call = record_call(conformance(RECORD.name))
     result = _result(call)
     assert (result.score, result.normalized_score) == (0.089, 0.911)
-    effects = _live(call, in_time_order(call))
-    rates = [each for each in records_of(effects) if isinstance(each, WordErrorRate)]
-    values = [each.result.value for each in rates if isinstance(each.result, Scored)]
-    assert values == [0.0, 0.043, 0.156, 0.1, 0.085, 0.062, 0.074, 0.107, 0.097, 0.089]
-    assert [each.through_turn for each in rates] == list(range(1, 11))
-    (final,) = [
-        each
-        for each in records_of(effects)
-        if isinstance(each, TranscriptDisagreement) and each.status is TurnStatus.FINAL
-    ]
+    records = records_of(_live(call, in_time_order(call), NO_LIMITS.model_copy(update={"call_values_every_ms": 1})))
+    # What a turn says is said when it is left: up to each turn, all errors by all words are what the call's rate was then.
+    of_turns = [each for each in records if isinstance(each, TurnValues) and each.stt_wer is not None]
+    so_far: dict[int | None, WordErrorRate] = {}
+    values: dict[int | None, float] = {}
+    for each in of_turns:
+        assert each.stt_wer is not None
+        so_far[each.turn] = each.stt_wer
+        errors = sum(rate.substitutions + rate.deletions + rate.insertions for rate in so_far.values())
+        values[max(so_far, key=lambda turn: turn or 0)] = round(
+            errors / sum(rate.reference_words for rate in so_far.values()), 3
+        )
+    assert values == dict(enumerate([0.0, 0.043, 0.156, 0.1, 0.085, 0.062, 0.074, 0.107, 0.097, 0.089], 1))
+    # The call is long, so its own record says the same while it runs.
+    running = {
+        each.through_turn: _value(each.stt_wer.result)
+        for each in records
+        if isinstance(each, CallValues) and each.stt_wer is not None
+    }
+    assert len(running) > 4
+    assert running == {turn: values[turn] for turn in running}
+    final = _of_call(records).transcript_disagreement
+    assert final is not None
     assert (final.user.result, final.assistant.result) == (Scored(value=0.089), Scored(value=0.019))

@@ -1,7 +1,10 @@
 """Reads the `scores` topic from its beginning, as a consumer of its own would."""
 
+from collections.abc import Iterable
+
 from aiokafka import AIOKafkaConsumer
 
+from schemas.newest_scores import newest_scores
 from schemas.scores import SCORE_RECORD, AnyScoreRecord
 
 
@@ -23,3 +26,11 @@ async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:
         return records
     finally:
         await consumer.stop()
+
+
+def newest_of(records: Iterable[AnyScoreRecord]) -> list[AnyScoreRecord]:
+    """What holds of each call: of every subject the newest revision, unless it was taken back."""
+    calls: dict[str, list[AnyScoreRecord]] = {}
+    for record in records:
+        calls.setdefault(record.conversation_id, []).append(record)
+    return [record for of_call in calls.values() for record in newest_scores(of_call).values()]

@@ -114,6 +114,7 @@ async def test_past_traffic_comes_out_as_it_did(
     for result in results:
         assert result["calls"] == {
             "equal": calls, "changed": 0, "only_then": 0, "only_now": 0, "not_over": 0, "closed_twice": 0,
+            "of_older_schema": 0,
         }, result["examples"]  # fmt: skip
         assert result["scores"]["equal"] > 3 * calls
         assert result["scores_by_name"]["dead_air"]["equal"] == len(dead_airs)

@@ -15,13 +15,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from consumers.runtime.decompression import MAX_UNPACKED_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
-from schemas.scores import AnyScoreRecord, ClosedFact, TurnStatus
+from schemas.scores import AnyScoreRecord, ClosedFact
 from streamer.playback import in_time_order, renamed, seconds_to_now, shifted
 from streamer.simulator import simulate_call
-from tests.engine_feed import said
+from tests.chaos.checker import said
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import written_scores
+from tests.integration.score_log import newest_of, written_scores
 from tests.record_bytes import Written
 from tests.record_bytes import batch as record_batch
 
@@ -130,11 +130,11 @@ async def quarantined(environment: dict[str, str], number: int) -> list[Quaranti
 
 
 def final_scores(records: list[AnyScoreRecord]) -> dict[str, list[dict[str, Any]]]:
-    """What stands at the end of each call, without whose it is and where its records stood."""
+    """What holds at the end of each call, without whose it is and where its records stood."""
     finals: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
+    for record in sorted(newest_of(records), key=lambda record: (record.name, record.turn or 0, record.index)):
         # Dead air is decided by broker time as the call goes: sent in a burst, two calls need not agree on it.
-        if record.status is TurnStatus.FINAL and record.name != "dead_air":
+        if record.name != "dead_air":
             score = said(record)
             finals.setdefault(score.pop("conversation_id"), []).append(score)
     return finals

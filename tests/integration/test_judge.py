@@ -189,7 +189,9 @@ async def test_without_a_key_every_question_is_answered_at_once(environment: dic
 async def test_what_was_answered_is_not_asked_again(environment: dict[str, str], tmp_path: Path) -> None:
     """An evaluator that starts again may ask the same once more: of the same judge, and of its successor."""
     with scripted_openai(lambda _: grades("C")) as server:
-        asked, fresh = questions(6), question(conversation_id="c-0", subgoal_id="new", trials=TRIALS)
+        late = 10**13  # two judges start and end before the last answer
+        asked = questions(6, deadline_ms=late)
+        fresh = question(conversation_id="c-0", subgoal_id="new", trials=TRIALS, deadline_ms=late)
         async with reading(environment) as verdicts:
             lives: list[tuple[str, list[JudgeRequest]]] = [("first", []), ("second", [fresh])]
             for name, more in lives:

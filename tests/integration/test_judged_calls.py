@@ -18,13 +18,14 @@ from pathlib import Path
 from consumers.judge.questions import question_of
 from schemas.codec import InputSource
 from schemas.judging import JudgeRequest, JudgeVerdict
-from schemas.scores import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore, TurnStatus
+from schemas.scores import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC
 from streamer.simulator import simulate_call
 from tests.backlog import Sent, put_backlog
 from tests.chaos.checker import compared
 from tests.chaos.topic_reader import Follower
 from tests.integration.processes import Process, ran, started
+from tests.integration.score_log import newest_of
 from tests.scripted_openai import Asked, Does, ScriptedOpenAI, grades, scripted_openai
 
 CALLS = 12
@@ -278,7 +279,7 @@ def test_kills_during_judging_lose_no_score_and_ask_nothing_again(
 
 def _require_substance(records: Sequence[AnyScoreRecord]) -> None:
     """The calls are such that there is something to lose: turns, subgoals of both kinds, reached and not reached."""
-    finals = [record for record in records if record.status is TurnStatus.FINAL]
+    finals = newest_of(records)
     assert sum(isinstance(record, ProgressScore) for record in finals) > 2 * CALLS
     subgoals = [record for record in finals if isinstance(record, SubgoalScore)]
     assert len(subgoals) == CALLS * (JUDGED_SUBGOALS + 2)

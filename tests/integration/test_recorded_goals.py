@@ -9,19 +9,19 @@ import pytest
 from schemas.scores import (
     SCORE_RECORD,
     AnyScoreRecord,
+    CallValues,
     GoalsFact,
     ProgressScore,
     Result,
     Scored,
     SubgoalScore,
-    SuccessFinalTurn,
     TurnStatus,
     Unscored,
 )
 from tests.conformance_data import RECORD, needs_conformance
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import written_scores
+from tests.integration.score_log import newest_of, written_scores
 from tests.scripted_openai import Asked, Does, grades, scripted_openai
 
 DATASET_RECORD = RECORD / "dataset_record.json"
@@ -94,12 +94,13 @@ def wait_for_the_end(address: str) -> None:
 
 def finals(records: list[AnyScoreRecord]) -> dict[tuple[str, int | None, int], dict[str, Any]]:
     """What is known of goals when the call is over, by subject, without how it came to be known."""
-    kinds = ProgressScore | SubgoalScore | SuccessFinalTurn
+    kinds = ProgressScore | SubgoalScore | CallValues
     said = {"result", "auc", "auc_if_ended_now", "ppt", "success", "reached", "missing", "subgoal_id", "reached_turn"}
+    said |= {"success_final_turn", "tool_correctness", "unscored_subgoals"}
     return {
         (record.name, record.turn, record.index): record.model_dump(mode="json", include=said)
-        for record in records
-        if isinstance(record, kinds) and record.status is TurnStatus.FINAL
+        for record in newest_of(records)
+        if isinstance(record, kinds)
     }
 
 
@@ -112,8 +113,8 @@ def progress_by_turn(records: list[AnyScoreRecord]) -> dict[int, Result]:
     """The final progress."""
     return {
         record.turn: record.result
-        for record in records
-        if isinstance(record, ProgressScore) and record.status is TurnStatus.FINAL and record.turn is not None
+        for record in newest_of(records)
+        if isinstance(record, ProgressScore) and record.turn is not None
     }
 
 

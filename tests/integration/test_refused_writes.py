@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from schemas.scores import SCORE_RECORD, ClosedFact, TurnStatus
+from schemas.scores import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 
@@ -74,9 +74,10 @@ async def committed(environment: dict[str, str], topic: str) -> list[ConsumerRec
 
 
 async def closed(environment: dict[str, str]) -> Counter[str]:
-    """How often each call has closed. Its final scores come before, in the same transaction."""
+    """How often each call has closed. Its final values come before, in the same transaction."""
     records = [SCORE_RECORD.validate_json(each.value) for each in await committed(environment, "scores") if each.value]
-    finals = {record.conversation_id for record in records if record.status is TurnStatus.FINAL}
+    values = (record for record in records if isinstance(record, CallValues))
+    finals = {record.conversation_id for record in values if record.status is TurnStatus.FINAL}
     calls = Counter(record.conversation_id for record in records if isinstance(record, ClosedFact))
     assert finals >= calls.keys()
     return calls

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from schemas.scores import ClosedFact, Scored, TurnStatus, VoiceToVoiceLatency
+from schemas.scores import CallValues, ClosedFact, Scored, TurnStatus, TurnValues, VoiceToVoiceLatency
 from tests.conformance_data import CONFORMANCE, RECORD, needs_conformance
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import written_scores
+from tests.integration.score_log import newest_of, written_scores
 from tests.required_tools import require_tool
 
 TURN_LATENCY = "callgauge_turn_response_latency_seconds"
@@ -76,15 +76,23 @@ async def test_a_recorded_call_comes_out_as_metrics(service: tuple[Process, str]
     assert sum(by_end) == 1
 
     records = await written_scores(environment)
+    assert isinstance(records[-2], CallValues)
     assert isinstance(records[-1], ClosedFact)
     final = [record.status is TurnStatus.FINAL and record.name != "dead_air" for record in records]
     assert all(final[final.index(True) :]), "final scores stand together, last"
+    newest = newest_of(records)
     values = {
         r.turn: r.result.value / 1000
-        for r in records
-        if isinstance(r, VoiceToVoiceLatency) and r.status is TurnStatus.FINAL and isinstance(r.result, Scored)
+        for r in newest
+        if isinstance(r, VoiceToVoiceLatency) and isinstance(r.result, Scored)
     }
     assert values == pytest.approx(latencies, abs=1e-6)
+    rows = {
+        r.turn: r.voice_to_voice_ms.value / 1000
+        for r in newest
+        if isinstance(r, TurnValues) and isinstance(r.voice_to_voice_ms, Scored)
+    }
+    assert rows == values
     assert len({record.record_id for record in records}) == len(records)
 
     exit_code, seconds = process.signalled(signal.SIGTERM)
@@ -167,8 +175,8 @@ async def test_evaluators_that_join_and_leave_lose_no_call(environment: dict[str
         assert closed.keys() == {call["id"] for call in calls}
     final = {
         (r.conversation_id, r.turn): r.result.value / 1000
-        for r in await written_scores(environment)
-        if isinstance(r, VoiceToVoiceLatency) and r.status is TurnStatus.FINAL and isinstance(r.result, Scored)
+        for r in newest_of(await written_scores(environment))
+        if isinstance(r, VoiceToVoiceLatency) and isinstance(r.result, Scored)
     }
     expected = {
         (call["id"], int(turn)): latency

@@ -19,6 +19,7 @@ TODAY: dict[str, str] = {}
 LATER = {NEWER: "1"}
 ALTERED = (sys.executable, "-m", "tests.chaos.altered")
 WAIT_SECONDS = 40
+OF_SCHEMA_1 = Path(__file__).parents[1] / "unit" / "scores_of_schema_1.jsonl"
 
 
 @pytest.fixture
@@ -49,6 +50,15 @@ class Topics:
         for place, event in enumerate(events):
             value = json.dumps({"timestamp": now_ms + place} | event).encode()
             await producer.send_and_wait(f"{self._prefix}audit.events", value, key=conversation_id.encode())
+        await producer.stop()
+
+    async def write_scores(self, conversation_id: str, *records: dict[str, Any]) -> None:
+        """Records of `scores` as somebody wrote them."""
+        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
+        await producer.start()
+        for record in records:
+            value = json.dumps(record).encode()
+            await producer.send_and_wait(f"{self._prefix}scores", value, key=conversation_id.encode())
         await producer.stop()
 
     async def scores(self) -> list[dict[str, Any]]:
@@ -113,4 +123,38 @@ async def test_what_one_version_closed_the_other_does_not_score_again(
     subjects = ("conversation_id", "name", "turn", "index")
     final = Counter(tuple(each[name] for name in subjects) for each in records if each["status"] == "final")
     assert max(final.values()) == 1
+    revisions = Counter(tuple(each[name] for name in (*subjects, "revision")) for each in records)
+    assert max(revisions.values()) == 1
     assert counted == read_in_part
+
+
+async def test_a_call_that_schema_1_left_open_goes_on_and_nothing_of_it_is_counted_again(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The facts of its turns are numbered on; what schema 2 has no more is passed over."""
+    topics = Topics(environment)
+    await topics.send("open", *SAID)
+    older = [
+        json.loads(line) | {"conversation_id": "open", "offsets": {"audit.events": 1}}
+        for line in OF_SCHEMA_1.read_text().splitlines()
+    ]
+    # The ends are those of another call: only what is said while a call runs can be there of an open one.
+    left = [each for each in older if each["status"] not in ("final", "settled") and each["turn"] in (None, 0)]
+    assert {"call_started", "turn", "stage_latencies", "speech"} <= {each["name"] for each in left}
+    await topics.write_scores("open", *left)
+    with started(tmp_path / "today.log", "run", "--roles", "evaluator", command=ALTERED, **environment) as running:
+        address = wait_for("the evaluator", lambda: address_in(running.text), WAIT_SECONDS)
+        await topics.send("open", *SAID, ENDED)
+        assert await topics.closed("open") == {"open": "ended"}
+        assert total(address, "callgauge_ledger_records_odd_total", outcome="read_in_part") > 1
+        assert running.is_running
+    records = await topics.scores()
+    subject = ("name", "turn", "index")
+    revisions = [
+        tuple(each[name] for name in (*subject, "revision")) for each in records if each["schema_version"] == 2
+    ]
+    before = {tuple(each[name] for name in subject): each["revision"] for each in left}
+    assert all(revision > before.get((name, turn, index), 0) for name, turn, index, revision in revisions)
+    assert len(set(revisions)) == len(revisions)
+    firsts = Counter(tuple(each[name] for name in subject) for each in records if each["is_first"])
+    assert max(firsts.values()) == 1

@@ -1,24 +1,36 @@
 """Drives a partition evaluator through arrivals, and names what came out so that two runs can be compared."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import CloseCall, Effect
+from consumers.engine.eva_metrics.turn_values import NOT_ANSWERED
 from consumers.engine.goal_rules import GoalRules
 from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.goals import GoalSet
 from schemas.scores import (
+    STAGE_PREFIX,
     AnyScoreRecord,
+    CallStartedFact,
+    CallValues,
     ClosedFact,
     DeadAirFact,
     InterruptionFact,
+    Scored,
+    ToolUseFact,
+    TurnValues,
     Unscored,
     UnscoredReason,
+    VoiceToVoiceLatency,
 )
 from tests.engine_feed import Json, closings_of, records_of, said
+
+Subject = tuple[str, int | None, int]
+"""Name, turn and index of a record."""
 
 LIMITS = Limits()
 LONG_AFTER_MS = 24 * 3_600_000
@@ -92,23 +104,26 @@ def renumbered(arrivals: Sequence[Arrival]) -> list[Arrival]:
     return result
 
 
-def final_records(effects: Iterable[Effect]) -> list[Json]:
-    """What the closing of the only call says. Which of two end events came first is a matter of arrival, so not why."""
+def newest(records: Iterable[AnyScoreRecord]) -> dict[Subject, AnyScoreRecord]:
+    """By subject: its last revision."""
+    return {(record.name, record.turn, record.index): record for record in records}
+
+
+def final_state(effects: Sequence[Effect]) -> dict[Subject, Json]:
+    """By subject: what holds of the only call now that it is closed, apart from what silence decided.
+
+    That is the newest revision of everything that was not taken back.
+    """
+    closing_of_one(effects)
+    last = newest(record for record in records_of(effects) if not isinstance(record, DeadAirFact))
+    return {subject: _lasting(record) for subject, record in last.items() if holds(record)}
+
+
+def closing_of_one(effects: Iterable[Effect]) -> CloseCall:
+    """The closing of the only call: it ends with the record of the call and the `closed` fact."""
     (closing,) = closings_of(effects)
-    why = {"reason", "input_hash"}
-    return [
-        {name: value for name, value in said(record).items() if not (isinstance(record, ClosedFact) and name in why)}
-        for record in closing.records
-    ]
-
-
-def final_state(effects: Sequence[Effect]) -> dict[tuple[str, int | None, int], Json]:
-    """By subject: the last word on everything that was ever published and still holds, apart from what silence decided."""
-    last: dict[tuple[str, int | None, int], AnyScoreRecord] = {}
-    for record in records_of(effects):
-        if not isinstance(record, DeadAirFact):
-            last[record.name, record.turn, record.index] = record
-    return {subject: without_times(record) for subject, record in last.items() if holds(record)}
+    assert [record.name for record in closing.records[-2:]] == ["call", "closed"]
+    return closing
 
 
 def holds(record: AnyScoreRecord) -> bool:
@@ -119,12 +134,68 @@ def holds(record: AnyScoreRecord) -> bool:
     return not getattr(record, "is_withdrawn", False)
 
 
-def without_times(record: AnyScoreRecord) -> Json:
-    """What it says, without the call's own time at which it was said, nor why a call closed, nor how final it is."""
-    left_out = {"event_time_ms", "reason", "input_hash"}
-    if isinstance(record, InterruptionFact):
-        left_out |= {"status", "labels"}  # those of when it was noticed; the closing does not restate it
+def _lasting(record: AnyScoreRecord) -> Json:
+    """What a record says that does not depend on when it was said.
+
+    Only the records of the call and its end are always of the close: what others have of a time, of a status or of labels is of
+    the moment at which they changed. Which of two end events came first is a matter of arrival, so not why a call closed.
+    """
+    left_out = set() if isinstance(record, CallValues | ClosedFact) else {"event_time_ms", "status", "labels"}
+    if isinstance(record, CallStartedFact):
+        left_out -= {"labels"}
+    if isinstance(record, ClosedFact):
+        left_out |= {"reason", "input_hash"}
     return {name: value for name, value in said(record).items() if name not in left_out}
+
+
+def assert_counted(records: Iterable[AnyScoreRecord]) -> None:
+    """The records of one call are numbered without a gap, and everything that counters and histograms take is in them once.
+
+    However many evaluators wrote them. What has a value in its newest revision was marked by then.
+    """
+    last: dict[Subject, AnyScoreRecord] = {}
+    ids: set[str] = set()
+    first: set[Subject] = set()
+    known: Counter[tuple[int | None, str]] = Counter()
+    for record in records:
+        subject = (record.name, record.turn, record.index)
+        before = last.get(subject)
+        assert record.revision == (before.revision if before else 0) + 1, f"{subject} skips a revision"
+        assert before is None or before.input_hash != record.input_hash, f"{subject} is restated"
+        last[subject] = record
+        assert record.record_id not in ids, "a record is written twice"
+        ids.add(record.record_id)
+        assert not (record.is_first and subject in first), f"{subject} counts twice"
+        if record.is_first:
+            first.add(subject)
+        if isinstance(record, TurnValues):
+            known.update((record.turn, name) for name in record.first_known)
+            values = counted_values(record)
+            assert set(record.first_known) <= values
+            assert all(known[record.turn, name] == 1 for name in values), "each value is marked once, when it is known"
+        assert subject in first or not _counts(record), f"{subject} is not counted"
+    assert not known or max(known.values()) == 1
+
+
+def counted_values(record: TurnValues) -> set[str]:
+    """The values of a turn that histograms take, by the names of `first_known`."""
+    names = {STAGE_PREFIX + each.stage for each in record.stages}
+    parts = {
+        "turn_taking": record.turn_taking,
+        "conciseness": record.conciseness,
+        "speakability": record.speakability,
+    }
+    names |= {name for name, part in parts.items() if part is not None and isinstance(part.result, Scored)}
+    return names | ({"estimate_error_ms"} if record.estimate_error is not None else set())
+
+
+def _counts(record: AnyScoreRecord) -> bool:
+    """Whether it says something that is counted."""
+    if isinstance(record, TurnValues):
+        return holds(record) and record.voice_to_voice_ms != NOT_ANSWERED
+    if isinstance(record, VoiceToVoiceLatency):
+        return isinstance(record.result, Scored)
+    return isinstance(record, InterruptionFact | ToolUseFact) and holds(record)
 
 
 def effects_of_calls(effects: Iterable[Effect]) -> dict[str, list[Json]]:

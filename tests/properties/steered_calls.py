@@ -66,7 +66,11 @@ _ended = st.fixed_dictionaries(
     optional={"reason": st.sampled_from(["goodbye", "transfer"])},
 )
 _text_updated = st.fixed_dictionaries(
-    {"type": st.just("user_text_updated"), "timestamp": _times_ms, "text": st.sampled_from(["My badge is lost.", ""])},
+    {
+        "type": st.just("user_text_updated"),
+        "timestamp": _times_ms,
+        "text": st.sampled_from(["My badge is lost.", "", "I lost my-badge."]),
+    },
     optional={"turn_id": st.integers(1, 4)},
 )
 _topics = st.sampled_from(["audit", "pipecat", "user_sim", "judge"])

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from consumers.engine.effects import Effect
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import EstimateError, Scored, VoiceToVoiceLatency
+from schemas.scores import Scored, TurnValues, VoiceToVoiceLatency
 from tests.agent_calls import Json, agent_calls, arrivals_of
 from tests.engine_feed import records_of
-from tests.properties.evaluation import EveryCall, end_of, final_records, final_state, fold, fresh, run
+from tests.properties.evaluation import EveryCall, assert_counted, end_of, final_state, fold, fresh, run
 
 STARTED: tuple[Json, ...] = ({"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},)
 
@@ -25,7 +25,6 @@ def test_any_order_of_an_agent_s_events_gives_the_same_final_scores(
     events = _all_of(drawn)
     shuffled = data.draw(st.permutations(events))
     in_order, otherwise = (run(arrivals_of(each, control=STARTED)) for each in (events, shuffled))
-    assert final_records(in_order) == final_records(otherwise)
     assert final_state(in_order) == final_state(otherwise)
 
 
@@ -43,7 +42,6 @@ def test_what_comes_again_changes_nothing(drawn: tuple[list[Json], Json | None],
     once, twice = (
         run(arrivals_of(each, control=STARTED)) for each in (events, [*events[:place], *again, *events[place:]])
     )
-    assert final_records(once) == final_records(twice)
     assert final_state(once) == final_state(twice)
 
 
@@ -69,11 +67,13 @@ def test_an_error_is_said_of_every_estimate_that_a_record_replaced_and_of_no_oth
 ) -> None:
     last = final_state(run(arrivals_of(_all_of(drawn), control=STARTED)))
     latencies = {turn: record for (name, turn, _), record in last.items() if name == "voice_to_voice_latency_ms"}
-    errors = {turn: record for (name, turn, _), record in last.items() if name == "estimate_error_ms"}
+    turns = {turn: record for (name, turn, _), record in last.items() if name == "turn"}
+    errors = {turn: record["estimate_error"] for turn, record in turns.items() if record["estimate_error"]}
     replaced = {turn for turn, record in latencies.items() if record["anchor"] == "record"}
     assert errors.keys() <= replaced
     for turn, error in errors.items():
         assert error["recorded_ms"] == latencies[turn]["result"]["value"]
+        assert turns[turn]["voice_to_voice_ms"] == latencies[turn]["result"]
     published = records_of(run(arrivals_of(drawn[0], control=STARTED)))
     estimated = {
         record.turn
@@ -81,7 +81,7 @@ def test_an_error_is_said_of_every_estimate_that_a_record_replaced_and_of_no_oth
         if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored)
     }
     assert errors.keys() == replaced & estimated
-    assert not any(isinstance(record, EstimateError) for record in published)
+    assert all(record.estimate_error is None for record in published if isinstance(record, TurnValues))
 
 
 @given(agent_calls(), st.data())
@@ -97,9 +97,7 @@ def test_an_evaluator_that_ends_anywhere_loses_nothing(
     last = _successor(written)
     written += fold(last, arrivals)
     written += last.advance(end_of(arrivals))
-    ids = [record.record_id for record in records_of(written)]
-    assert len(ids) == len(set(ids)), "a record is written twice"
-    assert final_records(written) == final_records(expected)
+    assert_counted(records_of(written))
     assert final_state(written) == final_state(expected)
 
 

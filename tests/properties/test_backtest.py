@@ -15,7 +15,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.scores import AnyScoreRecord, ClosedFact, DeadAirFact
 from tests.engine_feed import T0_MS, Feed, Json, closings_of, records_of, said
-from tests.properties.evaluation import end_of, final_state, fresh
+from tests.properties.evaluation import closing_of_one, end_of, final_state, fresh
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of
 
@@ -84,9 +84,8 @@ def _again(
 
 
 def _final(effects: Sequence[Effect]) -> list[Json]:
-    """What the closing of the only call says, all of it."""
-    (closing,) = closings_of(effects)
-    return [said(record) for record in closing.records]
+    """What the closing says of the only call as a whole and of its end, all of it."""
+    return [said(record) for record in closing_of_one(effects).records[-2:]]
 
 
 def _dead_air(records: Sequence[AnyScoreRecord]) -> list[Json]:

@@ -27,8 +27,8 @@ from schemas.judging import (
     VerdictResult,
     Votes,
 )
-from tests.engine_feed import T0_MS, closings_of, records_of
-from tests.properties.evaluation import LIMITS, RULES, EveryCall, end_of, final_records, final_state
+from tests.engine_feed import T0_MS, records_of
+from tests.properties.evaluation import LIMITS, RULES, EveryCall, assert_counted, end_of, final_state
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of
 
@@ -157,8 +157,5 @@ def test_a_crash_between_question_and_answer_changes_no_final_score(data: st.Dat
     log.read_on(evaluator, out, end_of(log.arrivals))
     written += [*out, *_to_the_end(log, evaluator)]
 
-    ids = [record.record_id for record in records_of(written)]
-    assert len(ids) == len(set(ids)), "a record is written twice"
-    assert len(closings_of(written)) == 1
-    assert final_records(written) == final_records(expected)
+    assert_counted(records_of(written))
     assert final_state(written) == final_state(expected)

@@ -1,36 +1,62 @@
 """What is published: revisions that only grow, ids used once, values that are the context's at every moment."""
 
 from collections import Counter
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
 from consumers.engine.tool_uses import ToolEntry, outcome_of
-from schemas.scores import SCORE_RECORD, InterruptionFact, Scored, ToolOutcome, TurnFact, VoiceToVoiceLatency
+from schemas.scores import (
+    SCORE_RECORD,
+    AnyScoreRecord,
+    InterruptionFact,
+    Scored,
+    ToolOutcome,
+    TurnStatus,
+    TurnValues,
+    Unscored,
+    VoiceToVoiceLatency,
+)
 from tests.engine_feed import LATENCY, Feed, assert_in_catalogue, records_of, value_of
-from tests.properties.evaluation import end_of, fresh, holds, run
+from tests.properties.evaluation import (
+    Subject,
+    assert_counted,
+    closing_of_one,
+    end_of,
+    final_state,
+    fresh,
+    holds,
+    newest,
+    run,
+)
+from tests.properties.measured_anew import MeasuredTurns
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of
 
 
 @given(st.data())
-def test_revisions_of_a_subject_only_grow_and_ids_are_unique(data: st.DataObject) -> None:
+def test_revisions_of_a_subject_only_grow_and_everything_counts_once(data: st.DataObject) -> None:
     call, order = drawn(data)
-    revisions: dict[tuple[Any, ...], int] = {}
-    ids = set()
-    counted = set()
-    for record in records_of(run(arrivals_of(call, order))):
-        subject = (record.name, record.turn, record.index)
-        assert record.revision == revisions.get(subject, 0) + record.is_change
-        revisions[subject] = record.revision
-        assert record.record_id not in ids
-        ids.add(record.record_id)
-        if record.is_first:
-            assert subject not in counted, "counted twice"
-            counted.add(subject)
+    records = records_of(run(arrivals_of(call, order)))
+    assert_counted(records)
+    for record in records:
         assert SCORE_RECORD.validate_json(record.model_dump_json()) == record
+
+
+@given(st.data())
+def test_a_closing_says_only_what_is_new(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    evaluator = fresh()
+    before = newest(records_of([effect for arrival in arrivals for effect in evaluator.receive(arrival)]))
+    closing = closing_of_one(evaluator.advance(end_of(arrivals)))
+    subjects = [(record.name, record.turn, record.index) for record in closing.records]
+    assert len(subjects) == len(set(subjects))
+    for subject, record in zip(subjects, closing.records, strict=True):
+        assert record.status is TurnStatus.FINAL or not holds(record)
+        old = before.get(subject)
+        assert old is None or old.input_hash != record.input_hash
 
 
 @given(st.data())
@@ -65,14 +91,18 @@ def test_unknown_is_never_zero(data: st.DataObject) -> None:
 @settings(max_examples=250)
 @given(st.data())
 def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject) -> None:
-    """In a call heard through audio. A turn whose user's sound has no end yet has no latency, though EVA's rule E1 has."""
+    """In a call heard through audio. A turn whose user's sound has no end yet has no latency, though EVA's rule E1 has: of those
+    that were left, their records say so.
+    """
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
     evaluator = fresh()
-    newest: dict[tuple[str, int | None], Any] = {}
+    measured = MeasuredTurns(evaluator)
+    published: dict[Subject, AnyScoreRecord] = {}
     for arrival in arrivals:
-        for record in records_of(evaluator.receive(arrival)):
-            newest[record.name, record.turn] = record
+        effects = evaluator.receive(arrival)
+        published |= newest(records_of(effects))
+        is_measured = measured.take(effects, arrival.conversation_id) is not None
         folded = evaluator._calls[arrival.conversation_id]
         if folded.live._speaking is not None:
             continue
@@ -83,27 +113,60 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
             has_end = len(heard[turn].user_ends) >= len(heard[turn].user_starts)
             if turn >= 1:
                 expected[turn] = round(latency_s * 1000, 3) if has_end else "user_still_speaking"
-        latencies = [r for r in newest.values() if r.name == LATENCY and value_of(r) != "withdrawn"]
-        assert {record.turn: value_of(record) for record in latencies} == expected
+        latencies = [r for r in published.values() if isinstance(r, VoiceToVoiceLatency) and holds(r)]
+        scored = {turn: value for turn, value in expected.items() if not isinstance(value, str)}
+        assert {record.turn: value_of(record) for record in latencies} == scored
         for name, turns in (
             ("interruption_by_user", context.user_interrupted_turns),
             ("interruption_by_assistant", context.assistant_interrupted_turns),
         ):
-            assert {r.turn for r in newest.values() if r.name == name and holds(r)} == turns
-        known = {r.turn for r in newest.values() if isinstance(r, TurnFact) and holds(r)}
-        assert {turn for turn in heard if turn >= 1} <= known <= set(heard), "only a greeting may wait for its sound"
-        assert all(isinstance(r, InterruptionFact) for r in newest.values() if r.name.startswith("interruption"))
+            assert {r.turn for r in published.values() if r.name == name and holds(r)} == turns
+        assert all(isinstance(r, InterruptionFact) for r in published.values() if r.name.startswith("interruption"))
+        if not is_measured:
+            continue
+        known = {turn for turn, record in measured.newest.items() if holds(record)}
+        current = folded.history.machine.turn
+        assert {turn for turn in heard if 1 <= turn < current} <= known <= set(heard), "only a greeting may wait"
+        for turn in known & set(range(1, current)):
+            waited = measured.newest[turn].voice_to_voice_ms
+            if turn in expected:
+                assert (waited.value if isinstance(waited, Scored) else waited.reason) == expected[turn]
+            else:
+                assert isinstance(waited, Unscored)
 
 
 @given(st.data())
-def test_a_status_goes_forward_and_every_turn_ends_final(data: st.DataObject) -> None:
+def test_a_moment_of_a_latency_says_what_the_record_of_its_turn_says(data: st.DataObject) -> None:
+    """In the end, where both are of the whole call: a latency is there if and only if it is known."""
     call, order = drawn(data)
-    status: dict[int | None, str] = {}
-    for record in records_of(run(arrivals_of(call, order))):
-        if isinstance(record, TurnFact):
-            assert status.get(record.turn) != "final"
-            status[record.turn] = "withdrawn" if record.is_withdrawn else record.status.value
-    assert set(status.values()) <= {"final", "withdrawn"}
+    last = final_state(run(arrivals_of(call, order)))
+    moments = {turn: record["result"] for (name, turn, _), record in last.items() if name == LATENCY}
+    turns = {turn: record["voice_to_voice_ms"] for (name, turn, _), record in last.items() if name == "turn"}
+    assert moments == {turn: waited for turn, waited in turns.items() if waited["outcome"] == "scored"}
+
+
+@given(st.data())
+def test_a_status_goes_forward_and_every_turn_ends_with_its_record(data: st.DataObject) -> None:
+    """A turn's record comes when the call leaves the turn; at the close each turn that is there has one, and no other has."""
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    evaluator = fresh()
+    effects = [effect for arrival in arrivals for effect in evaluator.receive(arrival)]
+    (open_call,) = evaluator._calls.values()
+    turns = set(open_call.live.machine.turns)
+    for record in records_of(effects):
+        if isinstance(record, TurnValues) and holds(record):
+            assert record.status in (TurnStatus.PROVISIONAL, TurnStatus.SETTLED)
+    effects += evaluator.advance(end_of(arrivals))
+    finished = set()
+    last: dict[int | None, TurnValues] = {}
+    for record in records_of(effects):
+        assert "closed" not in finished
+        finished.add(record.name)
+        if isinstance(record, TurnValues):
+            assert record.turn not in last or last[record.turn].status is not TurnStatus.FINAL
+            last[record.turn] = record
+    assert {turn for turn, record in last.items() if holds(record)} == turns
 
 
 def _paired(last: ToolEntry | None) -> dict[tuple[int, int], tuple[str, ToolOutcome, int | None]]:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.partition import SNAPSHOT_VERSION, PartitionEvaluator, SnapshotError
+from consumers.engine.partition import SNAPSHOT_VERSION, PartitionEvaluator
+from consumers.engine.state_bytes import SnapshotError
 from tests.properties.evaluation import EveryCall, end_of, fresh
 from tests.properties.steered_calls import drawn
 from tests.wire_calls import arrivals_of

@@ -14,8 +14,10 @@ from consumers.engine.intake import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.codec import InputSource, decode
-from schemas.scores import TurnStages, TurnStatus
+from schemas.scores import TurnValues
 from tests.engine_feed import T0_MS, records_of
+from tests.properties.evaluation import assert_counted, closing_of_one, holds
+from tests.properties.measured_anew import MeasuredTurns, stages_anew
 from tests.wire_calls import Json
 
 LONG_AFTER_MS = 10**9
@@ -105,19 +107,22 @@ def folded(evaluator: PartitionEvaluator, log: Sequence[Arrival], *, closes: boo
     return [*effects, *evaluator.advance(T0_MS + LONG_AFTER_MS)] if closes else effects
 
 
-def stages_in(effects: Iterable[Effect]) -> list[TurnStages]:
-    return [record for record in records_of(effects) if isinstance(record, TurnStages)]
+def turns_in(effects: Iterable[Effect]) -> list[TurnValues]:
+    return [record for record in records_of(effects) if isinstance(record, TurnValues)]
 
 
-def final_stages(effects: Iterable[Effect]) -> dict[int | None, Any]:
-    return {record.turn: record.stages for record in stages_in(effects) if record.status is TurnStatus.FINAL}
+def final_stages(effects: Sequence[Effect]) -> dict[int | None, Any]:
+    closing_of_one(effects)
+    last = {record.turn: record for record in turns_in(effects)}
+    return {turn: record.stages for turn, record in last.items() if holds(record)}
 
 
 def transcript_metrics(evaluator: PartitionEvaluator) -> list[Any]:
     """What a transcript would say of each turn, tokens included, if the call closed now: then every turn is looked at."""
     call = evaluator._calls["call"]
-    call._measures.stages.follow(call.live, set(call.live.machine.turns), T0_MS, [])
-    return [call._measures.stages.turn_metrics(call.live, turn) for turn in sorted(call.live.machine.turns)]
+    stages, live, heard = call._measures.stages, call.live, call.live.heard()
+    stages.stale_turns(heard, set(live.machine.turns))
+    return [stages.turn_metrics(heard, live.record, turn) for turn in sorted(live.machine.turns)]
 
 
 def fresh() -> PartitionEvaluator:
@@ -137,21 +142,26 @@ def _in_time(events: Sequence[Json]) -> list[Json]:
 @settings(max_examples=200)
 @given(talks(), st.integers(0, 1000))
 def test_any_order_of_arrival_gives_the_same_stages(events: list[Json], seed: int) -> None:
+    if not events:
+        return
     expected = final_stages(folded(fresh(), arrivals(_in_time(events))))
     assert final_stages(folded(fresh(), arrivals(shuffled(events, seed)))) == expected
 
 
 @settings(max_examples=200)
 @given(talks(), st.integers(0, 1000))
-def test_what_is_said_is_what_there_is_to_say_after_every_event(events: list[Json], seed: int) -> None:
+def test_whenever_turns_are_measured_their_stages_are_those_worked_out_again(events: list[Json], seed: int) -> None:
     evaluator = fresh()
+    measured = MeasuredTurns(evaluator)
     for arrival in arrivals(shuffled(events, seed)):
-        evaluator.receive(arrival)
-        call = evaluator._calls["call"]
-        stages, out = call._measures.stages, list[Effect]()
-        stages._bases.clear()  # nothing is taken for known
-        stages.follow(call.live, set(call.live.machine.turns), T0_MS, out)
-        assert out == []
+        measured.take(evaluator.receive(arrival), "call")
+    if not events:
+        return
+    call = evaluator._calls["call"]
+    stages, again, heard = call._measures.stages, stages_anew(call), call.live.heard()
+    stages.stale_turns(heard, call._measures._dirty)
+    for turn in call.live.machine.turns:
+        assert stages.stages_of(heard, turn) == again.stages_of(heard, turn)
 
 
 @given(talks(), st.data())
@@ -162,10 +172,12 @@ def test_a_number_that_comes_twice_counts_once(events: list[Json], data: st.Data
     again = data.draw(st.lists(st.sampled_from(numbers), max_size=5)) if numbers else []
     once, twice = fresh(), fresh()
     in_time = _in_time(events)
-    folded(once, arrivals(in_time), closes=False)
-    folded(twice, arrivals([*in_time, *again]), closes=False)
+    out_once = folded(once, arrivals(in_time), closes=False)
+    out_twice = folded(twice, arrivals([*in_time, *again]), closes=False)
     assert transcript_metrics(twice) == transcript_metrics(once)
-    assert final_stages(twice.advance(T0_MS + LONG_AFTER_MS)) == final_stages(once.advance(T0_MS + LONG_AFTER_MS))
+    out_once += once.advance(T0_MS + LONG_AFTER_MS)
+    out_twice += twice.advance(T0_MS + LONG_AFTER_MS)
+    assert final_stages(out_twice) == final_stages(out_once)
 
 
 @settings(max_examples=300)
@@ -181,13 +193,9 @@ def test_every_stage_is_known_for_the_first_time_once_whatever_crashes(
         written += said[: data.draw(st.integers(0, len(said)))]
     written += folded(_successor(written), _interleaved(log, data.draw(st.integers(0, 1000))))
 
-    firsts: Counter[tuple[int | None, str]] = Counter()
-    for record in stages_in(written):
-        known = {each.stage for each in record.stages}
-        assert set(record.first_known) <= known
-        firsts.update((record.turn, stage) for stage in record.first_known)
-        assert all(firsts[record.turn, stage] == 1 for stage in known), "said, and counted once by then"
-    assert final_stages(written) == final_stages(folded(fresh(), log))
+    assert_counted(records_of(written))
+    if log:
+        assert final_stages(written) == final_stages(folded(fresh(), log))
 
 
 def _interleaved(log: Sequence[Arrival], seed: int) -> list[Arrival]:
@@ -210,4 +218,4 @@ def test_a_snapshot_on_the_way_changes_nothing(events: list[Json], data: st.Data
     first = fresh()
     effects = folded(first, log[:done], closes=False)
     effects += folded(PartitionEvaluator.restore(first.snapshot()), log[done:])
-    assert stages_in(effects) == stages_in(folded(fresh(), log))
+    assert turns_in(effects) == turns_in(folded(fresh(), log))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from whisper_normalizer.english import EnglishTextNormalizer
 
 from consumers.engine.eva_metrics import normal_text
-from consumers.engine.eva_metrics.normal_text import normalised, without_labels
+from consumers.engine.eva_metrics.normal_text import normalised, without_bracketed
 from consumers.engine.eva_metrics.word_errors import WordErrors
 from consumers.engine.word_differences import differences
 
@@ -120,7 +120,7 @@ def test_the_rate_is_jiwers_of_all_turns_at_once(pairs: list[tuple[str, str]]) -
     errors = WordErrors()
     for turn, pair in enumerate(pairs):
         errors.put(turn, *pair)
-    kept = [(without_labels(one), without_labels(other)) for one, other in pairs]
+    kept = [(without_bracketed(one), without_bracketed(other)) for one, other in pairs]
     whole = [(normalised(one), normalised(other)) for one, other in kept if one and other]
     if not whole:
         assert errors.result().error is not None

@@ -1,7 +1,5 @@
 """When the record of an ElevenLabs agent's call is placed beside its turns: as words come, within bounds, and at the close."""
 
-from typing import Any
-
 import pytest
 
 from consumers.engine import agent_records
@@ -11,9 +9,9 @@ from consumers.engine.speaking import AgentWords, Moment, Words
 from consumers.engine.speaking_turns import SpeakingTurns
 from consumers.engine.timeline import CHECKPOINT_EVERY, Replays
 from schemas.elevenlabs_record import ConversationRecord
-from schemas.scores import Anchor, TurnStatus
+from schemas.scores import Anchor
 from tests.agent_calls import entry, envelope_of, heard, interrupted, metrics, record, said, waited
-from tests.engine_feed import LATENCY, T0_MS, Feed, Json
+from tests.engine_feed import T0_MS, Feed, Json, plain
 
 LIMIT_HITS = "callgauge_limits_hit_total"
 RECORD = record(
@@ -21,7 +19,7 @@ RECORD = record(
     entry("user", "wait"), entry("agent", "Okay.", **waited(1.2)), at_ms=9_000, status="in-progress",
 )  # fmt: skip
 """Of two turns, of which the events below have the words of one: without the late ones, neither fits."""
-UNRECORDED = {1: 1_000.0, 2: "user_still_speaking"}
+UNRECORDED = {1: 1_000.0}
 
 
 def fed(feed: Feed, *events: Json) -> Feed:
@@ -38,19 +36,14 @@ def pipecat_hears(feed: Feed) -> None:
     feed.send("pipecat", {"type": "user_message", "data": {"content": "stop it"}}, 6_000)
 
 
-def final(feed: Feed) -> dict[tuple[str, int | None], Any]:
-    return {(each.name, each.turn): each for each in feed.records() if each.status is TurnStatus.FINAL}
-
-
-def latencies(feed: Feed) -> list[tuple[float, Anchor]]:
+def latencies(feed: Feed) -> list[tuple[float | str, Anchor | None]]:
+    """By the records of the turns, when the call is over."""
     feed.advance(900_000)
-    found = final(feed)
-    return [(found[LATENCY, turn].result.value, found[LATENCY, turn].anchor) for turn in (1, 2)]
+    return [(plain(feed.turn_values(turn).voice_to_voice_ms), feed.turn_values(turn).anchor) for turn in (1, 2)]
 
 
 def stages_by_elevenlabs(feed: Feed, turn: int) -> list[float]:
-    newest = feed.records("stage_latencies", turn)[-1]
-    return [each.latency_ms for each in newest.stages if each.source == "elevenlabs"]
+    return [each.latency_ms for each in feed.turn_values(turn).stages if each.source == "elevenlabs"]
 
 
 def test_words_that_come_after_the_record_place_it_anew() -> None:
@@ -61,8 +54,8 @@ def test_words_that_come_after_the_record_place_it_anew() -> None:
     assert after.latencies() == UNRECORDED
     pipecat_hears(after)
     assert after.latencies() == before.latencies() == {1: 1_100.0, 2: 1_200.0}
-    assert stages_by_elevenlabs(after, 1) == [1_100.0]
     assert latencies(after) == latencies(before) == [(1_100.0, Anchor.RECORD), (1_200.0, Anchor.RECORD)]
+    assert stages_by_elevenlabs(after, 1) == stages_by_elevenlabs(before, 1) == [1_100.0]
 
 
 def test_beyond_a_bound_of_work_the_record_is_placed_anew_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +65,7 @@ def test_beyond_a_bound_of_work_the_record_is_placed_anew_at_the_close(monkeypat
     pipecat_hears(feed)
     assert feed.latencies() == UNRECORDED
     assert latencies(feed) == [(1_100.0, Anchor.RECORD), (1_200.0, Anchor.RECORD)]
-    assert [each.latency_ms for each in final(feed)["stage_latencies", 2].stages] == [1_200.0]
+    assert [each.latency_ms for each in feed.turn_values(2).stages] == [1_200.0]
     assert feed.counts(LIMIT_HITS) == {("placed_records",): 1}
 
 
@@ -84,7 +77,7 @@ def test_of_too_many_records_the_best_is_placed_at_the_close() -> None:
     assert feed.latencies() == {1: MAX_RECORDS * 100.0}
     assert feed.counts(LIMIT_HITS) == {("agent_records",): 1}
     feed.advance(900_000)
-    assert final(feed)[LATENCY, 1].result.value == (MAX_RECORDS + 2) * 100.0
+    assert feed.latencies() == {1: (MAX_RECORDS + 2) * 100.0}
 
 
 def test_audio_after_the_record_takes_its_stages_back() -> None:
@@ -95,6 +88,7 @@ def test_audio_after_the_record_takes_its_stages_back() -> None:
     waits = waited(2.0), metrics(llm_service_ttfb=0.7)
     fed(feed, record(entry("user", "Hello"), entry("agent", "Hi.", **waits[0]), entry("user", "Bye"),
                      entry("agent", "Bye.", **waits[1]), at_ms=7_000))  # fmt: skip
+    fed(feed, said("Yes?", 7_100, 4), heard("No", 7_200, 5))
     assert (stages_by_elevenlabs(feed, 1), stages_by_elevenlabs(feed, 2)) == ([2_000.0], [700.0])
     feed.user_audio(1_000, 2_400, behind_ms=6_500)
     feed.assistant_audio(4_100, behind_ms=4_000)

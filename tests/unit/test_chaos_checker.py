@@ -9,14 +9,22 @@ import pytest
 from consumers.engine.limits import Limits
 from schemas import scores
 from schemas.codec import InputSource
+from schemas.newest_scores import is_taken_back
 from schemas.scores import (
     AnyScoreRecord,
+    CallLabels,
+    CallStartedFact,
+    CallValues,
     ClosedFact,
     CloseReason,
     DeadAirFact,
+    InterruptionFact,
     Scored,
-    TurnFact,
+    ToolUseFact,
     TurnStatus,
+    TurnValues,
+    Unscored,
+    UnscoredReason,
     VoiceToVoiceLatency,
 )
 from schemas.topics import TOPIC_BY_SOURCE
@@ -28,6 +36,7 @@ from tests.chaos.checker import MOST_EXAMPLES, Findings, compared
 from tests.chaos.undisturbed import InputRecord, Undisturbed, undisturbed
 
 LIMITS = Limits(closing_grace_ms=1_000)
+UNKNOWN = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
 
 
 def inputs_of(pool: Sequence[CallTemplate], *, bad: Sequence[bytes] = ()) -> dict[InputSource, list[InputRecord]]:
@@ -67,16 +76,27 @@ def zeros(findings: Findings) -> tuple[int, int, int]:
     return findings.missing, findings.duplicate, findings.wrong
 
 
+def about(record: AnyScoreRecord) -> tuple[str, str, int | None, int]:
+    return record.conversation_id, record.name, record.turn, record.index
+
+
 def changed(peaceful: Undisturbed, old: AnyScoreRecord, *new: AnyScoreRecord) -> Findings:
-    """The findings when `new` stands in place of `old`."""
-    records = list(peaceful.records)
+    """The findings when `new` stands in place of all that was written of what `old` is about."""
+    records = [record for record in peaceful.records if about(record) != about(old) or record is old]
     at = records.index(old)
     records[at : at + 1] = new
     return compared(peaceful.records, written(records))
 
 
-def a_final(peaceful: Undisturbed, kind: type[Any]) -> Any:
-    return next(record for record in peaceful.records if isinstance(record, kind) and record.status is TurnStatus.FINAL)
+def newest(peaceful: Undisturbed) -> list[AnyScoreRecord]:
+    """What holds in the end."""
+    found = {about(record): record for record in peaceful.records}
+    return [record for record in found.values() if not is_taken_back(record)]
+
+
+def one_of(peaceful: Undisturbed, kind: type[Any]) -> Any:
+    """A record that holds in the end."""
+    return next(record for record in newest(peaceful) if isinstance(record, kind))
 
 
 def test_equal_records_are_clean(peaceful: Undisturbed) -> None:
@@ -90,50 +110,95 @@ def test_equal_records_are_clean(peaceful: Undisturbed) -> None:
         "tool_call",
         "voice_to_voice_latency_ms",
         "turn",
+        "call",
     }
 
 
-@pytest.mark.parametrize("kind", [VoiceToVoiceLatency, ClosedFact, TurnFact, DeadAirFact])
-def test_a_final_record_that_is_not_there_is_missing(peaceful: Undisturbed, kind: type[Any]) -> None:
-    findings = changed(peaceful, a_final(peaceful, kind))
+@pytest.mark.parametrize(
+    "kind", [VoiceToVoiceLatency, ClosedFact, TurnValues, CallValues, DeadAirFact, InterruptionFact, ToolUseFact]
+)
+def test_a_record_that_is_not_there_is_missing(peaceful: Undisturbed, kind: type[Any]) -> None:
+    findings = changed(peaceful, one_of(peaceful, kind))
     assert zeros(findings) == (1, 0, 0)
     assert "is not there" in findings.examples[0]
 
 
 def test_an_intermediate_record_may_differ(peaceful: Undisturbed) -> None:
     """A replay may pass through other values on its way to the same end."""
-    passing = next(r for r in peaceful.records if isinstance(r, VoiceToVoiceLatency) and r.status is TurnStatus.OPEN)
-    assert changed(peaceful, passing).is_clean
-    assert changed(peaceful, passing, passing, passing.model_copy(update={"revision": 90, "is_first": False})).is_clean
+    last = one_of(peaceful, TurnValues)
+    passing = last.model_copy(update={"input_hash": "of another value", "voice_to_voice_ms": UNKNOWN})
+    later = {"revision": 90, "is_first": False, "first_known": ()}
+    assert changed(peaceful, last, passing, last.model_copy(update=later)).is_clean
+    assert not changed(peaceful, last, last, passing.model_copy(update=later)).is_clean
+
+
+def test_the_highest_revision_counts(peaceful: Undisturbed) -> None:
+    last = one_of(peaceful, VoiceToVoiceLatency)
+    newer = last.model_copy(update={"revision": 93, "is_first": False})
+    older = last.model_copy(update={"revision": 92, "input_hash": "x", "result": Scored(value=-1), "is_first": False})
+    assert changed(peaceful, last, newer, older).is_clean
+    assert zeros(changed(peaceful, last, older, newer.model_copy(update={"result": Scored(value=-1)}))) == (0, 0, 1)
+
+
+def test_what_was_taken_back_was_never_there(peaceful: Undisturbed) -> None:
+    last = peaceful.records[-1]
+    row = one_of(peaceful, TurnValues).model_copy(update={"turn": 77, "is_withdrawn": True})
+    latency = one_of(peaceful, VoiceToVoiceLatency).model_copy(update={"turn": 77, "result": UNKNOWN})
+    tool = one_of(peaceful, ToolUseFact).model_copy(update={"turn": 77, "is_withdrawn": True})
+    assert changed(peaceful, last, last, row, latency, tool).is_clean
+    with_them = Undisturbed((*peaceful.records, row, latency, tool), peaceful.refused)
+    assert compared(with_them.records, written(peaceful.records)).is_clean
 
 
 def test_a_record_read_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
     first, *_ = peaceful.records
     assert zeros(changed(peaceful, first, first, first)) == (0, 1, 0)
-    closed = a_final(peaceful, ClosedFact)
+    closed = one_of(peaceful, ClosedFact)
     assert zeros(changed(peaceful, closed, closed, closed, closed)) == (0, 2, 0)
 
 
-def test_a_second_final_score_is_a_duplicate_under_any_id(peaceful: Undisturbed) -> None:
-    final = a_final(peaceful, VoiceToVoiceLatency)
-    again = final.model_copy(update={"revision": final.revision + 1})
+@pytest.mark.parametrize("kind", [ClosedFact, CallValues])
+def test_a_second_end_of_a_call_is_a_duplicate_under_any_id(peaceful: Undisturbed, kind: type[Any]) -> None:
+    final = next(r for r in newest(peaceful) if isinstance(r, kind))
+    again = final.model_copy(update={"revision": final.revision + 1, "is_first": False, "input_hash": "another"})
     assert again.record_id != final.record_id
-    assert zeros(changed(peaceful, final, final, again)) == (0, 1, 0)
+    others = [record for record in peaceful.records if record is not final]
+    findings = compared(peaceful.records, written([*others, final, again]))
+    assert (findings.missing, findings.duplicate) == (0, 1)
+    assert "a second final record" in findings.examples[0]
+
+
+def test_a_record_that_says_nothing_new_is_a_duplicate(peaceful: Undisturbed) -> None:
+    last = one_of(peaceful, VoiceToVoiceLatency)
+    again = last.model_copy(update={"revision": last.revision + 1, "is_first": False})
+    assert zeros(changed(peaceful, last, last, again)) == (0, 1, 0)
+
+
+def test_a_revision_is_there_once_whatever_its_status(peaceful: Undisturbed) -> None:
+    last = one_of(peaceful, TurnValues)
+    how = {"status": TurnStatus.FINAL, "is_first": False, "first_known": (), "input_hash": "another"}
+    again = last.model_copy(update=how)
+    assert again.record_id != last.record_id
+    findings = changed(peaceful, last, last, again)
+    assert findings.duplicate == 1
+    assert "was there before" in "".join(findings.examples)
 
 
 def test_what_counters_would_count_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
-    first = next(r for r in peaceful.records if isinstance(r, VoiceToVoiceLatency) and r.is_first)
+    first = next(r for r in newest(peaceful) if isinstance(r, TurnValues) and r.is_first and len(r.first_known) > 1)
     again = first.model_copy(update={"revision": first.revision + 50})
-    findings = changed(peaceful, first, first, again)
+    before = first.model_copy(update={"input_hash": "another", "first_known": ()})
+    findings = changed(peaceful, first, before, again)
     assert zeros(findings) == (0, 1, 0)
     assert "the first one again" in findings.examples[0]
+    before = first.model_copy(update={"input_hash": "another", "is_first": False, "first_known": first.first_known[:1]})
+    findings = changed(peaceful, first, before, again)
+    assert zeros(findings) == (0, 1, 0)
+    assert f"{first.first_known[0]} is known for the first time again" in findings.examples[0]
 
 
 def test_another_value_is_wrong_and_the_example_says_what(peaceful: Undisturbed) -> None:
-    final = next(
-        r for r in peaceful.records
-        if isinstance(r, VoiceToVoiceLatency) and r.status is TurnStatus.FINAL and isinstance(r.result, Scored)
-    )  # fmt: skip
+    final = one_of(peaceful, VoiceToVoiceLatency)
     assert isinstance(final.result, Scored)
     other = final.model_copy(update={"result": Scored(value=final.result.value + 1)})
     findings = changed(peaceful, final, other)
@@ -142,13 +207,21 @@ def test_another_value_is_wrong_and_the_example_says_what(peaceful: Undisturbed)
 
 
 def test_how_and_when_it_was_said_is_not_what_it_says(peaceful: Undisturbed) -> None:
-    final = a_final(peaceful, VoiceToVoiceLatency)
-    how = {"revision": 7, "offsets": {"audit.events": 9}, "caused_at_ms": 1, "code_version": "9", "is_change": True}
+    final = one_of(peaceful, VoiceToVoiceLatency)
+    how = {"revision": 7, "offsets": {"audit.events": 9}, "caused_at_ms": 1, "code_version": "9"}
+    how |= {"status": TurnStatus.FINAL, "labels": CallLabels(agent="unknown"), "event_time_ms": 5}
     assert changed(peaceful, final, final.model_copy(update=how)).is_clean
 
 
-def test_a_final_score_that_nobody_expects_is_wrong(peaceful: Undisturbed) -> None:
-    final = a_final(peaceful, VoiceToVoiceLatency)
+@pytest.mark.parametrize("kind", [ClosedFact, CallValues, DeadAirFact, CallStartedFact])
+def test_what_is_about_the_call_or_its_end_has_one_time_and_its_labels(peaceful: Undisturbed, kind: type[Any]) -> None:
+    record = one_of(peaceful, kind)
+    for other in ({"labels": CallLabels(agent="another")}, {"event_time_ms": 5}):
+        assert zeros(changed(peaceful, record, record.model_copy(update=other))) == (0, 0, 1)
+
+
+def test_a_score_that_nobody_expects_is_wrong(peaceful: Undisturbed) -> None:
+    final = one_of(peaceful, VoiceToVoiceLatency)
     assert zeros(changed(peaceful, final, final, final.model_copy(update={"turn": 77}))) == (0, 0, 1)
     assert zeros(compared([], written([final]))) == (0, 0, 1)
 
@@ -158,14 +231,14 @@ def test_what_is_no_score_is_wrong(peaceful: Undisturbed) -> None:
 
 
 def test_why_a_call_was_over_follows_from_the_log(peaceful: Undisturbed) -> None:
-    closed = a_final(peaceful, ClosedFact)
+    closed = one_of(peaceful, ClosedFact)
     other = next(reason for reason in CloseReason if reason is not closed.reason)
     assert zeros(changed(peaceful, closed, closed.model_copy(update={"reason": other}))) == (0, 0, 1)
     assert zeros(changed(peaceful, closed, closed.model_copy(update={"turns": 99}))) == (0, 0, 1)
 
 
 def test_so_does_a_silence(peaceful: Undisturbed) -> None:
-    silence = a_final(peaceful, DeadAirFact)
+    silence = one_of(peaceful, DeadAirFact)
     later = silence.model_copy(update={"silent_since_ms": silence.silent_since_ms + 1})
     assert zeros(changed(peaceful, silence, later)) == (0, 0, 1)
     assert zeros(changed(peaceful, silence)) == (1, 0, 0)
@@ -183,7 +256,7 @@ def test_refused_records_must_be_in_quarantine() -> None:
 
 
 def test_of_a_call_that_lost_records_only_doubles_count(peaceful: Undisturbed) -> None:
-    closed = a_final(peaceful, ClosedFact)
+    closed = one_of(peaceful, ClosedFact)
     lost = {closed.conversation_id}
     others = [record for record in peaceful.records if record.conversation_id not in lost]
     findings = compared(peaceful.records, written(others), lost=lost)
@@ -195,7 +268,7 @@ def test_of_a_call_that_lost_records_only_doubles_count(peaceful: Undisturbed) -
 
 
 def test_a_record_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> None:
-    closed = a_final(peaceful, ClosedFact)
+    closed = one_of(peaceful, ClosedFact)
     value = closed.model_dump_json().encode()
     newer = value.replace(newer_version.OLD_REASON, newer_version.NEW_REASON)
     assert newer != value
@@ -211,10 +284,10 @@ def test_a_record_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> N
 def test_findings_add_up_and_examples_of_one_kind_do_not_hide_the_others(peaceful: Undisturbed) -> None:
     findings = Findings()
     findings.add(compared(peaceful.records, []))
-    finals = [record for record in peaceful.records if record.status is TurnStatus.FINAL]
-    assert zeros(findings) == (len(finals), 0, 0)
-    findings.add(compared([], written(finals)))
-    assert zeros(findings) == (len(finals), 0, len(finals))
+    held = newest(peaceful)
+    assert zeros(findings) == (len(held), 0, 0)
+    findings.add(compared([], written(held)))
+    assert zeros(findings) == (len(held), 0, len(held))
     assert len(findings.examples) == MOST_EXAMPLES
     assert findings.by_name["missing", "closed"] == findings.by_name["wrong", "closed"] == 8
     assert len({example.split()[2] for example in findings.examples}) >= 4

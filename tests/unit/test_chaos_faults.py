@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.chaos.heavy_call import heavy_call
 from tests.chaos.poison import Cook, Kind
 from tests.chaos.proxy import Door, Way
 from tests.chaos.raw_batch import RawRecord, batch
+from tests.chaos.stage import Stage
 from tests.chaos.topic_reader import ReadRecord
 from tests.chaos.undisturbed import InputRecord
 
@@ -101,6 +103,16 @@ def test_what_is_deleted_is_kept_and_says_whose_it_was(tmp_path: Path) -> None:
     assert deletion.calls(("audit.events", each) for each in (*records, *later)) == {b"call-2", b"call-3", b"late-0"}
     refused = {("audit.events", 3, 1), ("audit.events", 3, 4), ("audit.events", 4, 4), ("pipecat.events", 3, 4)}
     assert gone([deletion], refused) == {("audit.events", 3, 4)}
+
+
+def test_a_call_is_over_on_the_partition_number_on_which_it_was_closed(tmp_path: Path) -> None:
+    cluster: Any = SimpleNamespace(bootstrap="nobody:1", nodes=())
+    stage = Stage(cluster, tmp_path, print, partitions=12)
+    written = ((0, b"call-1", "closed"), (2, b"call-1", "turn"), (2, b"call-2", "closed"), (0, b"call-2", "turn"))
+    for number, key, name in written:
+        stage._follow_calls([ReadRecord(number, 0, NOW_MS, key, b'{"name":"%s"}' % name.encode())])
+    assert stage.closed_on(0) == {b"call-1"}
+    assert stage.closed_on(2) == {b"call-2"}, "after partitions were added the rest of call 1 may still come here"
 
 
 def test_a_clock_steps_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from schemas.scores import SCORE_RECORD, AnyScoreRecord, ClosedFact, ProgressScore, Scored, SubgoalScore, Unscored
 from streamer import cli
+from streamer.backtest_comparison import last_words
 from tests.scripted_openai import Asked, Does, fails, grades, scripted_openai
 
 Json = dict[str, Any]
@@ -132,6 +133,10 @@ def test_with_all_every_record_is_printed_in_the_order_of_writing(score: Score, 
     final, everything = score(*given), score(*given, "--all")
     written = everything.out.splitlines()
     assert set(final.out.splitlines()) < set(written)
+    subjects = [(record.name, record.turn, record.index) for record in everything.records]
+    newest = {subject: place for place, subject in enumerate(subjects)}
+    assert final.out.splitlines() == [written[place] for place in sorted(newest.values())]
+    assert len(newest) < len(subjects), "something was revised"
     assert len({record.record_id for record in everything.records}) == len(written)
     assert everything.records[0].name == "call_started"
     caused = [record.caused_at_ms for record in everything.records]
@@ -146,7 +151,7 @@ def test_what_is_read_first_changes_no_score(score: Score, tmp_path: Path) -> No
     for seed in range(4):
         shuffled = score(*given, "--arrival", seed)
         assert shuffled.progress == expected.progress == [0.0, 0.5, 1.0]  # after max_turns it is not said again
-        assert [record.name for record in shuffled.records] == [record.name for record in expected.records]
+        assert last_words(shuffled.records) == last_words(expected.records)
 
 
 def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Score, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from schemas.scores import (
     SubgoalScore,
     ToolOutcome,
     ToolUseFact,
-    TurnFact,
     TurnStatus,
+    TurnValues,
     Unscored,
     UnscoredReason,
     VoiceToVoiceLatency,
@@ -46,7 +46,7 @@ def started(call: str = "call-1", **more: Any) -> AnyScoreRecord:
 
 
 def turn(number: int, **more: Any) -> AnyScoreRecord:
-    return TurnFact(**common(turn=number, **more))
+    return TurnValues(voice_to_voice_ms=Unscored(reason=UnscoredReason.NO_USER_SPEECH), **common(turn=number, **more))
 
 
 def latency(number: int, value: float | None, anchor: Anchor | None = Anchor.AUDIO, **more: Any) -> AnyScoreRecord:
@@ -112,6 +112,14 @@ def test_the_newest_turn_counts_and_a_withdrawn_one_does_not() -> None:
     assert row_of(turn(0), turn(1), turn(1, is_withdrawn=True, revision=2)).turn == 0
 
 
+def test_a_turn_shows_with_the_first_thing_known_of_it() -> None:
+    """Its row comes when the call has left it."""
+    assert row_of(turn(0), latency(1, 900)).turn == 1
+    assert row_of(turn(0), turn(1), tool(0), interruption(2, "user")).turn == 2
+    assert row_of(turn(0), latency(1, 900), latency(1, None, revision=2)).turn == 0
+    assert row_of(turn(0), subgoal(4), stall(2)).turn == 0, "those are about the call"
+
+
 def test_the_latency_is_that_of_the_newest_turn_that_has_one() -> None:
     first, second = latency(1, 900), latency(2, -300, Anchor.VAD)
     assert row_of(first, second).latency == MeasuredLatency(2, -300, Anchor.VAD)
@@ -159,7 +167,7 @@ def test_a_call_is_stalled_until_it_moves_or_ends() -> None:
 @pytest.mark.parametrize("width", [80, 110, 120])
 def test_the_screen_shows_how_far_a_call_is(records: list[AnyScoreRecord], cell: str, status: str, width: int) -> None:
     line = shown([row_of(started(), *records)], width)[4]
-    assert line.split()[3] == cell
+    assert line.split()[4] == cell
     assert line.split()[-1] == status
 
 
@@ -226,7 +234,6 @@ def test_when_the_screen_is_too_small_the_newest_calls_are_shown() -> None:
     ("record", "line"),
     [
         (latency(3, 812.4), "call-1 bot: turn 3 answered after 812 ms (audio)"),
-        (latency(3, 812.4, is_change=False), None),
         (latency(3, 700, is_first=False), None),
         (latency(3, None), None),
         (interruption(2, "assistant"), "call-1 bot: turn 2 interrupted by the assistant"),

@@ -65,7 +65,7 @@ def test_a_broker_that_does_not_say_its_version_is_a_broker() -> None:
 
 def test_all_topics_in_one_line_when_they_fit() -> None:
     (finding,) = topic_findings(cluster(), KAFKA)
-    assert (finding.verdict, "all 9 are there; 4 partitions" in finding.seen) == (Verdict.OK, True)
+    assert (finding.verdict, "all 10 are there; 4 partitions" in finding.seen) == (Verdict.OK, True)
 
 
 def test_missing_topics_and_other_counts_are_wrong() -> None:

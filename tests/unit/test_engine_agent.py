@@ -7,16 +7,17 @@ import pytest
 
 from consumers.engine.agent_events import AgentEvents
 from consumers.engine.call_end import CallEnd
-from consumers.engine.conversation_turns import ConversationTurns, transcript_of
+from consumers.engine.conversation_turns import facts_of as facts_of_turns
+from consumers.engine.conversation_turns import transcript_of
 from consumers.engine.history import EvaHistory
 from consumers.engine.limits import Limits
 from consumers.engine.live_side import LiveSide
-from consumers.engine.record_book import RecordBook
+from consumers.engine.record_book import Cause, RecordBook
 from consumers.engine.redaction import Redactor
 from consumers.engine.turn_facts import TurnFacts
 from schemas.codec import InputSource, decode
 from schemas.redaction import RedactionRules
-from schemas.scores import Anchor, TurnStatus, UnscoredReason
+from schemas.scores import Anchor, EstimateError, TurnStatus
 from tests.agent_calls import (
     corrected,
     entry,
@@ -32,8 +33,6 @@ from tests.agent_calls import (
 )
 from tests.engine_feed import LATENCY, T0_MS, Feed, Json
 
-ERROR = "estimate_error_ms"
-
 
 def fed(*events: Json, feed: Feed | None = None) -> Feed:
     """An evaluator that has received these, each when its time says."""
@@ -43,8 +42,11 @@ def fed(*events: Json, feed: Feed | None = None) -> Feed:
     return feed
 
 
-def turns_of(feed: Feed) -> set[int | None]:
-    return {fact.turn for fact in feed.records("turn") if not fact.is_withdrawn}
+def estimate_error(feed: Feed, turn: int) -> EstimateError:
+    """How far the newest record of the turn says that the estimate was off."""
+    error = feed.turn_values(turn).estimate_error
+    assert error is not None
+    return error
 
 
 def newest(feed: Feed, name: str, turn: int | None = None, index: int = 0) -> Any:
@@ -58,7 +60,7 @@ def test_turns_latencies_and_their_anchor() -> None:
     )  # fmt: skip
     assert feed.latencies() == {1: 1_250.0, 2: 900.0}
     assert {(each.anchor, each.source) for each in feed.records(LATENCY)} == {(Anchor.ESTIMATED, "elevenlabs")}
-    assert turns_of(feed) == {0, 1, 2}
+    assert feed.turns() == {0, 1, 2}
 
 
 def test_an_agent_s_events_leave_eva_s_history_empty() -> None:
@@ -72,13 +74,13 @@ def test_an_agent_s_events_leave_eva_s_history_empty() -> None:
 def test_two_transcripts_before_an_answer_are_one_turn() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("My", 3_000, 2), heard("badge", 3_500, 3), said("Yes?", 4_000, 3))
     assert feed.latencies() == {1: 500.0}
-    assert turns_of(feed) == {0, 1}
+    assert feed.turns() == {0, 1}
 
 
 def test_a_caller_who_says_nothing_has_no_turn() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("...", 9_000, 2), said("Are you there?", 9_900, 2))
     assert feed.latencies() == {}
-    assert turns_of(feed) == {0}
+    assert feed.turns() == {0}
 
 
 def test_a_latency_is_that_of_the_first_answer_of_a_turn() -> None:
@@ -91,21 +93,20 @@ def test_who_cuts_the_agent_off_begins_a_turn() -> None:
     assert [(fact.by.value, fact.turn) for fact in feed.records("interruption_by_user")] == [("user", 1)]
     fed(heard("Stop", 1_500, 2), said("Yes?", 2_000, 2), feed=feed)
     assert feed.latencies() == {1: 500.0}
-    assert turns_of(feed) == {0, 1}
+    assert feed.turns() == {0, 1}
 
 
 def test_a_cut_off_that_is_told_after_the_transcript_is_of_the_same_turn() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Stop", 1_500, 2), interrupted(1_510, 1), said("Yes?", 2_000, 2))
     assert [fact.turn for fact in feed.records("interruption_by_user")] == [1]
-    assert turns_of(feed) == {0, 1}
+    assert feed.turns() == {0, 1}
 
 
 def test_a_caller_who_cuts_off_and_hangs_up_leaves_no_turn_that_counts() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Hi", 2_000, 2), said("A long answer", 3_000, 2), interrupted(4_000, 2))
     feed.advance(900_000)
-    final = {each.turn: each for each in feed.records(LATENCY) if each.status is TurnStatus.FINAL}
-    assert (final[1].result.value, final[2].result.reason) == (1_000.0, "the call ended before an answer")
-    assert [each.turn for each in feed.records("turn") if each.is_first] == [0, 1]
+    assert feed.latencies() == {1: 1_000.0, 2: "the call ended before an answer"}
+    assert [(each.turn, each.is_first) for each in feed.records("turn")] == [(0, True), (1, True), (2, False)]
 
 
 def test_times_that_only_order_give_no_latency() -> None:
@@ -115,7 +116,9 @@ def test_times_that_only_order_give_no_latency() -> None:
     )  # fmt: skip
     assert feed.latencies() == {1: "times_unknown", 2: 1_000.0}
     feed.advance(900_000)
-    assert newest(feed, LATENCY, 1).result.reason is UnscoredReason.TIMES_UNKNOWN
+    assert feed.latencies() == {1: "times_unknown", 2: 1_000.0}
+    assert [each.turn for each in feed.records(LATENCY)] == [2]
+    assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {"times_unknown": 1}
     assert feed.records("dead_air") == []
 
 
@@ -226,7 +229,8 @@ def test_a_simulated_caller_s_audio_wins() -> None:
     fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed)
     found = newest(feed, LATENCY, 1)
     assert (found.result.value, found.anchor) == (1_700.0, Anchor.AUDIO)
-    assert feed.records(ERROR) == []
+    feed.advance(900_000)
+    assert feed.turn_values(1).estimate_error is None
 
 
 def test_audio_after_the_record_takes_the_record_s_word_back() -> None:
@@ -234,11 +238,13 @@ def test_audio_after_the_record_takes_the_record_s_word_back() -> None:
     feed.bot_text("Welcome.", 0)
     fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=feed)
     fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed)
-    assert newest(feed, ERROR, 1).result.value == -1_000.0
+    fed(heard("Bye", 5_500, 3), feed=feed)
+    assert estimate_error(feed, 1).error_ms == -1_000.0
     feed.user_audio(1_000, 2_400, behind_ms=4_500)
     feed.assistant_audio(4_100, behind_ms=2_000)
     assert newest(feed, LATENCY, 1).anchor is Anchor.AUDIO
-    assert newest(feed, ERROR, 1).is_withdrawn
+    feed.user_audio(7_000, 8_000)
+    assert feed.turn_values(1).estimate_error is None
 
 
 def test_the_record_replaces_the_estimate_and_says_how_far_it_was_off() -> None:
@@ -254,11 +260,16 @@ def test_the_record_replaces_the_estimate_and_says_how_far_it_was_off() -> None:
     first, second = newest(feed, LATENCY, 1), newest(feed, LATENCY, 2)
     assert (first.result.value, first.anchor, first.revision, first.is_first) == (2_400.0, Anchor.RECORD, 2, False)
     assert (second.result.value, second.anchor) == (900.0, Anchor.ESTIMATED)
-    (error,) = feed.records(ERROR)
-    assert (error.turn, error.result.value, error.estimated_ms, error.recorded_ms) == (1, -1_400.0, 1_000.0, 2_400.0)
-    assert error.is_first
     feed.advance(900_000)
-    assert [each.status for each in feed.records(ERROR)] == [TurnStatus.PROVISIONAL, TurnStatus.FINAL]
+    error = estimate_error(feed, 1)
+    assert (error.error_ms, error.estimated_ms, error.recorded_ms) == (-1_400.0, 1_000.0, 2_400.0)
+    assert feed.turn_values(2).estimate_error is None
+    turn = feed.turn_values(1)
+    assert (turn.status, turn.revision, turn.voice_to_voice_ms, turn.anchor) == (
+        TurnStatus.FINAL, 2, first.result, Anchor.RECORD,
+    )  # fmt: skip
+    assert "estimate_error_ms" in turn.first_known
+    assert [each.turn for each in feed.records("turn") if "estimate_error_ms" in each.first_known] == [1]
 
 
 def test_a_webhook_s_body_is_a_record_too() -> None:
@@ -350,7 +361,7 @@ def test_the_record_s_metrics_are_stages_of_their_turns() -> None:
         feed=feed,
     )  # fmt: skip
     feed.advance(900_000)
-    found = newest(feed, "stage_latencies", 1)
+    found = feed.turn_values(1)
     values = {each.stage.value: each.latency_ms for each in found.stages if each.source == "elevenlabs"}
     assert values == {
         "stt_trailing": 150.0, "llm_first_token": 700.0, "llm_last_sentence": 1_400.0, "tts_first_byte": 100.0,
@@ -361,13 +372,17 @@ def test_a_better_record_that_does_not_know_a_turn_gives_it_back_to_the_estimate
     feed = fed(heard("Hello", 3_000), said("Hi.", 4_000))
     fed(
         record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), status="processing", at_ms=5_000),
+        heard("Bye", 6_000),
         feed=feed,
     )
     assert feed.latencies() == {1: 2_400.0}
-    other = [entry("user", "One"), entry("agent", "Hi.", **waited(1.0)), entry("user", "Two"), entry("agent", "Hi.")]
+    assert estimate_error(feed, 1).error_ms == -1_400.0
+    other = [entry("user", "One"), entry("agent", "Hi.", **waited(1.0)), entry("user", "Two"), entry("agent", "Hi."),
+             entry("user", "Three")]  # fmt: skip
     fed(record(*other, at_ms=9_000), feed=feed)
     assert (newest(feed, LATENCY, 1).result.value, newest(feed, LATENCY, 1).anchor) == (1_000.0, Anchor.ESTIMATED)
-    assert newest(feed, ERROR, 1).is_withdrawn
+    feed.advance(900_000)
+    assert feed.turn_values(1).estimate_error is None
 
 
 def test_a_turn_that_the_bot_s_detector_heard_keeps_its_latency() -> None:
@@ -424,7 +439,7 @@ def test_the_time_of_a_record_makes_nothing_late() -> None:
 def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
     feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
     feed.heard("Hello", 4_100)
-    assert turns_of(feed) == {0, 1}
+    assert feed.turns() == {0, 1}
     assert feed.latencies() == {1: 1_000.0}
 
 
@@ -435,9 +450,8 @@ def facts_of(*events: Json) -> dict[int, TurnFacts]:
     for event in events:
         typed = decode(InputSource.ELEVENLABS, json.dumps(event).encode(), envelope_of(event))
         agent.take(typed, int(event["timestamp"]), live, CallEnd(T0_MS, Limits()))
-    turns = ConversationTurns()
-    turns.follow(live.machine)
-    return turns.facts(live, range(live.machine.turn + 1))
+    live.refresh(Cause(T0_MS, T0_MS), [])
+    return facts_of_turns(live, range(live.turn + 1))
 
 
 def words_of(*events: Json) -> list[tuple[str, str]]:
@@ -457,7 +471,9 @@ def test_a_call_s_past_that_comes_in_one_millisecond_is_put_in_order(order: tupl
     ]  # fmt: skip
     past = [events[place] for place in order]
     assert words_of(*past) == [("", "Welcome."), ("Hello", "Hi."), ("Bye", "Bye.")]
-    assert fed(*past).latencies() == {1: "times_unknown", 2: "times_unknown"}
+    feed = fed(*past)
+    feed.advance(900_000)
+    assert feed.latencies() == {1: "times_unknown", 2: "times_unknown"}
 
 
 def test_two_answers_with_one_id_in_one_millisecond_stay_as_they_came() -> None:
@@ -563,4 +579,4 @@ def test_events_of_later_versions_and_those_that_nobody_reads() -> None:
     for event in strange:
         feed.send("user_sim", event, 3_000, envelope=envelope_of(event))
     assert feed.counts("callgauge_events_total") == {("elevenlabs", "unknown"): 1, ("elevenlabs", "folded"): 3}
-    assert feed.records("turn") == []
+    assert feed.turns() == set()

@@ -5,7 +5,7 @@ import pytest
 from consumers.engine.effects import CloseCall
 from consumers.engine.limits import Limits
 from schemas.codec import InputSource
-from tests.engine_feed import LATENCY, T0_MS, Feed, closings_of, value_of
+from tests.engine_feed import LATENCY, T0_MS, Feed, closings_of
 
 LIMITS = Limits(closing_grace_ms=10_000, idle_ms=60_000, max_call_duration_ms=600_000)
 ENDED = {"type": "call_ended", "reason": "goodbye"}
@@ -117,15 +117,14 @@ def test_the_last_effect_holds_final_scores_and_then_the_fact() -> None:
     feed.advance(30_000)
     closing = feed.latest[-1]
     assert isinstance(closing, CloseCall)
-    assert [(r.name, r.turn) for r in closing.records if r.name in {"turn", LATENCY}] == [
-        ("turn", 0), ("turn", 1), (LATENCY, 1),
-    ]  # fmt: skip
-    assert [r.name for r in closing.records].index("closed") == len(closing.records) - 1
+    names = [(record.name, record.turn) for record in closing.records]
+    assert names == [("turn", 1), ("call", None), ("closed", None)]  # what is known already is not said again
     assert {record.status.value for record in closing.records} == {"final"}
     closed = feed.records("closed")[0]
     assert (closed.turns, closed.ended_reason) == (1, "goodbye")
     assert closed.through == {"elevenlabs.events": 10, "pipecat.events": 3, "judge.verdicts": 0}
-    assert [r.is_change for r in closing.records if r.name == LATENCY] == [False]
+    call = feed.call_values()
+    assert (call.revision, call.is_first, call.through_turn) == (1, True, 1)
 
 
 def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted() -> None:
@@ -135,7 +134,7 @@ def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted()
     feed.send("user_sim", SESSION_ENDED, 2_500)
     feed.advance(30_000)
     assert feed.latencies() == {1: "the call ended before an answer"}
-    assert [record.is_first for record in feed.records("turn", turn=1)] == [False, False]
+    assert [record.is_first for record in feed.records("turn", turn=1)] == [False]
 
 
 def test_sound_without_an_end_is_closed_as_eva_closes_it() -> None:
@@ -143,7 +142,7 @@ def test_sound_without_an_end_is_closed_as_eva_closes_it() -> None:
     feed.assistant_audio(0, 900)
     feed.user_audio(1_000, None)
     feed.assistant_audio(3_000, 4_000)
-    assert feed.latencies() == {1: "user_still_speaking"}
+    assert feed.latencies() == {}
     feed.send("user_sim", SESSION_ENDED, 5_000)
     feed.advance(30_000)
     assert feed.latencies() == {1: -2_000.0}
@@ -158,8 +157,9 @@ def test_a_turn_never_answered_says_so() -> None:
     feed.assistant_audio(6_000, 7_000)
     feed.send("user_sim", SESSION_ENDED, 8_000)
     feed.advance(30_000)
-    newest = {record.turn: value_of(record) for record in feed.records(LATENCY)}
-    assert newest == {1: "no_assistant_speech", 2: 1_000.0}
+    assert feed.latencies() == {1: "no_assistant_speech", 2: 1_000.0}
+    assert [record.turn for record in feed.records(LATENCY)] == [2]
+    assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {"no_assistant_speech": 1}
 
 
 def test_after_the_end_everything_is_only_counted() -> None:

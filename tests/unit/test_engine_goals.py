@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from consumers.engine import measures
 from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import RequestVerdict
 from consumers.engine.goal_rules import GoalRules
@@ -103,10 +104,6 @@ def _value(result: Any) -> float | str:
     return f"not applicable: {result.reason}"
 
 
-def finals(feed: Feed, name: str) -> list[Any]:
-    return [record for record in feed.records(name) if record.status == "final"]
-
-
 def test_the_goal_set_is_recorded_whole_when_the_call_says_who_it_is() -> None:
     feed = GoalFeed(goal_set(SAID))
     (fact,) = feed.records("goals")
@@ -126,9 +123,8 @@ def test_a_turn_is_judged_when_it_was_left() -> None:
     assert feed.progress() == [(1, "provisional", 0.5), (2, "provisional", 1.0)]
     assert [(record.index, record.reached_turn) for record in feed.records("subgoal")] == [(0, 1), (1, 2)]
     feed.end()
-    assert feed.progress()[2:] == [(3, "provisional", 1.0), (1, "final", 0.5), (2, "final", 1.0), (3, "final", 1.0)]
-    (success,) = finals(feed, "success_final_turn")
-    assert _value(success.result) == 1.0
+    assert feed.progress()[2:] == [(3, "provisional", 1.0)]  # what is known is not said again
+    assert _value(feed.call_values().success_final_turn) == 1.0
 
 
 def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> None:
@@ -139,9 +135,11 @@ def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> N
     feed.end()
     assert feed.requests == []
     assert {value for _, _, value in feed.progress()} == {"judge_disabled"}
-    assert [(record.subgoal_id, _value(record.result)) for record in finals(feed, "subgoal")] == [
+    assert [(record.subgoal_id, _value(record.result)) for record in feed.records("subgoal")] == [
         ("greeted", 1.0), ("booked", "judge_disabled"),
     ]  # fmt: skip
+    call = feed.call_values()
+    assert (call.unscored_subgoals, _value(call.success_final_turn)) == ({"judge_disabled": 1}, "judge_disabled")
 
 
 def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes() -> None:
@@ -193,7 +191,7 @@ def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else() -> None:
     assert closed.reason == "ended"
     assert closed.caused_at_ms == T0_MS + 30_000
     assert feed.counts("callgauge_events_total")["pipecat", "after_close"] == 2
-    assert feed.progress()[-1] == (1, "final", 1.0)
+    assert feed.progress() == [(1, "provisional", 1.0)]
 
 
 def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
@@ -205,7 +203,7 @@ def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
     assert feed.records("closed") == []
     feed.advance(50_000)
     assert len(feed.records("closed")) == 1
-    assert feed.progress()[-1] == (1, "final", "deadline")
+    assert feed.progress() == [(1, "provisional", "deadline")]
 
 
 def test_a_turn_whose_words_come_late_is_judged_again() -> None:
@@ -247,14 +245,17 @@ def test_so_is_nothing_reached_for_long() -> None:
     assert (stall.by, stall.caused_at_ms) == ("seconds", T0_MS + moved_ms + 60_000)
 
 
-def test_expected_tool_calls_are_scored() -> None:
+def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "LONG_CALL_MS", 0)
     expected: Sequence[Json] = [{"tool": "find", "turn": 0}, {"tool": "book", "turn": 1}]
     feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected))
     feed.greet()
-    feed.turn("hello", tool="find")
-    feed.turn("good")
+    for words in ("hello", "good", "thanks", "bye"):
+        feed.turn(words, tool="find" if words == "hello" else None)
+        feed.at_ms += 30_000  # so that each turn has a record of the call
     feed.end()
-    assert [(record.status.value, _value(record.result)) for record in feed.records("tool_correctness")] == [
+    records = feed.records("call")
+    assert [(record.status.value, _value(record.tool_correctness)) for record in records if record.tool_correctness] == [
         ("provisional", 1.0), ("provisional", 0.5), ("final", 0.5),
     ]  # fmt: skip
 
@@ -362,4 +363,5 @@ def test_the_first_sound_of_a_simulated_caller_changes_to_its_turns() -> None:
     for words in ("find", "thanks", "bye"):
         feed.turn(words, tool="find" if words == "find" else None)
     feed.end()
-    assert feed.progress()[-1][1:] == ("final", 1.0)
+    assert feed.progress()[-1][1:] == ("provisional", 1.0)
+    assert _value(feed.call_values().success_final_turn) == 1.0

@@ -16,7 +16,7 @@ from consumers.engine.partition import PartitionEvaluator
 from schemas.codec import InputSource, decode
 from schemas.scores import ClosedFact, CloseReason, DeadAirFact
 from tests.engine_feed import T0_MS, Feed, Json, closings_of, records_of
-from tests.properties.evaluation import end_of, final_records, fresh
+from tests.properties.evaluation import end_of, final_state, fresh
 from tests.wire_calls import SOURCE_OF
 
 IDLE_MS = 60_000
@@ -312,7 +312,7 @@ def test_whichever_topic_lags_a_call_ends_as_it_does_when_none_does(
     late = len(log) - sum(offset + 1 for offset in through.values())
     event(f"closed by {reason}, {'some' if late else 'none'} after it")
     assert _closed(as_far_as_known) == (through, reason)
-    assert final_records(as_far_as_known) == final_records(as_it_came)
+    assert final_state(as_far_as_known) == final_state(as_it_came)
     for evaluator in (steady, lagging):
         outcomes = Counter[str]()
         for count in evaluator.drain_counts():

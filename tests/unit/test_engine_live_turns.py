@@ -1,12 +1,12 @@
-"""Status and revisions of live turns, when a latency is said, and a recorded call through the whole evaluator."""
+"""Status and revisions of live turns, when their values are published, and a recorded call through the whole evaluator."""
 
 import pytest
 
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import Anchor, Scored, VoiceToVoiceLatency
+from schemas.scores import Anchor, Scored, TurnValues, VoiceToVoiceLatency
 from tests.conformance_data import RECORD, conformance
-from tests.engine_feed import LATENCY, T0_MS, Feed, records_of, value_of
+from tests.engine_feed import LATENCY, T0_MS, Feed, plain, records_of, value_of
 from tests.wire_calls import Json, arrivals_of, in_time_order, record_call
 
 
@@ -22,18 +22,53 @@ def _dialogue(feed: Feed) -> None:
         feed.assistant_audio(start_ms + 2_000, start_ms + 4_000)
 
 
-def test_a_turn_is_open_then_provisional_then_settled_then_final() -> None:
+def test_a_turn_is_open_then_provisional_then_settled_and_published_when_it_was_left() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    feed.assistant_audio(0, 1_000)
+    assert (feed.status(0), _statuses(feed, 0)) == ("open", [])
+    feed.user_audio(2_000, 3_000)
+    assert (feed.status(0), _statuses(feed, 0)) == ("provisional", [(1, "provisional")])
     feed = Feed(Limits(allowed_lateness_ms=5_000))
     _dialogue(feed)
-    assert _statuses(feed, 0) == [(1, "open"), (2, "provisional"), (3, "settled")]
-    assert _statuses(feed, 1) == [(1, "open"), (2, "provisional")]
+    assert [feed.status(turn) for turn in (0, 1, 2)] == ["settled", "provisional", "open"]
     feed.user_audio(17_500, None)
     feed.heard("Bye", 17_500)
-    assert _statuses(feed, 1)[-1] == (2, "provisional")  # the bot's stream is not past it yet
+    assert feed.status(1) == "provisional"  # the bot's stream is not past it yet
     feed.bot_text("Bye.", 17_500)
-    assert _statuses(feed, 1)[-1] == (3, "settled")
+    assert feed.status(1) == "settled"
     feed.advance(400_000)
-    assert _statuses(feed, 1)[-1] == (4, "final")
+    assert [_statuses(feed, turn) for turn in (0, 1, 2, 3)] == [
+        [(1, "provisional")], [(1, "provisional")], [(1, "provisional")], [(1, "provisional"), (2, "final")],
+    ]  # fmt: skip
+
+
+def test_a_turn_that_is_left_is_published_again_only_if_a_value_changes() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    _dialogue(feed)
+    (first,) = feed.records("turn", turn=1)
+    assert (plain(first.voice_to_voice_ms), first.anchor, first.source) == (1_000.0, Anchor.AUDIO, "elevenlabs")
+    assert (first.is_first, first.is_withdrawn) == (True, False)
+    feed.tool_call("book", 3_500)  # comes late: the turn may take longer
+    assert feed.records("turn", turn=1) == [first]  # the next change of turn is soon enough
+    feed.user_audio(22_000, 23_000)
+    _, second = feed.records("turn", turn=1)
+    assert first.turn_taking is not None
+    assert second.turn_taking is not None
+    assert (first.turn_taking.has_tool_call, second.turn_taking.has_tool_call) == (False, True)
+    assert (second.revision, second.is_first, second.first_known) == (2, False, ())
+    feed.user_audio(32_000, 33_000)
+    feed.advance(800_000)
+    assert feed.records("turn", turn=1) == [first, second]
+
+
+def test_a_turn_that_settles_with_another_value_is_published_when_it_settles() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    _dialogue(feed)
+    feed.tool_call("book", 3_500)
+    feed.send("audit", {"message_type": "llm_call"}, 18_000)
+    feed.send("pipecat", {"type": "of a later version"}, 18_000)
+    feed.send("user_sim", {"type": "timeout"}, 18_000)
+    assert (feed.status(1), _statuses(feed, 1)) == ("settled", [(1, "provisional"), (2, "settled")])
 
 
 def test_a_stream_that_is_absent_holds_nothing_up() -> None:
@@ -41,15 +76,16 @@ def test_a_stream_that_is_absent_holds_nothing_up() -> None:
     feed.assistant_audio(0, 1_000)
     feed.user_audio(2_000, 3_000)
     feed.bot_text("Hm.", 7_000)
+    assert feed.status(0) == "provisional"
     feed.send("user_sim", {"type": "timeout"}, 7_000)
-    assert _statuses(feed, 0)[-1] == (3, "settled")
+    assert feed.status(0) == "settled"
 
 
 def test_control_events_of_the_judge_s_topic_hold_nothing_up() -> None:
     feed = Feed(Limits(allowed_lateness_ms=5_000))
     feed.send("judge", {"type": "call_started", "agent": "desk"}, 0)
     _dialogue(feed)
-    assert _statuses(feed, 0)[-1] == (3, "settled")
+    assert feed.status(0) == "settled"
 
 
 def test_latency_is_said_when_the_assistant_starts() -> None:
@@ -67,9 +103,10 @@ def test_the_greeting_has_no_latency() -> None:
     feed = Feed()
     feed.user_audio(0, 1_000)
     feed.assistant_audio(2_000, 3_000)
-    assert _statuses(feed, 0) == [(1, "open")]
+    assert feed.turns() == {0}
     feed.advance(400_000)
     assert feed.records(LATENCY) == []
+    assert plain(feed.turn_values(0).voice_to_voice_ms) == "the greeting answers nobody"
 
 
 def test_a_late_end_of_the_user_is_a_revision() -> None:
@@ -99,12 +136,35 @@ def test_a_turn_that_never_was_is_withdrawn() -> None:
     feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Welcome here"}}, 0)
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000)
-    assert _statuses(feed, 1) == [(1, "open")]
+    assert feed.turns() == {0, 1}
     # A second phrase at the stamp of the first: both are previews, so nobody had spoken before the user did.
     feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Hello there"}}, 0)
-    withdrawn = [(record.turn, record.revision) for record in feed.records("turn") if record.is_withdrawn]
-    assert withdrawn == [(1, 2)]
+    assert feed.turns() == {0}
     assert feed.latencies() == {1: "withdrawn"}
+    feed.advance(400_000)
+    assert {record.turn for record in feed.records("turn")} == {0}  # nobody had read of the other
+
+
+def test_a_turn_that_was_left_and_never_was_is_withdrawn() -> None:
+    feed = Feed()
+    feed.speech("bot_speech_started", 0)
+    for at_ms in (2_000, 6_000, 10_000):
+        feed.speech("user_speech_started", at_ms)
+        feed.speech("user_speech_stopped", at_ms + 1_000)
+        feed.speech("bot_speech_started", at_ms + 2_000)
+        feed.speech("bot_speech_stopped", at_ms + 3_000)
+    assert [(record.turn, record.revision) for record in feed.records("turn")] == [(0, 1), (1, 1), (2, 1)]
+    feed.assistant_audio(0, 900)  # there is a simulated caller: it has heard the greeting so far
+    assert [(record.turn, record.revision) for record in feed.records("turn") if record.is_withdrawn] == [
+        (1, 2),
+        (2, 2),
+    ]
+    withdrawn = feed.turn_values(1)
+    assert (plain(withdrawn.voice_to_voice_ms), withdrawn.turn_taking, withdrawn.talk) == ("withdrawn", None, None)
+    assert (withdrawn.is_first, withdrawn.first_known) == (False, ())
+    feed.advance(400_000)
+    assert [record.turn for record in feed.records("turn") if record.is_withdrawn] == [1, 2]
+    assert feed.records("closed")[0].turns == 0
 
 
 def test_revisions_carry_offsets_labels_and_the_cause() -> None:
@@ -198,9 +258,14 @@ def test_a_recorded_call_says_each_latency_once_and_right(recorded: Json) -> Non
     assert len(expected) == 9
     assert first == expected
     assert {turn for turn, value in expected.items() if value < 0} == {3}
-    final = {record.turn: value_of(record) for record in closing if isinstance(record, VoiceToVoiceLatency)}
+    final = {
+        record.turn: plain(record.voice_to_voice_ms)
+        for record in [*live, *closing]
+        if isinstance(record, TurnValues) and record.turn
+    }
     assert {turn: value for turn, value in final.items() if turn in expected} == expected
     assert set(final) - set(expected) <= {10}  # the goodbye, which nobody answered
+    assert not [record for record in closing if isinstance(record, VoiceToVoiceLatency)]  # nothing is restated
     assert closing[-1].name == "closed"
 
 

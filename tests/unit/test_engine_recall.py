@@ -79,7 +79,7 @@ def test_scores_that_another_version_wrote_are_numbered_on_and_never_doubled() -
     second = Feed()
     for record in written:
         second.evaluator.recall(read(record, labels="of another shape"))
-    unknown = read(written[-1], name="eva_of_a_later_version", labels="of another shape")
+    unknown = read(written[-1], name="of_a_later_version", labels="of another shape")
     assert isinstance(unknown, ScoredElsewhere)
     second.evaluator.recall(unknown)
     second.user_audio(0, 1_000)

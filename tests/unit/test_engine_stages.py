@@ -1,4 +1,4 @@
-"""Latency by stage in a call: which turn a number belongs to, when it is said, and what sources disagree on."""
+"""Latency by stage in a call: which turn a number belongs to, when it is published, and what sources disagree on."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from consumers.engine.stage_latencies import StageLatencies
 from consumers.engine.stage_values import MAX_VALUES_PER_TURN
 from consumers.engine.turn_metrics import TokenUsage
 from schemas.latency_stages import Stage, StageSource
-from schemas.scores import Anchor, StageLatency, TurnStages, TurnStatus
+from schemas.scores import STAGE_PREFIX, Anchor, StageAgreement, StageLatency, TurnStatus, TurnValues
 from tests.engine_feed import T0_MS, Feed
 
 STT, LLM, TTS = "OneSTTService#0", "OneLLMService#0", "OneTTSService#0"
@@ -43,22 +43,31 @@ class Phone(Feed):
     def observed(self, kind: str, data: Any, at_ms: int) -> None:
         self.send("pipecat", {"type": kind, "data": data}, at_ms)
 
-    def said(self, turn: int) -> TurnStages:
-        """The newest record of the turn."""
-        record = self.records("stage_latencies", turn)[-1]
-        assert isinstance(record, TurnStages)
-        return record
+    def leave(self, at_ms: int) -> None:
+        """The user begins another turn: the one before is left, and what is known of it is published."""
+        self.speech("user_speech_started", at_ms)
+        self.speech("user_turn_started", at_ms + 200)
 
     def stages(self, turn: int) -> dict[Stage, float]:
-        return {each.stage: each.latency_ms for each in self.said(turn).stages}
+        return {each.stage: each.latency_ms for each in self.turn_values(turn).stages}
 
     def stage(self, turn: int, stage: Stage) -> StageLatency:
-        (found,) = [each for each in self.said(turn).stages if each.stage is stage]
+        (found,) = [each for each in self.turn_values(turn).stages if each.stage is stage]
         return found
+
+    def known(self, turn: int) -> list[list[Stage]]:
+        """The stages that each record of the turn says to be known for the first time."""
+        return [stages_in(record) for record in self.records("turn", turn)]
 
     @property
     def measure(self) -> StageLatencies:
         return self.evaluator._calls["call"]._measures.stages
+
+
+def stages_in(record: TurnValues) -> list[Stage]:
+    """Those in `first_known`."""
+    names = [name for name in record.first_known if name.startswith(STAGE_PREFIX)]
+    return [Stage(name.removeprefix(STAGE_PREFIX)) for name in names]
 
 
 def test_numbers_belong_to_the_turn_in_whose_time_they_began() -> None:
@@ -70,6 +79,7 @@ def test_numbers_belong_to_the_turn_in_whose_time_they_began() -> None:
         phone.metric(LLM, 0.4 + turn / 100, at_ms + 1800)
         phone.metric(TTS, 0.2 + turn / 100, at_ms + 2050)
         phone.turn(at_ms)
+    phone.leave(16_000)
     for turn in (1, 2, 3):
         assert phone.stages(turn) == {
             Stage.ENDPOINTING: 400,
@@ -80,36 +90,52 @@ def test_numbers_belong_to_the_turn_in_whose_time_they_began() -> None:
     assert phone.stages(0) == {Stage.TTS_FIRST_BYTE: 100}
 
 
-def test_stages_are_said_when_an_answer_has_been_spoken_and_once_more_at_the_end() -> None:
+def test_stages_are_published_when_the_turn_is_left_and_each_is_counted_once() -> None:
     phone = Phone()
     phone.greeting()
     phone.turn(1000, spoken=False)
     phone.metric(LLM, 0.4, 2800)
     phone.speech("bot_speech_started", 3100)
-    assert phone.records("stage_latencies", 1) == []
     phone.speech("bot_speech_stopped", 5100)
-    (first,) = phone.records("stage_latencies", 1)
-    assert (first.revision, first.status, first.is_first) == (1, TurnStatus.OPEN, True)
-    assert first.first_known == (Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN)
-    phone.metric(LLM, 2.0, 5200, "ProcessingMetricsData")
-    second = phone.said(1)
-    assert (second.revision, second.is_first, second.first_known) == (2, False, (Stage.LLM_LAST_SENTENCE,))
-    phone.send("audit", {"type": "call_ended"}, 6000)
+    assert phone.records("turn", 1) == []
+    phone.leave(6000)
+    (first,) = phone.records("turn", 1)
+    assert (first.revision, first.status, first.is_first) == (1, TurnStatus.PROVISIONAL, True)
+    assert stages_in(first) == [Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN]
+    phone.metric(LLM, 2.0, 5200, "ProcessingMetricsData")  # a number of the turn that is left
+    assert phone.records("turn", 1) == [first]
+    phone.leave(12_000)
+    phone.speech("user_turn_stopped", 13_000)
+    phone.speech("bot_speech_started", 14_000)
+    phone.leave(16_000)
+    second = phone.turn_values(1)
+    assert (second.revision, second.is_first, stages_in(second)) == (2, False, [Stage.LLM_LAST_SENTENCE])
+    phone.send("audit", {"type": "call_ended"}, 17_000)
     phone.advance(60_000)
-    final = phone.said(1)
-    assert (final.revision, final.status, final.is_change, final.first_known) == (2, TurnStatus.FINAL, False, ())
-    assert final.stages == second.stages
+    assert phone.turn_values(1) == second
 
 
-def test_where_nobody_says_when_an_answer_ends_stages_are_said_when_the_turn_is_left() -> None:
+def test_a_number_that_comes_after_its_turn_was_left_is_known_at_the_close_at_the_latest() -> None:
+    phone = Phone()
+    phone.greeting()
+    phone.turn(1000)
+    phone.leave(6000)
+    phone.metric(LLM, 0.4, 2800)
+    phone.send("audit", {"type": "call_ended"}, 7000)
+    phone.advance(60_000)
+    final = phone.turn_values(1)
+    assert (final.revision, final.status) == (2, TurnStatus.FINAL)
+    assert phone.known(1) == [[Stage.ENDPOINTING], [Stage.LLM_FIRST_TOKEN]]
+
+
+def test_where_nobody_says_when_an_answer_ends_stages_are_published_when_the_turn_is_left() -> None:
     phone = Phone()
     phone.bot_text("Hello", 100)
     phone.ruling("user_started_speaking", 1000)
     phone.ruling("user_stopped_speaking", 2000)
     phone.metric(LLM, 0.4, 2500)
-    assert phone.records("stage_latencies", 1) == []
     phone.bot_text("Yes.", 2600)
-    assert phone.records("stage_latencies", 1) == []
+    assert phone.records("turn", 1) == []
     phone.ruling("user_started_speaking", 5000)
     assert phone.stages(1) == {Stage.LLM_FIRST_TOKEN: 400}
 
@@ -123,8 +149,10 @@ def test_what_a_barge_in_cuts_off_belongs_to_the_answer_that_it_cuts_off() -> No
     phone.speech("user_turn_started", 4010)
     phone.speech("bot_speech_stopped", 4050)
     phone.metric(LLM, 2.0, 4300, "ProcessingMetricsData")  # asked for at 2300
+    phone.leave(9000)
+    phone.advance(900_000)
     assert phone.stages(1)[Stage.LLM_LAST_SENTENCE] == 2000
-    assert phone.records("stage_latencies", 2) == []
+    assert phone.stages(2) == {}
 
 
 def test_numbers_move_when_their_turn_turns_out_to_be_two() -> None:
@@ -134,6 +162,7 @@ def test_numbers_move_when_their_turn_turns_out_to_be_two() -> None:
     phone.metric(LLM, 0.4, 2800)
     phone.metric(LLM, 0.5, 8800)
     phone.metric(LLM, 0.9, 9300, "ProcessingMetricsData")
+    phone.leave(15_000)
     assert phone.stages(1)[Stage.LLM_LAST_SENTENCE] == 900
     phone.turn(7000)  # its events come late
     assert phone.stages(1) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 400}
@@ -147,10 +176,12 @@ def test_a_turn_that_is_no_more_takes_its_stages_back() -> None:
     phone.turn(1000)
     phone.metric(LLM, 0.4, 2800)
     phone.turn(7000)
-    assert not phone.said(2).is_withdrawn
+    phone.leave(13_000)
+    assert phone.stages(1) == {Stage.ENDPOINTING: 400, Stage.LLM_FIRST_TOKEN: 400}
     phone.assistant_audio(100, 500)
-    assert phone.said(2).is_withdrawn
-    assert phone.said(2).stages == ()
+    for turn in (1, 2):
+        withdrawn = phone.turn_values(turn)
+        assert (withdrawn.is_withdrawn, withdrawn.stages, withdrawn.first_known) == (True, (), ())
 
 
 def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one() -> None:
@@ -164,6 +195,7 @@ def test_of_several_numbers_of_a_turn_the_rule_of_the_stage_picks_one() -> None:
     for at_ms in (4000, 4500):
         phone.metric(TTS, at_ms / 10_000, at_ms)
     phone.turn(1000)
+    phone.leave(9000)
     found = phone.stages(1)
     assert found[Stage.STT_TRAILING] == 350, "the last wait was the one before the answer"
     assert found[Stage.LLM_FIRST_TOKEN] == 400
@@ -178,6 +210,7 @@ def test_the_first_sentence_is_the_first_token_of_its_inference_and_the_wait_for
     phone.metric(LLM, 0.3, 3400)
     phone.metric(TTS, 0.125, 3525, "TextAggregationMetricsData")
     phone.turn(1000)
+    phone.leave(9000)
     assert phone.stages(1)[Stage.LLM_FIRST_SENTENCE] == 425
     assert phone.stages(1)[Stage.SENTENCE_AGGREGATION] == 125
 
@@ -187,6 +220,7 @@ def test_sources_that_say_nearly_the_same_agree() -> None:
     phone.greeting()
     phone.turn(1000)
     phone.observed("user_bot_latency", {"latency_seconds": 1.2}, 3100)
+    phone.leave(9000)
     found = phone.stage(1, Stage.VOICE_TO_VOICE)
     assert (found.latency_ms, found.source, found.anchor) == (1200, StageSource.PIPECAT, Anchor.VAD)
     assert found.others_ms == {StageSource.SPEECH: 1100}
@@ -202,6 +236,7 @@ def test_sources_that_are_further_apart_disagree(seconds: float, *, is_disputed:
     phone.greeting()
     phone.turn(1000)
     phone.observed("user_bot_latency", {"latency_seconds": seconds}, 3100)
+    phone.leave(9000)
     assert phone.stage(1, Stage.VOICE_TO_VOICE).is_disputed is is_disputed
 
 
@@ -209,6 +244,7 @@ def test_a_wait_that_only_we_measured_has_its_own_score_and_is_no_stage() -> Non
     phone = Phone()
     phone.greeting()
     phone.turn(1000)
+    phone.leave(9000)
     assert phone.stages(1) == {Stage.ENDPOINTING: 400}
     assert phone.latencies()[1] == 1100
 
@@ -226,6 +262,7 @@ def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat() -
             phone.observed("function_call_event", data, at_ms + 145)
     phone.speech("bot_speech_started", 3100)
     phone.speech("bot_speech_stopped", 4100)
+    phone.leave(9000)
     found = phone.stage(1, Stage.TOOL_RUN)
     assert (found.latency_ms, found.source, found.others_ms) == (280, StageSource.PIPECAT, {StageSource.AUDIT: 300})
     assert not found.is_disputed
@@ -238,6 +275,7 @@ def test_a_breakdown_s_own_figures_stand_behind_those_of_the_services() -> None:
     part = {"processor": LLM, "start_time": (T0_MS + 2400) / 1000, "duration_secs": 0.44}
     phone.observed("latency_breakdown", {"ttfb": [part]}, 3100)
     phone.turn(1000)
+    phone.leave(9000)
     assert phone.stages(1)[Stage.LLM_FIRST_TOKEN] == 400
 
 
@@ -246,6 +284,7 @@ def test_the_model_is_named_where_the_service_names_it() -> None:
     phone.greeting()
     phone.metric(LLM, 0.4, 2800)
     phone.turn(1000)
+    phone.leave(9000)
     assert phone.stage(1, Stage.LLM_FIRST_TOKEN).model == "m"
     assert phone.stage(1, Stage.ENDPOINTING).model is None
 
@@ -256,7 +295,7 @@ def test_zeros_of_the_start_are_no_numbers() -> None:
         phone.metric(processor, 0.0, 10)
     phone.greeting()
     phone.turn(1000)
-    assert phone.records("stage_latencies", 0) == []
+    assert phone.stages(0) == {}
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
 
 
@@ -266,6 +305,8 @@ def test_unknown_names_are_counted_by_source_and_kept_up_to_a_bound() -> None:
     for number in range(50):
         phone.metric(f"Camera#{number}", 0.4, 2800)
     phone.send("audit", {"message_type": "llm_call", "value": {"response": ""}, "latency_ms": "soon"}, 2900)
+    assert phone.counts("callgauge_stage_values_unmapped_total") == {}
+    phone.leave(3000)
     assert phone.counts("callgauge_stage_values_unmapped_total") == {("pipecat",): 50, ("audit",): 1}
     assert len(phone.measure.unknown_keys) == 32
 
@@ -279,9 +320,11 @@ def test_beyond_the_limit_numbers_do_not_count_and_that_is_said_once() -> None:
         phone.send(
             "audit", {"message_type": "llm_call", "value": "Yes", "usage": {"completion_tokens": 5}}, 2900 + number
         )
+    phone.leave(7000)
     assert phone.counts("callgauge_limits_hit_total") == {("stage_values",): 1}
     assert len(phone.measure._values) + len(phone.measure._used) == 3
     phone.turn(7000)
+    phone.leave(13_000)
     assert phone.stages(2) == {Stage.ENDPOINTING: 400}, "the call goes on"
 
 
@@ -294,6 +337,7 @@ def test_only_so_many_numbers_of_a_turn_count() -> None:
         begun_s = (T0_MS + 2500 + number) / 1000
         run = {"kind": "function_call_completed", "in_progress_at": begun_s, "timestamp": begun_s + 0.125}
         phone.observed("function_call_event", run, 2900)
+    phone.leave(9000)
     assert phone.stages(1)[Stage.TOOL_RUN] == MAX_VALUES_PER_TURN * 125
 
 
@@ -311,7 +355,8 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model() -> None:
     phone.turn(1000)
     phone.turn(7000)
     live = phone.evaluator._calls["call"].live
-    said = phone.measure.turn_metrics(live, 1)
+    heard = live.heard()
+    said = phone.measure.turn_metrics(heard, live.record, 1)
     assert said.seconds == {
         "convai_turn_silence_before_initiation": 0.4,
         "convai_asr_trailing_service_latency": 0.3,
@@ -319,8 +364,8 @@ def test_transcripts_get_seconds_by_name_and_tokens_by_model() -> None:
         "convai_ttf_audio_since_silence": 1.1,
     }
     assert said.usage == {"gpt": TokenUsage(200, 0, 0, 20)}, "both count the same tokens"
-    assert phone.measure.turn_metrics(live, 2).usage == {}
-    assert phone.measure.turn_metrics(live, 9) == ({}, {})
+    assert phone.measure.turn_metrics(heard, None, 2).usage == {}
+    assert phone.measure.turn_metrics(heard, None, 9) == ({}, {})
 
 
 def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_is_missing() -> None:
@@ -332,7 +377,7 @@ def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_i
     phone.measure.take_convai(1, both)
     phone.measure.take_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
     phone.measure.take_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
-    phone.metric(LLM, 0.0, 11_500)  # any event: the turns are followed
+    phone.leave(13_000)
     assert phone.stage(1, Stage.STT_TRAILING).latency_ms == 300
     assert phone.stage(1, Stage.STT_TRAILING).source is StageSource.ELEVENLABS
     assert phone.stages(2) == {Stage.ENDPOINTING: 400, Stage.STT_TRAILING: 350}
@@ -345,20 +390,40 @@ def test_a_successor_counts_no_stage_again() -> None:
     phone.greeting()
     phone.metric(LLM, 0.4, 2800)
     phone.turn(1000)
-    written = phone.records()
+    phone.leave(7000)
+    assert phone.known(1) == [[Stage.ENDPOINTING, Stage.LLM_FIRST_TOKEN]]
     successor = Phone()
     successor.evaluator = PartitionEvaluator(Limits(), "test")
-    for record in written:
+    for record in phone.records():
         successor.evaluator.recall(record)
     successor.greeting()
     successor.metric(LLM, 0.4, 2800)
     successor.turn(1000)
-    assert successor.records("stage_latencies") == []
+    successor.leave(7000)
+    assert successor.records() == []
     successor.metric(TTS, 0.2, 3000)
-    assert successor.said(1).first_known == (Stage.TTS_FIRST_BYTE,)
-    assert successor.said(1).revision == 2
+    successor.turn(7000)
+    successor.leave(13_000)
+    assert stages_in(successor.turn_values(1)) == [Stage.TTS_FIRST_BYTE]
+    assert successor.turn_values(1).revision == 2
     successor.metric(TTS, 0.3, 2950)
-    assert successor.said(1).first_known == ()
+    successor.turn(13_000)
+    successor.leave(19_000)
+    assert successor.turn_values(1).revision == 3
+    assert successor.known(1) == [[Stage.TTS_FIRST_BYTE], []]
+
+
+def test_the_call_says_how_often_sources_disagree() -> None:
+    phone = Phone()
+    phone.greeting()
+    for at_ms, seconds in ((1000, 1.1), (7000, 1.2), (13_000, 2.0)):
+        phone.turn(at_ms)
+        phone.observed("user_bot_latency", {"latency_seconds": seconds}, at_ms + 2100)
+    phone.turn(19_000)  # nobody else measured it
+    phone.send("audit", {"type": "call_ended"}, 25_000)
+    phone.advance(60_000)
+    agreement = phone.call_values().stages
+    assert agreement == {Stage.VOICE_TO_VOICE: StageAgreement(compared=3, disputed=1)}
 
 
 def test_events_about_stages_are_no_part_of_eva_s_history() -> None:

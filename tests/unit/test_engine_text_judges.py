@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import pytest
+
+from consumers.engine import measures
 from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import RequestVerdict
 from consumers.engine.goal_rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.judging import JudgeRequest
+from schemas.scores import TextRating
 from tests.engine_feed import Feed
 from tests.unit.test_engine_goals import END_MS, GoalFeed, _value, goal_set
 
@@ -20,7 +24,7 @@ class JudgedFeed(GoalFeed):
     def __init__(self, *kinds: str, **rules: Any) -> None:
         super().__init__(goal_set({"id": "s", "details": "d", "check": {"kind": "judge"}}))
         self.rules = GoalRules(**{"asks_judge": True, "text_judges": kinds, **rules})
-        self.evaluator = PartitionEvaluator(Limits(), "test", ChosenGoals(None, self.rules))
+        self.evaluator = PartitionEvaluator(Limits(call_values_every_ms=1), "test", ChosenGoals(None, self.rules))
         self.effects.clear()
         self.greet()
 
@@ -42,8 +46,24 @@ class JudgedFeed(GoalFeed):
         ]
 
 
-def said(feed: Feed, name: str) -> list[tuple[int | None, int, str, float | str]]:
-    return [(each.turn, each.through_turn, each.status.value, _value(each.result)) for each in feed.records(name)]
+def _plain(rating: TextRating | None) -> tuple[int, float | str] | None:
+    return None if rating is None else (rating.through_turn, _value(rating.result))
+
+
+def of_turn(feed: Feed, turn: int, kind: str) -> list[tuple[int, float | str] | None]:
+    """By the records of a turn: the turn again, and how it is rated; None where nobody has rated it yet."""
+    return [_plain(getattr(record, kind)) for record in feed.records("turn", turn)]
+
+
+def of_call(feed: Feed, kind: str) -> list[tuple[int, float | str] | None]:
+    """By the records of the call: up to which turn it is rated, and how; None where nobody has rated it yet."""
+    return [_plain(getattr(record, kind)) for record in feed.records("call")]
+
+
+@pytest.fixture
+def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are long from the start: their values are published whenever a turn is left."""
+    monkeypatch.setattr(measures, "LONG_CALL_MS", 0)
 
 
 def test_a_turn_is_rated_when_it_was_left_the_greeting_too() -> None:
@@ -52,9 +72,15 @@ def test_a_turn_is_rated_when_it_was_left_the_greeting_too() -> None:
     feed.turn("is it done?")
     assert feed.asked() == [("conciseness", 0), ("conciseness", 1)]
     feed.rate(feed.requests[1], 2)
-    assert said(feed, "conciseness") == [(1, 1, "provisional", 0.5)]
+    assert of_turn(feed, 1, "conciseness") == [None]
     feed.turn("good")
+    assert of_turn(feed, 1, "conciseness") == [None, (1, 0.5)]
+    assert [record.first_known for record in feed.records("turn", 1)] == [("turn_taking",), ("conciseness",)]
     assert feed.asked()[2:] == [("conciseness", 2)]
+    feed.rate(feed.requests[0], 3)
+    feed.end()
+    assert of_turn(feed, 0, "conciseness")[-1] == (0, 1.0)
+    assert of_turn(feed, 1, "conciseness") == [None, (1, 0.5)]
 
 
 def test_speakability_is_asked_of_the_turn_s_own_words() -> None:
@@ -73,9 +99,11 @@ def test_in_a_speech_to_speech_call_there_is_none() -> None:
     feed.end()
     assert feed.asked() == []
     expected = "not applicable: the agent speaks without a text of its own"
-    assert {value for *_, value in said(feed, "speakability")} == {expected}
+    assert [of_turn(feed, turn, "speakability")[-1] for turn in (0, 1, 2)] == [(turn, expected) for turn in (0, 1, 2)]
+    assert not [record for record in feed.records("turn") if "speakability" in record.first_known]
 
 
+@pytest.mark.usefixtures("every_turn")
 def test_of_the_call_so_far_one_question_is_under_way_and_the_next_is_about_the_newest_turn() -> None:
     feed = JudgedFeed("conversation_progression")
     for words in ("book it", "and?", "and?"):
@@ -83,16 +111,20 @@ def test_of_the_call_so_far_one_question_is_under_way_and_the_next_is_about_the_
     assert feed.asked() == [("conversation_progression", 0)]
     feed.rate(feed.requests[0], 3)
     assert feed.asked()[1:] == [("conversation_progression", 2)]
+    feed.turn("and?")
     feed.rate(feed.requests[1], 1)
-    assert said(feed, "conversation_progression") == [(None, 0, "provisional", 1.0), (None, 2, "provisional", 0.0)]
+    feed.turn("and?")
+    assert of_call(feed, "conversation_progression")[-2:] == [(0, 1.0), (2, 0.0)]
 
 
+@pytest.mark.usefixtures("every_turn")
 def test_faithfulness_is_the_lowest_rating_so_far() -> None:
     feed = JudgedFeed("faithfulness")
     for words, rating in (("book it", 3), ("and?", 1), ("and?", 3)):
         feed.turn(words)
         feed.rate(feed.requests[-1], rating)
-    assert [value for _, _, _, value in said(feed, "faithfulness")] == [1.0, 0.0, 0.0]
+    feed.turn("bye")
+    assert of_call(feed, "faithfulness")[-3:] == [(0, 1.0), (1, 0.0), (2, 0.0)]
 
 
 def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
@@ -105,14 +137,16 @@ def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
     assert feed.asked()[1:] == [("conversation_progression", 1)]
     feed.rate(feed.requests[1], 2)
     assert len(feed.records("closed")) == 1
-    assert said(feed, "conversation_progression")[-1] == (None, 1, "final", 0.5)
+    assert of_call(feed, "conversation_progression") == [(1, 0.5)]
+    assert feed.call_values().status == "final"
 
 
 def test_what_nobody_answers_is_unscored() -> None:
     feed = JudgedFeed("conciseness", verdict_deadline_ms=20_000)
     feed.turn("book it")
     feed.end(END_MS)
-    assert [value for _, _, status, value in said(feed, "conciseness") if status == "final"] == ["deadline", "deadline"]
+    assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [(0, "deadline"), (1, "deadline")]
+    assert feed.call_values().unscored_turns["conciseness"] == {"deadline": 2}
 
 
 def test_without_a_judge_everything_is_unscored_and_nothing_is_asked() -> None:
@@ -120,7 +154,8 @@ def test_without_a_judge_everything_is_unscored_and_nothing_is_asked() -> None:
     feed.turn("book it")
     feed.end()
     assert feed.asked() == []
-    assert {value for name in ("conciseness", "faithfulness") for *_, value in said(feed, name)} == {"judge_disabled"}
+    assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [(0, "judge_disabled"), (1, "judge_disabled")]
+    assert of_call(feed, "faithfulness") == [(1, "judge_disabled")]
 
 
 def test_a_turn_without_an_answer_is_not_rated() -> None:
@@ -128,6 +163,5 @@ def test_a_turn_without_an_answer_is_not_rated() -> None:
     feed.user_audio(1_000, 2_000, text="book it")
     feed.heard("book it", 2_100)
     feed.end()
-    assert [each for each in said(feed, "conciseness") if each[0] == 1][-1] == (
-        1, 1, "final", "not applicable: the assistant said nothing",
-    )  # fmt: skip
+    assert of_turn(feed, 1, "conciseness") == [(1, "not applicable: the assistant said nothing")]
+    assert feed.turn_values(1).first_known == ()

@@ -6,7 +6,7 @@ import pytest
 
 from consumers.engine.call import Call
 from consumers.engine.offline import NO_LIMITS
-from consumers.engine.spoken_prefix import normalised, spoken_prefix, without_labels
+from consumers.engine.spoken_prefix import normalised, spoken_prefix, without_eva_labels
 from tests.oracle import batch_context
 from tests.wire_calls import arrivals_of
 
@@ -113,5 +113,5 @@ def test_spoken_prefix(text: str, segments: list[str], expected: str | None) -> 
 
 
 def test_labels_are_no_words() -> None:
-    assert without_labels("[pause] One [likely cut off by user] two") == "One two"
+    assert without_eva_labels("[pause] One [likely cut off by user] two") == "One two"
     assert normalised("Row 4-B,  [pause] please!") == "row4bplease"

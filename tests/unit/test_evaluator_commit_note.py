@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.evaluator.commit_note import MAX_NOTE_CHARS, CommitNote
+from consumers.evaluator.commit_note import MAX_NOTE_CHARS, CommitNote, SnapshotPlace
 
 EVERYTHING = CommitNote(scores=0, read=0)
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -41,7 +41,8 @@ def test_with_a_note_that_is_not_ours_everything_is_read(text: str) -> None:
 
 @given(st.text(max_size=80))
 def test_no_text_at_all_is_an_error(text: str) -> None:
-    assert min(CommitNote.parse(text)) >= 0
+    note = CommitNote.parse(text)
+    assert min(note.scores, note.read, note.takeovers) >= 0
 
 
 def test_what_a_later_version_adds_is_no_reason_to_forget_the_rest() -> None:
@@ -51,3 +52,27 @@ def test_what_a_later_version_adds_is_no_reason_to_forget_the_rest() -> None:
 @pytest.mark.parametrize("takeovers", ['"3"', "-1", "1.5", "null", "NaN"])
 def test_a_count_that_is_none_begins_anew(takeovers: str) -> None:
     assert CommitNote.parse(f'{{"scores": 7, "read": 9, "takeovers": {takeovers}}}') == CommitNote(7, 9)
+
+
+def test_a_note_says_where_the_state_is() -> None:
+    note = CommitNote(7, 9, 1, SnapshotPlace(2, 40, 44))
+    assert CommitNote.parse(note.text()) == note
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "null",
+        "[]",
+        "[2, 40]",
+        "[2, 40, 44, 1]",
+        '[2, 40, "44"]',
+        "[2, -1, 44]",
+        "[2, 44, 44]",
+        "[2, 44, 40]",
+        "7",
+        "{}",
+    ],
+)
+def test_a_place_that_is_none_is_left_out(place: str) -> None:
+    assert CommitNote.parse(f'{{"scores": 7, "read": 9, "snapshot": {place}}}') == CommitNote(7, 9)

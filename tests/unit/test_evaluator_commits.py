@@ -7,9 +7,9 @@ import pytest
 from aiokafka.errors import CommitFailedError, KafkaConnectionError
 from structlog.testing import capture_logs
 
-from consumers.evaluator import service
+from consumers.evaluator import service, taken_over
 from consumers.evaluator.partition_writer import FencedError, WriteError
-from consumers.evaluator.service import TakenOverError
+from consumers.evaluator.taken_over import TakenOverError, require_ours
 from consumers.evaluator.topic_watch import SLOW_WRITE_SECONDS
 from consumers.runtime.kafka import TopicsUnfitError
 from schemas.codec import InputSource
@@ -87,16 +87,16 @@ async def test_being_fenced_for_too_long_ends_the_role(
     await shell.folds(4)
     fenced_at = shell.role._assignment.held[0].fenced_at
     assert fenced_at is not None
-    now = fenced_at + service.FENCED_SECONDS
+    now = fenced_at + taken_over.FENCED_SECONDS
     monkeypatch.setattr("time.monotonic", lambda: now)
-    shell.role._check_fenced()
+    require_ours(shell.role._assignment.held, "callgauge-evaluator")
     now += 1
     with pytest.raises(TakenOverError, match=r"Partition 0: another process writes it, .* callgauge-evaluator"):
-        shell.role._check_fenced()
+        require_ours(shell.role._assignment.held, "callgauge-evaluator")
 
 
 async def test_a_tick_looks_at_fences_too(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "FENCED_SECONDS", -1.0)
+    monkeypatch.setattr(taken_over, "FENCED_SECONDS", -1.0)
     shell = make_shell()
     await shell.assigned(0)
     shell.writers[0].error = FencedError("partition 0")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ from aiokafka import TopicPartition
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from consumers.engine.call_memory import CallMemory
 from consumers.evaluator import ledger
 from consumers.evaluator.ledger import LedgerError, read_ledger
 from consumers.runtime.kafka import KafkaSettings
@@ -230,7 +232,7 @@ async def test_what_stands_behind_our_mark_is_read_too(reading_of: Callable[...,
 async def test_a_later_versions_scores_are_not_guessed_at(reading_of: Callable[..., Reading]) -> None:
     later = fact("b").model_copy(update={"schema_version": SCHEMA_VERSION + 1}).model_dump_json().encode()
     reading = reading_of({4: Log(0, [*log_of("a").values, later], 2)})
-    with pytest.raises(LedgerError, match=r"t\.scores\[4\]@1 has schema version 2, .* up to 1\. .* evaluator ends"):
+    with pytest.raises(LedgerError, match=r"t\.scores\[4\]@1 has schema version 3, .* up to 2\. .* evaluator ends"):
         await reading.read({4: 0})
     assert reading.recalled == {4: ["a"]}
     assert reading.consumer.journal == ["start", "stop"]
@@ -243,16 +245,17 @@ async def test_a_later_versions_scores_are_refused_though_this_one_cannot_read_t
         SCHEMA_VERSION + 1
     )
     reading = reading_of({0: Log(0, [later], 1)})
-    with pytest.raises(LedgerError, match=r"t\.scores\[0\]@0 has schema version 2"):
+    with pytest.raises(LedgerError, match=r"t\.scores\[0\]@0 has schema version 3"):
         await reading.read({0: 0})
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        pytest.param(b'{"schema_version": 1, "name": "theirs"}', id="of our version"),
-        pytest.param(b'{"schema_version": "2"}', id="a version as text"),
-        pytest.param(b'{"schema_version": 2}', id="a later version and nothing of ours"),
+        pytest.param(b'{"schema_version": 2, "name": "theirs"}', id="of our version"),
+        pytest.param(b'{"schema_version": 1, "name": "turn"}', id="of an older version"),
+        pytest.param(b'{"schema_version": "3"}', id="a version as text"),
+        pytest.param(b'{"schema_version": 3}', id="a later version and nothing of ours"),
         pytest.param(b"[" * 100_000, id="deep"),
         pytest.param(b"[2]", id="no object"),
         pytest.param(b"\xff", id="no text"),
@@ -302,7 +305,7 @@ async def test_a_closing_that_no_callgauge_wrote_is_passed_over(reading_of: Call
     assert (reading.recalled[0], reading.odd("ignored")) == (["a", "c"], 1)
 
 
-@pytest.mark.parametrize("name", ["turn", "of a later version"])
+@pytest.mark.parametrize("name", ["tool_call", "of a later version"])
 async def test_revisions_go_on_from_a_score_that_another_version_wrote(
     reading_of: Callable[..., Reading], name: str
 ) -> None:
@@ -312,8 +315,48 @@ async def test_revisions_go_on_from_a_score_that_another_version_wrote(
     record = reading.records[1]
     assert isinstance(record, ScoredElsewhere)
     assert (record.name, record.turn, record.index, record.revision) == (name, 2, 1, 7)
-    assert record.is_withdrawn == (name != "turn")  # nobody here can take back what it cannot name
+    assert record.is_withdrawn == (name != "tool_call")  # nobody here can take back what it cannot name
     assert (reading.odd("read_in_part"), reading.odd("ignored")) == (1, 0)
+
+
+OF_SCHEMA_1 = Path(__file__).with_name("scores_of_schema_1.jsonl").read_bytes().splitlines()
+
+
+async def test_a_log_of_schema_1_is_recalled_to_its_end(reading_of: Callable[..., Reading]) -> None:
+    """What schema 2 publishes otherwise goes on from there in number: nothing of it is obeyed."""
+    reading = reading_of({0: Log(0, OF_SCHEMA_1, len(OF_SCHEMA_1))})
+    await reading.read({0: 0})
+    assert len(reading.records) == len(OF_SCHEMA_1)
+    in_part = {each.name for each in reading.records if isinstance(each, ScoredElsewhere)}
+    in_full = {each.name for each in reading.records if not isinstance(each, ScoredElsewhere | ClosedElsewhere)}
+    assert in_part >= {
+        "turn",
+        "stage_latencies",
+        "turn_taking",
+        "speech",
+        "eva_x_mean",
+        "conciseness",
+        "success_final_turn",
+    }
+    assert in_full >= {"call_started", "goals", "dead_air", "voice_to_voice_latency_ms", "progress", "stall", "closed"}
+    assert in_part & in_full == set()
+    assert reading.odd("read_in_part") == sum(isinstance(each, ScoredElsewhere) for each in reading.records)
+
+
+@pytest.mark.parametrize("is_withdrawn", [True, False])
+async def test_a_turn_of_schema_1_is_numbered_on_and_no_values_are_taken_from_it(
+    reading_of: Callable[..., Reading], *, is_withdrawn: bool
+) -> None:
+    fact_of_turn = json.loads(next(value for value in OF_SCHEMA_1 if b'"name": "turn", "is_withdrawn"' in value))
+    reading = reading_of({0: log_with(fact_of_turn | {"revision": 5, "is_first": True, "is_withdrawn": is_withdrawn})})
+    await reading.read({0: 0})
+    record = reading.records[1]
+    assert isinstance(record, ScoredElsewhere)
+    assert (record.name, record.revision, record.is_first, record.is_withdrawn) == ("turn", 5, True, is_withdrawn)
+    memory = CallMemory()
+    memory.take(record)
+    assert memory.published["turn", record.turn, 0].had_value, "it is counted, and must not be counted again"
+    assert memory.counted == {}
 
 
 @pytest.mark.parametrize(
@@ -325,9 +368,11 @@ async def test_revisions_go_on_from_a_score_that_another_version_wrote(
         pytest.param({"name": "new", "status": "x"}, "status: Input should be", id="no status"),
         pytest.param({"name": "dead_air"}, "dead_air.silent_since_ms: Field required", id="a silence to obey"),
         pytest.param({"name": "goals"}, "goals.goal_set: Field required", id="goals to obey"),
+        pytest.param({"name": "turn"}, "turn.kind: Input should be", id="values that were counted"),
         pytest.param(
-            {"name": "stage_latencies"}, "stage_latencies.kind: Input should be", id="stages that were counted"
+            {"name": "dead_air", "schema_version": 1}, "dead_air.silent_since_ms", id="an older silence to obey"
         ),
+        pytest.param({"name": ["turn"], "schema_version": 1}, "name: Input should be", id="no name"),
     ],
 )
 async def test_what_a_callgauge_wrote_and_cannot_be_read_ends_the_evaluator(
@@ -341,6 +386,21 @@ async def test_what_a_callgauge_wrote_and_cannot_be_read_ends_the_evaluator(
     assert seen in text
     assert "deploy/upgrades.md" in text
     assert reading.recalled[0] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["turn", "stage_latencies", "speech", "eva_x_mean"])
+async def test_what_schema_1_said_of_turns_and_calls_is_read_in_part(
+    reading_of: Callable[..., Reading], name: str
+) -> None:
+    """Its `turn` only told the status of one; who takes an open call over from it goes on with the next revision."""
+    kind = "fact" if name == "turn" else "score"
+    record = written_by_another(name=name, kind=kind, turn=2, revision=3, schema_version=1, is_change=True)
+    reading = reading_of({0: log_with(record)})
+    await reading.read({0: 0})
+    read = reading.records[1]
+    assert isinstance(read, ScoredElsewhere)
+    assert (read.name, read.turn, read.revision, read.is_withdrawn) == (name, 2, 3, name != "turn")
+    assert (reading.odd("read_in_part"), reading.odd("ignored")) == (1, 0)
 
 
 async def test_of_many_records_that_are_not_ours_a_few_are_logged_and_all_counted(

@@ -8,6 +8,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator.assignment import NotCoPartitionedError
+from consumers.evaluator.commit_note import CommitNote, SnapshotPlace
+from consumers.evaluator.held import Held
 from consumers.runtime.kafka import KafkaUnreachableError, TopicsUnfitError
 from schemas.topics import INPUT_TOPICS
 from tests.evaluator_fakes import PIPECAT, START, Shell, inputs_of, until_idle
@@ -224,3 +226,113 @@ async def test_when_the_input_is_gone_that_is_the_reason(make_shell: Callable[..
     shell.misfit = TopicsUnfitError("pipecat.events is gone")
     await assigned_without(shell, PIPECAT)
     assert shell.subscription.failures == [shell.misfit]
+
+
+# The state, for who comes next.
+
+
+class Writing:
+    """Writes the states of partitions, as the test lets it."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+        self._shell = shell
+
+    async def write(self, leaving: list[Held]) -> list[tuple[Held, SnapshotPlace]]:
+        numbers = [held.partition.number for held in leaving]
+        self._shell.journal.append(f"state of {numbers}")
+        await self.may_write.wait()
+        return [(held, SnapshotPlace(0, number, number + 1)) for number, held in zip(numbers, leaving, strict=True)]
+
+
+def snapshots_noted(shell: Shell) -> dict[int, SnapshotPlace | None]:
+    return {tp.partition: CommitNote.parse(at.metadata).snapshot for tp, at in shell.consumer.noted.items()}
+
+
+@pytest.fixture
+async def writing_shell(make_shell: Callable[..., Shell]) -> Shell:
+    shell = make_shell()
+    shell.role._snapshots = Writing(shell)  # type: ignore[assignment]  # a fake
+    await shell.assigned(0, 1)
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    shell.journal.clear()
+    return shell
+
+
+async def test_only_what_others_get_is_written_for_them_and_the_commit_says_where(writing_shell: Shell) -> None:
+    shell = writing_shell
+    shell.takeover.given_away = [1]
+    await shell.revoked()
+    what = [line for line in shell.journal if line.startswith((f"commit {PIPECAT}", "state"))]
+    assert what == [f"commit {PIPECAT}[0]@5", f"commit {PIPECAT}[1]@5", "state of [1]", f"commit {PIPECAT}[1]@5"]
+    assert snapshots_noted(shell) == {0: None, 1: SnapshotPlace(0, 1, 2)}
+
+
+async def test_from_its_writing_on_a_state_stays_as_it_is_until_somebody_goes_on_with_it(writing_shell: Shell) -> None:
+    """Else it would be stale at once: between the two halves of a rebalance time goes on, and calls close."""
+    shell = writing_shell
+    shell.takeover.given_away = [1]
+    shell.role._snapshots.may_write.clear()  # type: ignore[union-attr]  # the fake
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    taking = shell.polled(5, number=1)
+    await until_idle()
+    assert shell.folded == [[4], [4]]
+    shell.role._snapshots.may_write.set()  # type: ignore[union-attr]  # the fake
+    await revoking
+    await taking
+    await shell.folds(5)
+    shell.evaluators[1].wakeup_ms = 0
+    shell.role._assignment.advance()
+    noted = snapshots_noted(shell)
+    await shell.role._commit()
+    assert shell.folded == [[4, 5], [4]]
+    assert shell.evaluators[1].advanced_to_ms == []
+    assert snapshots_noted(shell) == noted == {0: None, 1: SnapshotPlace(0, 1, 2)}
+    await shell.assigned(0, 1)  # and it is ours again
+    assert shell.consumer.positions[TopicPartition(PIPECAT, 1)] == 5
+    await shell.folds(5, number=1)
+    assert shell.folded == [[4, 5], [4, 5]]
+    assert len(shell.writers) == 2
+
+
+async def test_the_writing_has_a_bound_of_its_own(writing_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken off in the middle, a thread would read a state that is folded on."""
+    shell = writing_shell
+    bounds: list[asyncio.Timeout] = []
+    real = asyncio.timeout
+
+    def kept(seconds: float | None) -> asyncio.Timeout:
+        bounds.append(real(seconds))
+        return bounds[-1]
+
+    monkeypatch.setattr(asyncio, "timeout", kept)
+    shell.takeover.given_away = [0]
+    shell.role._snapshots.may_write.clear()  # type: ignore[union-attr]  # the fake
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    assert "state of [0]" in shell.journal
+    assert not revoking.done()
+    assert bounds[0].when() is None  # what was left of the bound on committing is not that of the writing
+    shell.role._snapshots.may_write.set()  # type: ignore[union-attr]  # the fake
+    await revoking
+    assert snapshots_noted(shell)[0] == SnapshotPlace(0, 0, 1)
+
+
+async def test_a_partition_that_stayed_ours_offers_its_state_no_more(writing_shell: Shell) -> None:
+    shell = writing_shell
+    shell.takeover.given_away = [0]
+    await shell.rebalanced(0, 1)
+    await shell.folds(5)
+    await shell.role._commit()
+    assert snapshots_noted(shell)[0] is None
+
+
+async def test_who_stops_writes_the_state_of_all(writing_shell: Shell) -> None:
+    shell = writing_shell
+    shell.role._is_leaving = True
+    await shell.role._hand_over()
+    assert "state of [0, 1]" in shell.journal
+    assert snapshots_noted(shell) == {0: SnapshotPlace(0, 0, 1), 1: SnapshotPlace(0, 1, 2)}

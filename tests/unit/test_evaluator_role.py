@@ -63,11 +63,12 @@ class Made:
         monkeypatch: pytest.MonkeyPatch,
         rules: GoalRules | None = None,
         transcripts: dict[str, object] | None = None,
+        poll_interval_ms: int = 25,
         **goals: object,
     ) -> None:
         monkeypatch.setattr(evaluator_role, "Evaluator", FakeEvaluator)
         self.instruments = Instruments(CollectorRegistry(), ["evaluator"])
-        settings = Settings(goals=goals, transcripts=transcripts or {})
+        settings = Settings(goals=goals, transcripts=transcripts or {}, poll_interval_ms=poll_interval_ms)
         self.role = EvaluatorRole(NOBODY, settings, self.instruments, rules or GoalRules())
         evaluator: Any = self.role._evaluator
         self.evaluator: FakeEvaluator = evaluator
@@ -106,6 +107,10 @@ async def test_it_reads_goals_before_calls_and_ends_when_the_evaluator_has_finis
         made.evaluator.may_finish.set()
         await running
     assert made.evaluator.has_finished
+
+
+async def test_how_long_events_may_gather_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Made(monkeypatch, poll_interval_ms=40).evaluator.settings.poll_interval_ms == 40
 
 
 async def test_without_sources_calls_have_no_goals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,21 @@ async def test_time_passes_between_records_as_far_as_the_inputs_are_known(make_s
     assert shell.evaluators[0].advanced_to_ms == [NOW_MS - 5, NOW_MS, NOW_MS]  # the last one is the poll's own
 
 
+async def test_where_a_poll_brings_nothing_time_passes_by_ticks(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    await shell.told()
+    for evaluator in shell.evaluators:
+        evaluator.wakeup_ms = 0
+    await shell.folds(START, number=1)
+    assert [bool(evaluator.advanced_to_ms) for evaluator in shell.evaluators] == [False, True]
+    ticking = asyncio.create_task(shell.role._tick_for_ever())
+    async with asyncio.timeout(5):
+        while not shell.evaluators[0].advanced_to_ms:  # noqa: ASYNC110  # it is a list
+            await asyncio.sleep(0)
+    ticking.cancel()
+
+
 async def test_it_is_well_while_it_ticks(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
     role = make_shell().role
     assert role.problems() == ("evaluator: not reading the inputs",)

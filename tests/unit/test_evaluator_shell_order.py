@@ -162,6 +162,7 @@ ENDS = st.builds(
     End.or_of_log,
     st.builds(End, st.integers(0, 3), SOME_TIME, st.just(NOW_MS)),
     st.none() | st.just(LogEnd(2, NOW_MS - 50)),
+    st.integers(0, 3),
 )
 
 
@@ -211,7 +212,13 @@ VISIBLE = End(7, NOW_MS - 100, NOW_MS)
     ],
 )
 def test_of_an_input_with_replicas_the_leader_knows_the_end(log_end: LogEnd | None, expected: End) -> None:
-    assert VISIBLE.or_of_log(log_end) == expected
+    assert VISIBLE.or_of_log(log_end, visible_end=7) == expected
+
+
+@pytest.mark.parametrize("asked_at_ms", [NOW_MS - 40, NOW_MS - 150, NOW_MS + 10])
+def test_what_a_transaction_hides_is_not_written_yet_as_long_as_the_one_who_says_so_leads(asked_at_ms: int) -> None:
+    expected = End(7, min(NOW_MS - 100, asked_at_ms), min(NOW_MS, asked_at_ms))
+    assert VISIBLE.or_of_log(LogEnd(12, asked_at_ms), visible_end=9) == expected
 
 
 def test_lag_in_records() -> None:

@@ -13,12 +13,13 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.engine.limits import Limits
-from consumers.evaluator.commit_note import CommitNote
+from consumers.evaluator.commit_note import CommitNote, SnapshotPlace
 from consumers.evaluator.held import Held
 from consumers.evaluator.ledger import LedgerError
 from consumers.evaluator.partition import Partition
 from consumers.evaluator.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.snapshots.restoring import Restored, Wanted
 from consumers.evaluator.takeover import Takeover
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
@@ -377,3 +378,84 @@ async def test_an_owner_that_cannot_be_counted_folds_all_the_same(taking_of: Cal
         await taking.take()
     assert taking.held[0].partition.is_active
     assert [line["event"] for line in logged] == ["commit_failed"]
+
+
+# What an owner before us has handed over.
+
+PLACE = SnapshotPlace(1, 7, 9)
+
+
+class Restoring:
+    """Has the states that a test gives it."""
+
+    def __init__(self, journal: list[str], *numbers: int) -> None:
+        self.wanted: Mapping[int, Wanted] = {}
+        self.states = {number: StubEvaluator() for number in numbers}
+        self._journal = journal
+
+    async def restore(self, wanted: Mapping[int, Wanted]) -> dict[int, Restored]:
+        self._journal.append("restore")
+        self.wanted = wanted
+        states: dict[int, Any] = {number: state for number, state in self.states.items() if number in wanted}
+        return {number: Restored(state, dict.fromkeys(TOPICS, 500)) for number, state in states.items()}
+
+
+def handed_over(taking: Taking, number: int, takeovers: int = 0, place: SnapshotPlace | None = PLACE) -> None:
+    for topic in TOPICS:
+        taking.commit(topic, number, 20, CommitNote(70, 30, takeovers, place).text())
+
+
+async def test_a_state_that_was_handed_over_is_gone_on_with(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0, 2)
+    restoring = Restoring(taking.journal, 0)
+    taking.takeover._restoring = restoring  # type: ignore[assignment]  # a fake
+    for number in (0, 2):
+        handed_over(taking, number)
+    await taking.take()
+    # The other's could not be used: only it is recalled and replayed.
+    assert taking.journal[3:] == ["committed", "ends", "restore", "ledger", "note"]
+    assert taking.ledger_starts == {2: 70}
+    firsts, ends = dict.fromkeys(TOPICS, FIRST), dict.fromkeys(TOPICS, END)
+    assert restoring.wanted == {0: Wanted(PLACE, MARK - 1, firsts, ends), 2: Wanted(PLACE, MARK + 1, firsts, ends)}
+    one, other = (held.partition for held in taking.held)
+    assert one._evaluator is restoring.states[0]
+    assert not restoring.states[0].knows_of_time, "its time goes on, and what it does in it must not be lost"
+    assert restoring.states[0].recalled == taking.evaluators[0].recalled == []
+    assert one.next_offsets == dict.fromkeys(TOPICS, 500)
+    assert other.next_offsets == dict.fromkeys(TOPICS, 20)
+    # The committed offsets stay where the oldest open call began, and nobody is offered the state again.
+    assert {tp: (at.offset, CommitNote.parse(at.metadata)) for tp, at in taking.noted.items()} == {
+        TopicPartition(topic, number): (20, CommitNote(70, 30, 1)) for topic in TOPICS for number in (0, 2)
+    }
+    assert taking.held[0].scores_end == MARK
+
+
+async def test_nothing_is_lost_of_what_was_folded_before_it_was_deleted(taking_of: Callable[..., Taking]) -> None:
+    taking = taking_of(0)
+    taking.takeover._restoring = Restoring(taking.journal, 0)  # type: ignore[assignment]  # a fake
+    for topic in TOPICS:
+        taking.commit(topic, 0, FIRST - 7, CommitNote(70, 30, 0, PLACE).text())
+    with capture_logs() as logged:
+        await taking.take()
+    assert "ledger" not in taking.journal
+    assert (taking.lost, logged) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CommitNote(70, 30).text(),
+        CommitNote(70, 30, 0, SnapshotPlace(1, 7, 10)).text(),
+        CommitNote(70, 30, MAX_TAKEOVERS_WITHOUT_PROGRESS, PLACE).text(),
+    ],
+    ids=["one note has none", "two places", "it does not get on"],
+)
+async def test_where_the_notes_do_not_agree_on_one_it_is_replayed(taking_of: Callable[..., Taking], text: str) -> None:
+    taking = taking_of(0)
+    restoring = Restoring(taking.journal, 0)
+    taking.takeover._restoring = restoring  # type: ignore[assignment]  # a fake
+    taking.commit(PIPECAT, 0, 20, CommitNote(70, 30, 0, PLACE).text())
+    taking.commit(AUDIT, 0, 20, text)
+    await taking.take()
+    assert restoring.wanted == {}
+    assert taking.held[0].partition.next_offsets == dict.fromkeys(TOPICS, 20)

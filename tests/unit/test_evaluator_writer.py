@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from consumers.evaluator.outbox import MAX_TRANSACTION_RECORDS, Outbox, Written
-from consumers.evaluator.partition_writer import FencedError, PartitionWriter, WriteError
+from consumers.evaluator.outgoing import LeftOut, Outgoing
+from consumers.evaluator.partition_writer import FencedError, NotTakenError, PartitionWriter, WriteError
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.registry import Instruments
@@ -583,3 +584,83 @@ async def test_a_question_is_written_with_where_its_answer_belongs(make: Callabl
     assert JudgeRequest.model_validate_json(sent.value) == question("c-1")
     assert writing.producer.journal == ["begin", "c-1", "commit"]
     running.cancel()
+
+
+# What the partition can do without, in a transaction of its own.
+
+APART = [
+    Outgoing("t.snapshots", b"g/3", value, None, [("id", b"1")], None, LeftOut("snapshot", ""))
+    for value in (b"a", b"bb")
+]
+
+
+async def test_what_is_written_apart_goes_in_a_transaction_of_its_own(make: Callable[..., Writing]) -> None:
+    writing = make()
+    await writing.fence()
+    assert [each.offset for each in await writing.writer.write_apart(APART)] == [100, 101]
+    assert writing.producer.journal == ["begin", "g/3", "g/3", "commit"]
+    assert writing.producer.sent[0] == ("t.snapshots", b"a", b"g/3", None, [("id", b"1")])
+    assert writing.writer.scores_end is None
+
+
+async def test_scores_and_what_is_written_apart_do_not_meet(make: Callable[..., Writing]) -> None:
+    writing = make()
+    await writing.fence()
+    writing.producer.may_commit.clear()
+    apart = asyncio.create_task(writing.writer.write_apart(APART))
+    await until_idle()
+    writing.put("a")
+    running = await writing.run()
+    assert writing.producer.journal == ["begin", "g/3", "g/3"]
+    writing.producer.may_commit.set()
+    await apart
+    await writing.outbox.until_written()
+    assert writing.producer.journal == ["begin", "g/3", "g/3", "commit", "begin", "a", "commit"]
+    await ended(running)
+
+
+@pytest.mark.parametrize("error", [MessageSizeTooLargeError(), KafkaTimeoutError()])
+@pytest.mark.parametrize("where", ["send", "acknowledge"])
+async def test_what_is_not_taken_apart_leaves_the_writer_as_it_was(
+    make: Callable[..., Writing], where: str, error: KafkaError
+) -> None:
+    writing = make()
+    await writing.fence()
+    writing.producer.errors[where] = error
+    with pytest.raises(NotTakenError):
+        await writing.writer.write_apart(APART)
+    assert writing.producer.journal[-3:] == ["abort", "stop", "start"]
+    writing.producer.errors.clear()
+    running = await writing.run()
+    writing.put("a")
+    await writing.outbox.until_written()
+    assert writing.producer.journal[-3:] == ["begin", "a", "commit"]
+    await ended(running)
+
+
+@pytest.mark.parametrize("where", ["begin", "send", "acknowledge", "commit"])
+async def test_who_is_fenced_off_writes_nothing_apart(make: Callable[..., Writing], where: str) -> None:
+    writing = make()
+    await writing.fence()
+    writing.producer.errors[where] = ProducerFenced()
+    with pytest.raises(FencedError):
+        await writing.writer.write_apart(APART)
+
+
+async def test_what_is_not_known_to_be_written_apart_is_no_success(make: Callable[..., Writing]) -> None:
+    writing = make()
+    await writing.fence()
+    writing.producer.errors["commit"] = KafkaTimeoutError()
+    with pytest.raises(WriteError):
+        await writing.writer.write_apart(APART)
+
+
+@pytest.mark.parametrize("settings", [{"is_embedded": True}, {"uses_transactions": False}])
+async def test_without_transactions_nothing_is_written_apart(
+    make: Callable[..., Writing], settings: dict[str, Any]
+) -> None:
+    writing = make(**settings)
+    await writing.fence()
+    with pytest.raises(NotTakenError):
+        await writing.writer.write_apart(APART)
+    assert writing.producer.sent == []

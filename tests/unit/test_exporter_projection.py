@@ -24,9 +24,11 @@ from schemas.latency_stages import Stage, StageSource
 from schemas.metric_catalogue import METRICS, metric_named
 from schemas.scores import (
     SCORE_RECORD,
+    TURN_VALUE_NAMES,
     Anchor,
     AnyScoreRecord,
     CallStartedFact,
+    CallValues,
     ClosedFact,
     CloseReason,
     DeadAirFact,
@@ -42,19 +44,17 @@ from schemas.scores import (
     SideSpeech,
     Speaker,
     SpeechScore,
+    StageAgreement,
     StageLatency,
     StallFact,
     SubgoalScore,
-    SuccessFinalTurn,
-    TextJudgeScore,
-    ToolCorrectnessScore,
+    TextRating,
     ToolOutcome,
     ToolUseFact,
     TranscriptDisagreement,
-    TurnFact,
-    TurnStages,
     TurnStatus,
     TurnTakingScore,
+    TurnValues,
     Unscored,
     UnscoredReason,
     VoiceToVoiceLatency,
@@ -112,27 +112,37 @@ def progress(result: Result, **fields: Any) -> ProgressScore:
     return ProgressScore(**FIRST | counts | fields, result=result, **curve)
 
 
-def rating(name: str, result: Result, **fields: Any) -> TextJudgeScore:
-    return TextJudgeScore(**AnyRecord | {"name": name, "through_turn": 3} | fields, result=result)
+def rating(result: Result) -> TextRating:
+    return TextRating(result=result, through_turn=3)
 
 
-def timing(result: Result, **fields: Any) -> TurnTakingScore:
-    return TurnTakingScore(**AnyRecord | {"turn": 2, "anchor": Anchor.VAD} | fields, result=result)
+def row(*first_known: str, base: dict[str, Any] = AnyRecord, **fields: Any) -> TurnValues:
+    """A turn without a latency; `first_known` are the values that it has for the first time."""
+    given = base | {"turn": 2, "voice_to_voice_ms": Unscored(reason=UnscoredReason.NO_USER_SPEECH)}
+    return TurnValues(**given | {"first_known": first_known} | fields)
 
 
-def eva(name: str, result: Result, **fields: Any) -> EvaMetricScore:
-    return EvaMetricScore(**AnyRecord | {"name": name} | fields, result=result)
+def timing(result: Result, anchor: Anchor | None = Anchor.VAD) -> TurnTakingScore:
+    return TurnTakingScore(result=result, anchor=anchor)
 
 
-def stages(*known: Stage, **fields: Any) -> TurnStages:
-    """The model took 400 ms; of voice to voice two sources say different things. `known` are said for the first time."""
+def call(**fields: Any) -> CallValues:
+    """At the end, unless the fields say otherwise."""
+    return CallValues(**AnyRecord | FINAL | {"through_turn": 3} | fields)
+
+
+def eva(name: str, result: Result, normalized: float | None = None, **fields: Any) -> CallValues:
+    return call(eva={name: EvaMetricScore(result=result, normalized=normalized)}, **fields)
+
+
+def stages(*known: str, **fields: Any) -> TurnValues:
+    """The model took 400 ms; of voice to voice two sources say different things."""
     model = StageLatency(stage=Stage.LLM_FIRST_TOKEN, latency_ms=400, source=StageSource.PIPECAT, model="m")
     others = {StageSource.SPEECH: 2500.0}
     whole = StageLatency(
         stage=Stage.VOICE_TO_VOICE, latency_ms=1500, source=StageSource.PIPECAT, others_ms=others, is_disputed=True
     )
-    given = AnyRecord | {"turn": 2, "stages": (model, whole), "first_known": known} | fields
-    return TurnStages(**given)
+    return row(*known, stages=(model, whole), **fields)
 
 
 def side(result: Result, **fields: Any) -> SideSpeech:
@@ -141,40 +151,40 @@ def side(result: Result, **fields: Any) -> SideSpeech:
     return SideSpeech(**dict.fromkeys(names, result) | fields)
 
 
-def speech(**fields: Any) -> SpeechScore:
+def speech(status: TurnStatus = TurnStatus.FINAL, **fields: Any) -> CallValues:
     """The caller spoke for 20 s, of the assistant nothing is known."""
     unheard = Unscored(reason=UnscoredReason.NO_ASSISTANT_SPEECH)
     user = side(Scored(value=20_000.0), words_per_minute=Scored(value=120.5), repeated_questions=Scored(value=2.0))
     whole = dict.fromkeys(("result", "overlap_ms", "dead_air_ms", "first_word_ms"), unheard)
-    given = AnyRecord | {"through_turn": 3, "source": "pipecat", "user": user, "assistant": side(unheard)} | whole
-    return SpeechScore(**given | fields)
+    given: dict[str, Any] = {"source": "pipecat", "user": user, "assistant": side(unheard)} | whole
+    return call(speech=SpeechScore(**given | fields), status=status)
 
 
-def word_errors(words: int, **fields: Any) -> WordErrorRate:
-    given = {
-        "through_turn": 3,
+def word_errors(words: int, status: TurnStatus = TurnStatus.FINAL, **fields: Any) -> CallValues:
+    given: dict[str, Any] = {
         "turns": 2,
         "substitutions": 3,
         "deletions": 2,
         "insertions": 0,
         "reference_words": words,
     }
-    return WordErrorRate(**AnyRecord | given | {"result": Scored(value=0.25)} | fields)
+    return call(stt_wer=WordErrorRate(**given | {"result": Scored(value=0.25)} | fields), status=status)
 
 
-def disagreement(**fields: Any) -> TranscriptDisagreement:
+def disagreement(status: TurnStatus = TurnStatus.FINAL) -> CallValues:
     """Of the assistant's speech there is one transcript only."""
     result = Scored(value=0.1)
     user = SideDisagreement(result=result, differences=1, words=10, turns=2)
     assistant = SideDisagreement(result=NotApplicable(reason="one transcript"))
-    given = AnyRecord | {"through_turn": 3, "result": result, "user": user, "assistant": assistant}
-    return TranscriptDisagreement(**given | fields)
+    both = TranscriptDisagreement(result=result, user=user, assistant=assistant)
+    return call(transcript_disagreement=both, status=status)
 
 
 AGENT_LATENCY = ("ava", "pipecat", "vad")
 FINAL: dict[str, Any] = {"status": TurnStatus.FINAL}
 REVISION = Counted("callgauge_turn_revisions_total", ("ava", "turn_response_latency"))
-UNMEASURED = Counted("callgauge_turns_unmeasured_total", ("ava", "no_user_speech"))
+LATENCY_NAME, NO_SPEECH = "voice_to_voice_latency_ms", UnscoredReason.NO_USER_SPEECH
+ERROR = EstimateError(error_ms=-850.0, estimated_ms=1_150.0, recorded_ms=2_000.0)
 TURN = Counted("callgauge_turns_total", WHO)
 DEAD_AIR = {"silent_since_ms": CAUSED_AT_MS, "threshold_ms": 3000}
 NOT_KNOWN = Unscored(reason=UnscoredReason.DEADLINE)
@@ -201,18 +211,17 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
         Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 1.5)
     ]),
     ("a later value only counts as a revision", latency(1400, base=AnyRecord, revision=2), [REVISION]),
-    ("a final restatement adds nothing", latency(1400, base=AnyRecord, revision=2, is_change=False, **FINAL), []),
-    ("a value taken back is a revision", latency(None, base=AnyRecord, revision=2), [REVISION]),
-    ("an unknown value may still become known", latency(None, base=AnyRecord), []),
-    ("at the end it is unmeasured", latency(None, base=AnyRecord, **FINAL), [UNMEASURED]),
-    ("changed at the end it is both", latency(None, base=AnyRecord, revision=2, **FINAL), [REVISION, UNMEASURED]),
-    ("the greeting is never unmeasured", latency(None, base=AnyRecord, turn=0, **FINAL), []),
-    ("nor is what belongs to no turn", latency(None, base=AnyRecord, turn=None, **FINAL), []),
+    ("one that changes at the end does too", latency(1400, base=AnyRecord, revision=2, **FINAL), [REVISION]),
     (
-        "what a turn cannot have is not counted",
-        VoiceToVoiceLatency(**AnyRecord | LATENCY | FINAL, result=NotApplicable(reason="s2s")),
+        "what schema 1 restates at the end adds nothing",
+        latency(1400, base=AnyRecord, revision=2, schema_version=1, **FINAL),
         [],
     ),
+    ("a value taken back is a revision", latency(None, base=AnyRecord, revision=2), [REVISION]),
+    ("turns without a latency are counted at the end", call(unscored_turns={LATENCY_NAME: {NO_SPEECH: 2}}), [
+        Counted("callgauge_turns_unmeasured_total", ("ava", "no_user_speech"), 2)
+    ]),
+    ("and not before", call(unscored_turns={LATENCY_NAME: {NO_SPEECH: 2}}, status=TurnStatus.PROVISIONAL), []),
     (
         "a call starts, and its other counters appear",
         CallStartedFact(**FIRST),
@@ -223,11 +232,12 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
         ],
     ),
     ("labels that became known start no second call", CallStartedFact(**AnyRecord | {"revision": 2}), []),
-    ("a turn counts once it is left", TurnFact(**FIRST | {"turn": 1, "status": TurnStatus.PROVISIONAL}), [TURN]),
-    ("a turn that is only open does not count", TurnFact(**AnyRecord, turn=1), []),
-    ("a settled turn was counted before", TurnFact(**AnyRecord | {"turn": 1, "status": TurnStatus.SETTLED}), []),
-    ("the greeting is turn 0 and no turn", TurnFact(**FIRST, turn=0), []),
-    ("nor is turn -1", TurnFact(**FIRST, turn=-1), []),
+    ("a turn counts once it is left", row(base=FIRST, turn=1, status=TurnStatus.PROVISIONAL), [TURN]),
+    ("a turn that nothing answered does not count", row(turn=1, **FINAL), []),
+    ("a row said again counts no second turn", row(turn=1, revision=2), []),
+    ("the greeting is turn 0 and no turn", row(base=FIRST, turn=0), []),
+    ("nor is turn -1", row(base=FIRST, turn=-1), []),
+    ("a row that is withdrawn", row(is_withdrawn=True, revision=2), []),
     ("the user interrupts", InterruptionFact(**FIRST, turn=1, name="interruption_by_user"), [
         Counted("callgauge_interruptions_total", ("ava", "user"))
     ]),
@@ -258,60 +268,83 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("it was reached in the last turn", subgoal(Scored(value=1), 3, is_first=True, **FINAL), [REACHED]),
     ("it was not reached", subgoal(Scored(value=0), **FINAL), []),
     ("a verdict on it may still come", subgoal(NOT_KNOWN), []),
-    ("no verdict on it came", subgoal(NOT_KNOWN, **FINAL), [
-        Counted("callgauge_subgoals_unscored_total", ("ava", "deadline"))
+    ("no verdict on it came", subgoal(NOT_KNOWN, **FINAL), []),
+    ("that is counted with the call", call(unscored_subgoals={UnscoredReason.DEADLINE: 2}), [
+        Counted("callgauge_subgoals_unscored_total", ("ava", "deadline"), 2)
     ]),
+    ("no verdict on it came yet", call(unscored_subgoals={UnscoredReason.DEADLINE: 2}, status=TurnStatus.PROVISIONAL), []),
     ("progress is shown, not counted", progress(Scored(value=0.5)), []),
     ("nor at the end", progress(Scored(value=0.5), **FINAL), []),
-    ("all goals were reached", SuccessFinalTurn(**FIRST | FINAL, result=Scored(value=1)), [
+    ("all goals were reached", call(success_final_turn=Scored(value=1)), [
         Counted("callgauge_calls_scored_total", ("ava", "success"))
     ]),
-    ("not all were", SuccessFinalTurn(**FIRST | FINAL, result=Scored(value=0)), [
+    ("not all were", call(success_final_turn=Scored(value=0)), [
         Counted("callgauge_calls_scored_total", ("ava", "failure"))
     ]),
-    ("nobody knows whether all were", SuccessFinalTurn(**FIRST | FINAL, result=NOT_KNOWN), [
+    ("nobody knows whether all were", call(success_final_turn=NOT_KNOWN), [
         Counted("callgauge_calls_unscored_total", ("ava", "deadline"))
     ]),
-    ("nobody can ask for it", SuccessFinalTurn(**FIRST | FINAL, result=NotApplicable(reason="none")), []),
-    ("tool correctness so far", ToolCorrectnessScore(**FIRST, result=Scored(value=0.5)), []),
-    ("tool correctness at the end", ToolCorrectnessScore(**AnyRecord | FINAL, result=Scored(value=0.25)), [
+    ("nobody can ask for it", call(success_final_turn=NotApplicable(reason="none")), []),
+    ("tool correctness so far", call(tool_correctness=Scored(value=0.5), status=TurnStatus.PROVISIONAL), []),
+    ("tool correctness at the end", call(tool_correctness=Scored(value=0.25)), [
         Observed("callgauge_tool_correctness_ratio", ("ava",), 0.25)
     ]),
     (
         "tools of a turn that never came",
-        ToolCorrectnessScore(**AnyRecord | FINAL, result=Unscored(reason=UnscoredReason.EXPECTED_TURN_NOT_REACHED)),
+        call(tool_correctness=Unscored(reason=UnscoredReason.EXPECTED_TURN_NOT_REACHED)),
         [Counted("callgauge_scores_unscored_total", ("ava", "tool_correctness"))],
     ),
-    ("a rating so far", rating("faithfulness", Scored(value=0.5)), []),
-    ("a rating at the end", rating("faithfulness", Scored(value=0.5), **FINAL), [
-        Observed("callgauge_text_rating_ratio", ("ava", "faithfulness"), 0.5)
-    ]),
-    ("a rating nobody gave", rating("conciseness", NOT_KNOWN, turn=3, **FINAL), [
-        Counted("callgauge_scores_unscored_total", ("ava", "conciseness"))
-    ]),
-    ("a turn without words to rate", rating("speakability", NotApplicable(reason="silent"), turn=3, **FINAL), []),
-    ("a turn's timing so far", timing(Scored(value=0.7)), []),
-    ("a turn's timing at the end", timing(Scored(value=0.7), **FINAL), [
+    ("a rating so far", call(faithfulness=rating(Scored(value=0.5)), status=TurnStatus.PROVISIONAL), []),
+    (
+        "ratings at the end",
+        call(faithfulness=rating(Scored(value=0.5)), conversation_progression=rating(NOT_KNOWN)),
+        [
+            Observed("callgauge_text_rating_ratio", ("ava", "faithfulness"), 0.5),
+            Counted("callgauge_scores_unscored_total", ("ava", "conversation_progression")),
+        ],
+    ),
+    (
+        "ratings of a turn",
+        row("conciseness", "speakability", conciseness=rating(Scored(value=0)), speakability=rating(Scored(value=1))),
+        [
+            Observed("callgauge_text_rating_ratio", ("ava", "conciseness"), 0),
+            Observed("callgauge_text_rating_ratio", ("ava", "speakability"), 1),
+        ],
+    ),
+    ("a rating of a turn that changes", row(conciseness=rating(Scored(value=0.5)), revision=2), []),
+    ("a rating of a turn that nobody gave yet", row(conciseness=rating(NOT_KNOWN)), []),
+    (
+        "turns that nobody rated or timed",
+        call(unscored_turns={"conciseness": {UnscoredReason.DEADLINE: 2, UnscoredReason.REFUSED: 1}, "turn_taking": {NO_SPEECH: 1}}),
+        [
+            Counted("callgauge_scores_unscored_total", ("ava", "conciseness"), 3),
+            Counted("callgauge_scores_unscored_total", ("ava", "turn_taking"), 1),
+        ],
+    ),
+    ("a turn's timing", row("turn_taking", turn_taking=timing(Scored(value=0.7))), [
         Observed("callgauge_turn_taking_ratio", ("ava", "vad"), 0.7)
     ]),
-    ("a turn's timing that nobody knows", timing(NOT_KNOWN, anchor=None, **FINAL), [
-        Counted("callgauge_scores_unscored_total", ("ava", "turn_taking"))
-    ]),
-    ("one of EVA's metrics so far", eva("eva_tool_call_validity", Scored(value=0.5), normalized=0.5), []),
-    ("one of EVA's metrics at the end", eva("eva_tool_call_validity", Scored(value=0.5), normalized=0.5, **FINAL), [
+    ("a turn's timing that changes", row(turn_taking=timing(Scored(value=0.8)), revision=2, **FINAL), []),
+    ("a turn's timing that nobody knows", row(turn_taking=timing(NOT_KNOWN, None), **FINAL), []),
+    (
+        "one of EVA's metrics so far",
+        eva("eva_tool_call_validity", Scored(value=0.5), 0.5, status=TurnStatus.PROVISIONAL),
+        [],
+    ),
+    ("one of EVA's metrics at the end", eva("eva_tool_call_validity", Scored(value=0.5), 0.5), [
         Observed("callgauge_eva_score_ratio", ("ava", "eva_tool_call_validity"), 0.5)
     ]),
-    ("one of EVA's metrics that is no share", eva("eva_response_speed", Scored(value=5.6), **FINAL), []),
-    ("one of EVA's metrics that nobody knows", eva("eva_response_speed", NOT_KNOWN, **FINAL), [
+    ("one of EVA's metrics that is no share", eva("eva_response_speed", Scored(value=5.6)), []),
+    ("one of EVA's metrics that nobody knows", eva("eva_response_speed", NOT_KNOWN), [
         Counted("callgauge_scores_unscored_total", ("ava", "eva_response_speed"))
     ]),
-    ("one of EVA's metrics that a call cannot have", eva("eva_conversation_valid_end", NotApplicable(reason="real"), **FINAL), []),
+    ("one of EVA's metrics that a call cannot have", eva("eva_conversation_valid_end", NotApplicable(reason="real")), []),
     ("a call is stuck", StallFact(**FIRST | FINAL, since_turn=1, by="seconds"), [
         Counted("callgauge_progress_stalls_total", ("ava", "seconds"))
     ]),
     ("a stall said again", StallFact(**AnyRecord | FINAL, since_turn=1, by="turns"), []),
-    ("how a call sounds so far", speech(), []),
-    ("how one side of a call sounded", speech(**FINAL), [
+    ("how a call sounds so far", speech(TurnStatus.PROVISIONAL), []),
+    ("how one side of a call sounded", speech(), [
         Counted("callgauge_talk_seconds_total", ("ava", "user"), 20.0),
         Observed("callgauge_longest_monologue_seconds", ("ava", "user"), 20.0),
         Observed("callgauge_words_per_minute", ("ava", "user"), 120.5),
@@ -321,7 +354,7 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
         "what takes both sides of a call",
         speech(
             user=side(NotApplicable(reason="none")), overlap_ms=Scored(value=1_500), dead_air_ms=Scored(value=0),
-            first_word_ms=Scored(value=800), **FINAL,
+            first_word_ms=Scored(value=800),
         ),
         [
             Counted("callgauge_overlap_seconds_total", ("ava",), 1.5),
@@ -329,40 +362,48 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
             Observed("callgauge_first_word_seconds", ("ava",), 0.8),
         ],
     ),
-    ("word errors so far", word_errors(20), []),
-    ("word errors of a call", word_errors(20, **FINAL), [
+    ("word errors so far", word_errors(20, TurnStatus.PROVISIONAL), []),
+    ("word errors of a call", word_errors(20), [
         Counted("callgauge_stt_reference_words_total", ("ava",), 20),
         Counted("callgauge_stt_word_errors_total", ("ava", "substitution"), 3),
         Counted("callgauge_stt_word_errors_total", ("ava", "deletion"), 2),
         Counted("callgauge_stt_word_errors_total", ("ava", "insertion"), 0),
     ]),
-    ("a call without words to get wrong", word_errors(0, turns=0, result=NotApplicable(reason="real"), **FINAL), []),
-    ("transcripts that disagree so far", disagreement(), []),
-    ("transcripts that disagree", disagreement(**FINAL), [
+    ("a call without words to get wrong", word_errors(0, turns=0, result=NotApplicable(reason="real")), []),
+    ("transcripts that disagree so far", disagreement(TurnStatus.PROVISIONAL), []),
+    ("transcripts that disagree", disagreement(), [
         Counted("callgauge_transcript_words_total", ("ava", "user"), 10),
         Counted("callgauge_transcript_differences_total", ("ava", "user"), 1),
     ]),
-    ("stages of an answer", stages(Stage.LLM_FIRST_TOKEN, Stage.VOICE_TO_VOICE), [
+    ("stages of an answer", stages("stages.llm_first_token", "stages.voice_to_voice"), [
         Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "llm_first_token"), 0.4),
         Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "voice_to_voice"), 1.5),
     ]),
-    ("a stage that is known later", stages(Stage.VOICE_TO_VOICE, revision=2), [
+    ("a stage that is known later", stages("stages.voice_to_voice", revision=2), [
         Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "voice_to_voice"), 1.5),
     ]),
-    ("stages said again", stages(revision=3), []),
-    ("at the end, what sources disagree on", stages(**FINAL), [
-        Counted("callgauge_stage_disagreements_total", ("ava", "voice_to_voice"), 1)
-    ]),
-    ("an estimate that was too short", EstimateError(**FIRST | {"turn": 2}, result=Scored(value=-850.0)), [
+    ("stages said again", stages(revision=3, **FINAL), []),
+    (
+        "at the end, what sources disagree on",
+        call(stages={
+            Stage.VOICE_TO_VOICE: StageAgreement(compared=4, disputed=3), Stage.TOOL_RUN: StageAgreement(compared=1),
+            Stage.PIPELINE: StageAgreement(),
+        }),
+        [
+            Counted("callgauge_stage_disagreements_total", ("ava", "voice_to_voice"), 3),
+            Counted("callgauge_stage_disagreements_total", ("ava", "tool_run"), 0),
+        ],
+    ),
+    ("an estimate that was too short", row("estimate_error_ms", estimate_error=ERROR), [
         Observed("callgauge_estimate_error_seconds", ("ava",), 0.85)
     ]),
-    ("an estimate's error at the end", EstimateError(**AnyRecord | FINAL, result=Scored(value=-850.0)), []),
+    ("an estimate's error said again", row(estimate_error=ERROR, revision=2, **FINAL), []),
     (
-        "an error of an estimate that is none any more",
-        EstimateError(**AnyRecord, result=Unscored(reason=UnscoredReason.WITHDRAWN), is_withdrawn=True),
+        "a call so far",
+        call(stages={Stage.VOICE_TO_VOICE: StageAgreement(compared=1, disputed=1)}, status=TurnStatus.PROVISIONAL),
         [],
     ),
-    ("stages taken back", stages(stages=(), is_withdrawn=True), []),
+    ("a call of which nothing is known", call(), []),
     ("a call closes", closed(CloseReason.IDLE), [Counted("callgauge_calls_ended_total", (*WHO, "idle"))]),
 ]  # fmt: skip
 
@@ -406,17 +447,29 @@ def test_a_value_without_what_it_was_measured_between_cannot_be_counted(missing:
 
 def test_a_turns_timing_without_its_anchor_cannot_be_counted() -> None:
     with pytest.raises(UncountableRecordError, match="names no anchor"):
-        list(project(timing(Scored(value=0.5), anchor=None, **FINAL), NOW_MS, None))
+        list(project(row("turn_taking", turn_taking=timing(Scored(value=0.5), None)), NOW_MS, None))
+
+
+@pytest.mark.parametrize("name", [*TURN_VALUE_NAMES, "stages.llm_first_token", "stages.", "of a later version"])
+def test_a_row_that_lacks_what_it_knows_for_the_first_time_cannot_be_counted(name: str) -> None:
+    """A latency is a moment of its own, and never new in a row."""
+    with pytest.raises(UncountableRecordError, match="has no such value"):
+        list(project(row(name, conciseness=rating(NOT_KNOWN), turn_taking=timing(NOT_KNOWN)), NOW_MS, None))
+
+
+def test_only_what_has_a_metric_is_counted_as_not_known() -> None:
+    with pytest.raises(UncountableRecordError, match="no metric counts"):
+        list(project(call(unscored_turns={"estimate_error_ms": {NO_SPEECH: 1}}), NOW_MS, None))
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        latency(None, base=AnyRecord, result=NOT_KNOWN, **FINAL),
-        subgoal(Unscored(reason=UnscoredReason.USER_STILL_SPEAKING), **FINAL),
-        SuccessFinalTurn(**FIRST | FINAL, result=Unscored(reason=UnscoredReason.ONE_TURN_HAS_NO_AREA)),
+        call(unscored_turns={LATENCY_NAME: {UnscoredReason.DEADLINE: 1}}),
+        call(unscored_subgoals={UnscoredReason.USER_STILL_SPEAKING: 1}),
+        call(success_final_turn=Unscored(reason=UnscoredReason.ONE_TURN_HAS_NO_AREA)),
     ],
-    ids=lambda record: record.name,
+    ids=["latency", "subgoal", "success"],
 )
 def test_a_reason_that_does_not_fit_cannot_be_counted(record: AnyScoreRecord) -> None:
     with pytest.raises(UncountableRecordError, match="because of"):
@@ -459,12 +512,19 @@ def test_what_the_contract_says_of_goals_is_what_labels_say() -> None:
     for metric, place, record, field in (
         ("callgauge_subgoals_total", 1, "SubgoalScore", "checked_by"),
         ("callgauge_progress_stalls_total", 1, "StallFact", "by"),
-        ("callgauge_text_rating_ratio", 1, "TextJudgeScore", "name"),
     ):
         assert set(metric_named(metric).label_set[place].values) == set(schema[record]["properties"][field]["enum"])
-    of_eva = set(schema["EvaMetricScore"]["properties"]["name"]["enum"])
+    values = SCORE_RECORD.json_schema()["$defs"]["CallValues"]["properties"]
+    of_eva = set(values["eva"]["propertyNames"]["enum"])
     assert set(metric_named("callgauge_eva_score_ratio").label_set[1].values) == of_eva - {"eva_response_speed"}
-    unscored = {"tool_correctness", "turn_taking", *of_eva, *schema["TextJudgeScore"]["properties"]["name"]["enum"]}
+    ratings = {
+        name
+        for record in (TurnValues, CallValues)
+        for name, field in record.model_fields.items()
+        if field.annotation == TextRating | None
+    }
+    assert set(metric_named("callgauge_text_rating_ratio").label_set[1].values) == ratings
+    unscored = {"tool_correctness", "turn_taking", *of_eva, *ratings}
     assert set(metric_named("callgauge_scores_unscored_total").label_set[1].values) == unscored
 
 

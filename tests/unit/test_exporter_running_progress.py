@@ -7,8 +7,8 @@ import pytest
 from consumers.exporter import running_progress
 from consumers.exporter.active_calls import ActiveCalls
 from consumers.exporter.projection import Counted, Observed, Sample, project
-from consumers.exporter.running_progress import CallGoals, RunningProgress, goals_after
-from schemas.scores import AnyScoreRecord, Scored, StallFact, TurnStatus, Unscored, UnscoredReason
+from consumers.exporter.running_progress import CallGoals, JudgedTurn, RunningProgress, goals_after
+from schemas.scores import AnyScoreRecord, Scored, StallFact, Unscored, UnscoredReason
 from tests.engine_feed import records_of
 from tests.unit.test_engine_goals import END_MS, SAID, USED, GoalFeed, goal_set
 from tests.unit.test_exporter_projection import FIRST, goals, progress
@@ -16,6 +16,11 @@ from tests.unit.test_exporter_projection import FIRST, goals, progress
 THIRD = Scored(value=0.3333)
 MISSING = Unscored(reason=UnscoredReason.JUDGE_DISABLED)
 WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
+
+
+def so_far(subgoals: int, *judged: tuple[int, int, float | None]) -> CallGoals:
+    """After these turns: number, subgoals reached, progress."""
+    return CallGoals(subgoals, tuple(JudgedTurn(*each) for each in judged))
 
 
 def after(*records: AnyScoreRecord) -> CallGoals | None:
@@ -36,15 +41,22 @@ def judged(turn: int, value: float, reached: int, **fields: Any) -> AnyScoreReco
         ([StallFact(**FIRST, since_turn=0, by="turns")], None),
         ([goals()], CallGoals(3)),
         ([goals(), goals()], CallGoals(3)),
-        ([goals(), judged(1, 0.3333, 1)], CallGoals(3, 1, 1, 0.3333)),
-        ([judged(7, 0.6667, 2)], CallGoals(3, 2, 7, 0.6667)),
-        ([judged(1, 0.3333, 1), judged(2, 0.3333, 1)], CallGoals(3, 1, 2, 0.3333)),
-        ([judged(1, 0.3333, 1), judged(2, 1.0, 3), goals()], CallGoals(3, 3, 2, 1.0)),
-        ([judged(2, 0.6667, 2), judged(2, 0.3333, 1)], CallGoals(3, 1, 2, 0.3333)),
-        ([judged(2, 0.6667, 2), judged(1, 0.3333, 1)], CallGoals(3, 2, 2, 0.6667)),
-        ([judged(1, 0.0, 0), progress(MISSING, turn=2, reached=1, subgoals=3)], CallGoals(3, 1, 2)),
-        ([judged(1, 0.3333, 1), progress(WITHDRAWN, turn=1, reached=0, subgoals=3)], CallGoals(3, 1)),
-        ([judged(2, 0.3333, 1), progress(WITHDRAWN, turn=1, reached=0, subgoals=3)], CallGoals(3, 1, 2, 0.3333)),
+        ([goals(), judged(1, 0.3333, 1)], so_far(3, (1, 1, 0.3333))),
+        ([judged(7, 0.6667, 2)], so_far(3, (7, 2, 0.6667))),
+        ([judged(1, 0.3333, 1), judged(2, 0.3333, 1)], so_far(3, (1, 1, 0.3333), (2, 1, 0.3333))),
+        ([judged(1, 0.3333, 1), judged(2, 1.0, 3), goals()], so_far(3, (1, 1, 0.3333), (2, 3, 1.0))),
+        ([judged(2, 0.6667, 2), judged(2, 0.3333, 1)], so_far(3, (2, 1, 0.3333))),
+        ([judged(2, 0.6667, 2), judged(1, 0.3333, 1)], so_far(3, (1, 1, 0.3333), (2, 2, 0.6667))),
+        ([judged(1, 0.0, 0), progress(MISSING, turn=2, reached=1, subgoals=3)], so_far(3, (1, 0, 0.0), (2, 1, None))),
+        ([judged(1, 0.3333, 1), progress(WITHDRAWN, turn=1, reached=0, subgoals=3)], CallGoals(3)),
+        (
+            [judged(1, 0.3333, 1), judged(2, 0.6667, 2), progress(WITHDRAWN, turn=2, reached=0, subgoals=3)],
+            so_far(3, (1, 1, 0.3333)),
+        ),
+        (
+            [judged(2, 0.3333, 1), progress(WITHDRAWN, turn=1, reached=0, subgoals=3)],
+            so_far(3, (2, 1, 0.3333)),
+        ),
         ([progress(WITHDRAWN, turn=1, reached=0, subgoals=3)], None),
     ],
     ids=[
@@ -57,10 +69,11 @@ def judged(turn: int, value: float, reached: int, **fields: Any) -> AnyScoreReco
         "the next turn replaces it",
         "whatever comes between changes nothing",
         "the turn judged again replaces it",
-        "an older turn judged again does not",
+        "an older turn judged again stays the older one",
         "a missing verdict makes it unknown",
-        "so does a turn that is none any more",
-        "if it was the newest",
+        "so does a turn that is none any more, if it was the only one",
+        "else the one before it counts again",
+        "a withdrawn turn that was not the newest changes nothing",
         "what nobody has seen cannot be taken back",
     ],
 )
@@ -68,20 +81,26 @@ def test_the_newest_turn_judged_says_how_far_a_call_is(records: list[AnyScoreRec
     assert after(*records) == known
 
 
-def test_final_records_end_with_the_last_turn_there_is() -> None:
-    """Turns 4 and 5 were withdrawn; the final records of the others come in order."""
-    records = [judged(turn, 0.3333, 1) for turn in (4, 5)]
+def test_turns_that_are_withdrawn_give_way_to_the_one_before_them() -> None:
+    """Nothing is published again of those before."""
+    records = [judged(turn, value, 1) for turn, value in ((1, 0.0), (2, 0.3333), (3, 0.6667), (4, 1.0), (5, 1.0))]
     records += [progress(WITHDRAWN, turn=turn, subgoals=3) for turn in (4, 5)]
-    records += [judged(turn, value, 1, status=TurnStatus.FINAL) for turn, value in ((1, 0.0), (2, 0.3333), (3, 0.6667))]
-    assert after(*records) == CallGoals(3, 1, 3, 0.6667)
+    found = after(*records)
+    assert found == so_far(3, (1, 1, 0.0), (2, 1, 0.3333), (3, 1, 0.6667))
+    assert (found.reached, found.progress) == (1, 0.6667)
+
+
+def test_turns_kept_of_a_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_progress, "MAX_JUDGED_TURNS", 2)
+    assert after(*(judged(turn, 0.3333, 1) for turn in range(1, 9))) == so_far(3, (7, 1, 0.3333), (8, 1, 0.3333))
 
 
 def test_sums_are_by_agent_and_exact() -> None:
     running = RunningProgress()
     for agent, call in (
-        ("ava", CallGoals(3, 1, 1, 0.3333)),
-        ("ava", CallGoals(3, 2, 4, 0.6667)),
-        ("ava", CallGoals(4, 1, 2, None)),
+        ("ava", so_far(3, (1, 1, 0.3333))),
+        ("ava", so_far(3, (1, 0, 0.0), (4, 2, 0.6667))),
+        ("ava", so_far(4, (2, 1, None))),
         ("bob", CallGoals(2)),
     ):
         running.add(agent, call)
@@ -96,7 +115,7 @@ def test_sums_are_by_agent_and_exact() -> None:
 
 def test_what_is_taken_away_leaves_nothing_behind() -> None:
     running = RunningProgress()
-    calls = [CallGoals(of, some, some, round(some / of, 4)) for of in (6, 7, 9, 13) for some in range(of + 1)]
+    calls = [so_far(of, (some, some, round(some / of, 4))) for of in (6, 7, 9, 13) for some in range(of + 1)]
     for call in calls:
         running.add("ava", call)
     for call in calls:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Never
 
 import pytest
@@ -16,10 +17,10 @@ from consumers.exporter.service import MAX_REFUSED_LINES, MAX_SILENT_SECONDS, Ex
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.registry import Instruments
-from schemas.scores import ClosedFact, CloseReason, Scored, SuccessFinalTurn, Unscored, UnscoredReason
+from schemas.scores import ClosedFact, CloseReason, Scored, Unscored, UnscoredReason
 from tests.record_bytes import stand_in
 from tests.unit.test_exporter_active_calls import record as score
-from tests.unit.test_exporter_projection import FINAL, FIRST, closed, goals, latency, progress
+from tests.unit.test_exporter_projection import FINAL, call, closed, goals, latency, progress
 
 
 class Record(NamedTuple):
@@ -63,7 +64,7 @@ async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_wh
         progress(Scored(value=0.3333), turn=2, reached=1, subgoals=3),
         progress(unknown, turn=3, reached=1, subgoals=3),
         progress(Scored(value=0.6667), turn=3, reached=2, subgoals=3, **FINAL),
-        SuccessFinalTurn(**FIRST | FINAL, result=Scored(value=0)),
+        call(success_final_turn=Scored(value=0)),
         closed(CloseReason.ENDED),
     ):
         await role._take([Record(record.model_dump_json().encode())])
@@ -100,6 +101,29 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
     await role._take([*(Record(value) for value in values), Record(score("c-1").model_dump_json().encode())])
     assert sample(registry, "callgauge_scores_refused_total") == len(values)
     assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+
+
+async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None:
+    """As while exporters are new and evaluators are not yet."""
+    role, registry = exporter()
+    values = Path(__file__).with_name("scores_of_schema_1.jsonl").read_bytes().splitlines()
+    with capture_logs() as lines:
+        await role._take([Record(value) for value in values])
+    latencies = [value for value in values if b'"name": "voice_to_voice_latency_ms"' in value]
+    firsts = sum(b'"is_first": true' in value for value in latencies)
+    assert len(latencies) > firsts > 0
+    of_agent = {"agent": "pharmacy-refill"}
+    labels = of_agent | {"source": "pipecat", "anchor": "vad"}
+    assert sample(registry, "callgauge_turn_response_latency_seconds_count", **labels) == firsts
+    assert sample(registry, "callgauge_dead_air_total", **of_agent) == 1
+    assert sample(registry, "callgauge_progress_stalls_total", **of_agent, by="turns") == 1
+    assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
+    names = (b"turn", b"stage_latencies", b"speech", b"turn_taking", b"eva_x_mean", b"success_final_turn")
+    refused = sample(registry, "callgauge_scores_refused_total")
+    assert refused is not None
+    assert sum(b'"name": "%s"' % name in value for name in names for value in values) <= refused < len(values)
+    reasons = {line["reason"] for line in lines if line["event"] == "score_refused"}
+    assert [reason.split(",")[0] for reason in reasons] == ["it is of schema version 1"]
 
 
 async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:

@@ -1,5 +1,6 @@
 """Polls that fail: tried again, counted, logged as often as it matters, and a reason to restart when it lasts."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from consumers.runtime import poll_watch
 from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.poll_watch import MAX_FAILING_SECONDS, PollWatch
 from consumers.runtime.registry import Instruments
-from consumers.runtime.subscription import Subscription
+from consumers.runtime.subscription import ENOUGH_BYTES, POLL_MS, Subscription
 
 
 class Watched:
@@ -103,3 +104,33 @@ async def test_a_subscription_watches_its_polls(monkeypatch: pytest.MonkeyPatch)
     assert await made._subscriber.get_msg(FailingConsumer()) == ()
     assert registry.get_sample_value("callgauge_poll_failures_total", {"role": "judge"}) == 1
     assert made.stalled() == ()
+
+
+async def test_a_poll_takes_what_its_client_has_and_an_empty_one_is_not_followed_by_a_pause() -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Consumer:
+        async def getmany(self, **options: Any) -> Any:
+            asked.append(options)
+            return {"a": [1, 2], "b": [3]} if len(asked) == 1 else {}
+
+    async def handle(_: Any) -> None: ...
+
+    made = Subscription(
+        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10, ack_policy=AckPolicy.MANUAL
+    )
+    async with asyncio.timeout(POLL_MS / 1_000):
+        assert await made._subscriber.get_msg(Consumer()) == (1, 2, 3)
+        assert await made._subscriber.get_msg(Consumer()) == ()
+    assert asked == [{"timeout_ms": POLL_MS, "max_records": 10}] * 2
+
+
+async def test_the_broker_is_told_how_long_records_may_gather() -> None:
+    async def handle(_: Any) -> None: ...
+
+    made = Subscription(
+        KafkaSettings(), "judge", ["scores"], handle, group_id="g", max_records=10, ack_policy=AckPolicy.MANUAL,
+        poll_interval_ms=40,
+    )  # fmt: skip
+    options = made._subscriber._connection_args
+    assert (options["fetch_max_wait_ms"], options["fetch_min_bytes"]) == (40, ENOUGH_BYTES)

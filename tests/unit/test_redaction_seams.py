@@ -32,7 +32,7 @@ from streamer.redaction_settings import RedactionSettings
 from tests.engine_feed import T0_MS, Feed, Json
 from tests.evaluator_fakes import NOW_MS, PIPECAT, Record, StubEvaluator
 from tests.judge_questions import ScriptedEndpoint, judge_settings, question, running_judge
-from tests.unit.test_engine_goals import JUDGED, GoalFeed, OneSet, finals, goal_set
+from tests.unit.test_engine_goals import JUDGED, GoalFeed, OneSet, goal_set
 
 CARD = "4111 1111 1111 1111"
 SAID_CARD = "four one one one, one one one one, one one one one, one one one one"
@@ -120,7 +120,7 @@ def test_switched_off_it_all_leaves() -> None:
 def test_scores_are_those_of_what_was_said() -> None:
     """A check by code finds what the caller said, though nobody may read it."""
     for redactor in (Redactor(), Redactor(RedactionRules(enabled=False))):
-        (score,) = finals(PlantedFeed(redactor, code_only=True).run(), "subgoal")
+        (score,) = PlantedFeed(redactor, code_only=True).run().records("subgoal")
         assert (score.result.value, score.reached_turn) == (1.0, 1)
 
 

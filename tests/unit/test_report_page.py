@@ -14,8 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.scores import Anchor, CallLabels, DeadAirFact, ProgressScore, Scored, Unscored, UnscoredReason
-from schemas.speech_scores import SpeechScore
+from schemas.scores import (
+    Anchor,
+    AnyScoreRecord,
+    CallLabels,
+    CallValues,
+    DeadAirFact,
+    EvaMetricScore,
+    ProgressScore,
+    Scored,
+    TextRating,
+    TurnValues,
+    Unscored,
+    UnscoredReason,
+)
 from streamer import report_timeline, report_transcript
 from streamer.report_page import index, page, section
 from streamer.reported_call import ReportedCall
@@ -190,13 +202,21 @@ def test_dead_air_is_told_alike_everywhere(tools: list[tuple[int, int | None]], 
     assert re.findall('data-head="Dead air">([^<]*)<', index([told])) == [str(times)]
 
 
+def with_changed(call: ReportedCall, kind: type[Any], turn: int | None = None, **fields: Any) -> list[AnyScoreRecord]:
+    """The records of the call with other fields in those of one kind and turn."""
+    return [
+        record.model_copy(update=fields) if isinstance(record, kind) and record.turn == turn else record
+        for record in call.records
+    ]
+
+
 def test_the_tile_and_the_table_have_one_length_of_dead_air() -> None:
     """The drawing may end a little later than what was measured: with the last event, not with the last sound."""
     call = reported(recorded("word", turns=3, pace=2))
-    records = [
-        record.model_copy(update={"dead_air_ms": Scored(value=7_900)}) if isinstance(record, SpeechScore) else record
-        for record in call.records
-    ]
+    assert call.whole is not None
+    assert call.whole.speech is not None
+    speech = call.whole.speech.model_copy(update={"dead_air_ms": Scored(value=7_900)})
+    records = with_changed(call, CallValues, speech=speech)
     text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
     assert "Dead air 1 time 7.90 s Interruptions" in text
     assert "Dead air, each from 3.00 s 7.90 s" in text
@@ -234,13 +254,10 @@ def test_the_day_of_a_recording_without_times_is_not_known() -> None:
 def test_how_a_wait_is_known_is_said_in_words() -> None:
     call = reported(recorded(turns=3))
     assert "the end of the user's speech is known: heard on the line." in words(section(call, has_index=False))
-    first, second = call.latencies
-    others = [record for record in call.records if record not in (first, second)]
-    told = [
-        first.model_copy(update={"anchor": Anchor.RECORD}),
-        second.model_copy(update={"anchor": Anchor.ESTIMATED}),
-    ]
-    text = words(section(ReportedCall("c", call.heard, [*others, *told], "c1", PLAIN), has_index=False))
+    assert [wait.turn for wait in call.latencies] == [1, 2]
+    recorded_one = ReportedCall("c", call.heard, with_changed(call, TurnValues, 1, anchor=Anchor.RECORD), "c1", PLAIN)
+    told = with_changed(recorded_one, TurnValues, 2, anchor=Anchor.ESTIMATED)
+    text = words(section(ReportedCall("c", call.heard, told, "c1", PLAIN), has_index=False))
     assert re.findall(r"\d s (from the conversation record|estimated from arrival times) ", text) == [
         "from the conversation record",
         "estimated from arrival times",
@@ -282,15 +299,51 @@ def test_progress_and_subgoals() -> None:
     assert "Not reached used hello by code" in text
 
 
-def test_a_record_nobody_knew_of_appears_by_itself() -> None:
+class LaterTurnValues(TurnValues):
+    """The row of a turn in a later version, with a value more."""
+
+    patience: TextRating | None = None
+
+
+class LaterCallValues(CallValues):
+    """The record of a call in a later version, with two values more."""
+
+    patience: TextRating | None = None
+    repeated_answers: Scored | None = None
+
+
+def test_a_value_nobody_knew_of_appears_by_itself() -> None:
     call = reported(recorded(turns=1))
-    (latency,) = call.latencies
-    record = latency.model_copy(update={"name": "repeated_questions", "turn": None, "result": Scored(value=3)})
-    of_turn = latency.model_copy(update={"name": "words_per_minute", "turn": 1, "result": Scored(value=171.5)})
-    text = words(section(ReportedCall("c", call.heard, [*call.records, record, of_turn], "c1", PLAIN), has_index=False))
-    assert "Repeated questions repeated_questions 3" in text
-    assert "Words per minute" in text
-    assert "171.5" in text
+    assert call.whole is not None
+    rating = TextRating(result=Scored(value=0.5), through_turn=1, rating=2, dimensions={"calm": 3})
+    fields = {"patience": rating, "repeated_answers": Scored(value=3)}
+    records = [
+        *(record for record in call.records if not isinstance(record, TurnValues | CallValues)),
+        LaterTurnValues(**dict(call.rows[-1]) | {"patience": rating}),
+        LaterCallValues(**dict(call.whole) | fields),
+    ]
+    text = words(section(ReportedCall("c", call.heard, records, "c1", PLAIN), has_index=False))
+    assert "Patience patience 0.5 Details" in text
+    assert "Dimensions, calm 3" in text
+    assert "Repeated answers repeated_answers 3" in text
+    of_turns = text.partition("Of each turn")[2]
+    assert "Patience" in of_turns.partition("Transcript")[0]
+
+
+def test_every_score_of_the_call_and_of_its_turns_is_shown() -> None:
+    call = reported(recorded(turns=3), goal_set())
+    assert call.whole is not None
+    text = words(section(call, has_index=False))
+    of_call, _, of_turns = text.partition("Of each turn")
+    for name in ("stt_wer", "transcript_disagreement", "success_final_turn", "progress", *call.whole.eva):
+        assert f" {name} " in of_call.partition(" Of the call ")[2]
+    assert "Spoke for" in of_call
+    for heading in ("Voice to voice latency", "Turn taking", "Talk"):
+        assert heading in of_turns.partition("Transcript")[0]
+    timing = call.whole.eva["eva_turn_taking"]
+    assert isinstance(timing, EvaMetricScore)
+    assert isinstance(timing.result, Scored)
+    assert "Turn taking " in of_call.partition("What stands out")[0]
 
 
 def test_a_call_in_which_nobody_was_heard() -> None:

@@ -79,7 +79,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
     wrong = {
         "CALLGAUGE_BOOTSTRAP": ":1", "CALLGAUGE_TOPIC_PREFIX": "/", "CALLGAUGE_EVALUATOR_GROUP": "",
         "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_EVALUATOR_INSTANCE": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
-        "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
+        "CALLGAUGE_POLL_INTERVAL_MS": "0", "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
         "CALLGAUGE_SECURITY__PROTOCOL": "TLS", "CALLGAUGE_JUDGE_GROUP": "", "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",
         "CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_TRANSCRIPTS__GZIP": "perhaps",
         "CALLGAUGE_REDACTION__DETECTORS": "mail",
@@ -87,6 +87,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
     shown = set(Settings.model_fields) - {
         "http_token",
         "http_token_file",
+        "snapshots",
     }  # no secret is shown, and its file is not here
     assert {name.removeprefix("CALLGAUGE_").split("__")[0].lower() for name in wrong} == shown
     examples = [re.search(r"For example (\w+)=(\S+)$", text) for text in mistakes(wrong)]

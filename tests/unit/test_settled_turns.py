@@ -21,18 +21,9 @@ def value(score: float) -> TurnValue:
     return TurnValue(TurnScore(score, TurnReason.LATENCY, {}), Scored(value=score), None, is_open=False)
 
 
-def live(
-    *,
-    ever: set[int],
-    just: set[int] | None = None,
-    pipeline: PipelineType = PipelineType.CASCADE,
-    newest_ms: int = 9_000,
-) -> LiveSide:
+def live(*, pipeline: PipelineType = PipelineType.CASCADE, newest_ms: int = 9_000) -> LiveSide:
     """As much of a live side as is looked at."""
-    turns = SimpleNamespace(ever_settled=ever, just_settled=just or set())
-    stand_in: Any = SimpleNamespace(
-        turns=turns, newest_ms=newest_ms, history=SimpleNamespace(pipeline_type=pipeline)
-    )  # fmt: skip
+    stand_in: Any = SimpleNamespace(newest_ms=newest_ms, history=SimpleNamespace(pipeline_type=pipeline))
     return cast("LiveSide", stand_in)
 
 
@@ -54,42 +45,70 @@ def counted(settled: SettledTurns) -> dict[tuple[str, ...], int]:
 def test_a_change_has_the_cause_of_the_first_event_that_made_it(
     pipeline: PipelineType, time_ms: int, cause: str
 ) -> None:
-    settled, side = SettledTurns(), live(ever={1, 2}, pipeline=pipeline)
+    settled, side = SettledTurns(), live(pipeline=pipeline)
+    settled.settle(1, value(1.0))
+    settled.settle(2, value(1.0))
     settled.changed(side, 1, value(0.5), time_ms)
     settled.changed(side, 1, value(0.7), 9_500)
-    settled.close(side, {1: value(0.7), 2: value(1.0)}, {1: value(0.7), 2: value(1.0)})
+    settled.close({1: value(0.7), 2: value(1.0)})
     assert counted(settled) == {("total",): 2, ("changed_total", cause): 1}
 
 
 def test_a_change_that_is_undone_is_none() -> None:
-    settled, side = SettledTurns(), live(ever={1})
-    settled.changed(side, 1, value(0.5), 5_000)
-    settled.close(side, {1: value(0.5)}, {1: value(0.5)})
+    settled = SettledTurns()
+    settled.settle(1, value(0.5))
+    settled.changed(live(), 1, value(0.7), 5_000)
+    settled.close({1: value(0.5)})
     assert counted(settled) == {("total",): 1}
+
+
+def test_a_turn_that_is_settled_again_is_compared_with_what_it_first_was() -> None:
+    settled = SettledTurns()
+    settled.settle(1, value(0.5))
+    settled.changed(live(), 1, value(0.7), 5_000)
+    settled.settle(1, value(0.7))
+    settled.close({1: value(0.7)})
+    assert counted(settled) == {("total",): 1, ("changed_total", "late_event"): 1}
+
+
+def test_an_event_that_leaves_the_value_as_it_is_causes_nothing() -> None:
+    settled = SettledTurns()
+    settled.settle(1, value(0.5))
+    settled.changed(live(), 1, value(0.5), 5_000)
+    settled.close({1: value(0.7)})
+    assert counted(settled) == {("total",): 1, ("changed_total", "end_of_call"): 1}
 
 
 def test_a_turn_settled_by_the_very_event_that_changes_it_was_not_settled_before() -> None:
-    settled, side = SettledTurns(), live(ever={1}, just={1})
-    settled.changed(side, 1, value(0.5), 9_000)
-    settled.close(side, {1: value(0.7)}, {1: value(0.7)})
-    assert counted(settled) == {("total",): 1}
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 900)
+    feed.user_audio(2_000, 3_000)
+    feed.assistant_audio(6_000)
+    feed.user_audio(8_000, 9_000)
+    _passed(feed, 30_000)
+    assert feed.status(1) == "provisional"
+    end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": (T0_MS + 7_000) / 1000}
+    feed.send("user_sim", end, 31_000)
+    assert feed.status(1) == "settled"
+    feed.send("judge", {"type": "call_ended"}, 32_000)
+    feed.advance(100_000)
+    assert feed.counts("callgauge_settled_turns_changed_total") == {}
+    assert sum(feed.counts("callgauge_settled_turns_total").values()) >= 2
 
 
 def test_a_turn_that_is_not_settled_may_change() -> None:
-    settled, side = SettledTurns(), live(ever=set())
-    settled.changed(side, 1, value(0.5), 5_000)
-    settled.close(side, {1: value(0.7)}, {1: value(0.7)})
+    settled = SettledTurns()
+    settled.changed(live(), 1, value(0.5), 5_000)
+    settled.close({1: value(0.7)})
     assert counted(settled) == {}
 
 
 def test_what_only_the_end_of_the_call_shows_has_that_cause() -> None:
-    settled, side = SettledTurns(), live(ever={1, 2})
-    settled.close(side, {1: value(0.5)}, {1: value(0.7), 2: value(1.0)})
+    settled = SettledTurns()
+    settled.settle(1, value(0.5))
+    settled.settle(2, None)
+    settled.close({1: value(0.7), 2: value(1.0)})
     assert counted(settled) == {("total",): 2, ("changed_total", "end_of_call"): 2}
-
-
-def _statuses(feed: Feed, turn: int) -> list[str]:
-    return [fact.status.value for fact in feed.records("turn", turn)]
 
 
 def _passed(feed: Feed, at_ms: int) -> None:
@@ -105,8 +124,8 @@ def test_a_turn_with_a_sound_without_an_end_is_not_settled() -> None:
     feed.assistant_audio(4_000, 5_000)
     feed.user_audio(6_000, 7_000)
     _passed(feed, 30_000)
-    assert _statuses(feed, 0) == ["open", "provisional", "settled"]
-    assert _statuses(feed, 1) == ["open", "provisional"]
+    assert (feed.status(0), feed.status(1)) == ("settled", "provisional")
+    assert feed.latencies() == {1: "user_still_speaking"}
     assert feed.evaluator.next_wakeup() is not None
 
 
@@ -119,7 +138,7 @@ def test_nor_is_one_in_which_the_user_spoke_over_an_answer_without_an_end() -> N
     feed.assistant_audio(8_000, 9_000)
     feed.user_audio(11_000, 12_000)
     _passed(feed, 30_000)
-    assert [_statuses(feed, turn)[-1] for turn in (0, 1, 2)] == ["settled", "provisional", "provisional"]
+    assert [feed.status(turn) for turn in (0, 1, 2)] == ["settled", "provisional", "provisional"]
 
 
 def test_the_end_of_a_sound_settles_a_turn_that_waited_for_it() -> None:
@@ -129,7 +148,7 @@ def test_the_end_of_a_sound_settles_a_turn_that_waited_for_it() -> None:
     feed.assistant_audio(4_000)
     feed.user_audio(6_000, 7_000)
     _passed(feed, 30_000)
-    assert "settled" not in _statuses(feed, 1)
+    assert feed.status(1) == "provisional"
     end = {"event_type": "audio_end", "user": "assistant", "audio_timestamp": (T0_MS + 6_200) / 1000}
     feed.send("user_sim", end, 31_000)
-    assert _statuses(feed, 1)[-1] == "settled"
+    assert feed.status(1) == "settled"

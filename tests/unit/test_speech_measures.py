@@ -1,31 +1,67 @@
-"""What the engine says of how a call sounds, while it runs and at its end."""
+"""What the engine says of how a call sounds and how well its sides understand each other, while it runs and at its end."""
 
 import pickle
-from typing import Any
 
-from consumers.engine.call_memory import CallMemory
+import pytest
+
+from consumers.engine import measures
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.record_book import RecordBook
-from consumers.engine.speech_measures import MAX_RUNNING_WORK, SpeechMeasures
-from consumers.engine.transcript_errors import MAX_RUNNING_CHARS, TranscriptErrors
-from schemas.scores import NotApplicable, Result, Scored, SpeechScore, TranscriptDisagreement, TurnStatus, WordErrorRate
-from tests.engine_feed import T0_MS, Feed, records_of
+from consumers.engine.speech_measures import MAX_RUNNING_WORK
+from consumers.engine.transcript_errors import MAX_RUNNING_CHARS
+from schemas.scores import (
+    NotApplicable,
+    SpeechScore,
+    TranscriptDisagreement,
+    TurnStatus,
+    TurnTalk,
+    WordErrorRate,
+)
+from tests.engine_feed import Feed, plain, value_of
 
-LIMITS = Limits(closing_grace_ms=1_000, idle_ms=60_000)
+LIMITS = Limits(closing_grace_ms=1_000, idle_ms=60_000, call_values_every_ms=1)
 STARTED = {"type": "call_started", "pipeline_type": "cascade", "agent": "ava"}
 ENDED = {"type": "call_ended", "reason": "goodbye"}
 
 
-def value(result: Result) -> float | str:
-    return result.value if isinstance(result, Scored) else str(result.reason)
+@pytest.fixture(autouse=True)
+def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are long from the start: their values are published whenever a turn is left."""
+    monkeypatch.setattr(measures, "LONG_CALL_MS", 0)
 
 
 def speech(feed: Feed) -> SpeechScore:
     """The newest."""
-    record = feed.records("speech")[-1]
-    assert isinstance(record, SpeechScore)
-    return record
+    found = feed.call_values().speech
+    assert found is not None
+    return found
+
+
+def rate(feed: Feed) -> WordErrorRate:
+    """The newest of the call."""
+    found = feed.call_values().stt_wer
+    assert found is not None
+    return found
+
+
+def rates_by_turn(feed: Feed) -> dict[int, float | str]:
+    """Those of the turns that have one."""
+    newest = {record.turn: record.stt_wer for record in feed.records("turn")}
+    return {turn: value_of(found) for turn, found in newest.items() if found is not None}
+
+
+def disagreement(feed: Feed) -> TranscriptDisagreement:
+    """The newest of the call."""
+    found = feed.call_values().transcript_disagreement
+    assert found is not None
+    return found
+
+
+def talk_in(feed: Feed, turn: int) -> TurnTalk:
+    """Who spoke how long in a turn, by its newest record."""
+    found = feed.turn_values(turn).talk
+    assert found is not None
+    return found
 
 
 def talk(feed: Feed) -> None:
@@ -46,14 +82,17 @@ def test_a_turn_counts_when_it_is_left() -> None:
     feed.assistant_audio(100, 600)
     feed.user_audio(1_000, 3_000)
     feed.assistant_audio(4_000, 9_500)
-    (greeting,) = feed.records("speech")
-    assert (greeting.through_turn, value(greeting.result)) == (0, 1.0)
+    assert (feed.call_values().through_turn, plain(speech(feed).result)) == (0, 1.0)
+    assert plain(talk_in(feed, 0).assistant.speech_ms) == 500
     feed.user_audio(12_000, 13_000)
-    record = speech(feed)
-    assert (value(record.result), record.through_turn, record.status, record.source) == (
+    record, found = feed.call_values(), speech(feed)
+    assert (plain(found.result), record.through_turn, record.status, found.source) == (
         0.75, 1, TurnStatus.PROVISIONAL, "elevenlabs",
     )  # fmt: skip
-    assert [each.is_first for each in (greeting, record)] == [True, False]
+    assert [each.is_first for each in feed.records("call")] == [True, False]
+    talked = talk_in(feed, 1)
+    assert (plain(talked.user.speech_ms), plain(talked.assistant.speech_ms)) == (2_000, 5_500)
+    assert (talked.user.words, talked.assistant.words) == (1, 1)
 
 
 def test_the_final_record_has_the_whole_call() -> None:
@@ -61,17 +100,17 @@ def test_the_final_record_has_the_whole_call() -> None:
     talk(feed)
     feed.send("judge", ENDED, 18_000)
     feed.advance(60_000)
+    assert (feed.call_values().status, feed.call_values().through_turn) == (TurnStatus.FINAL, 2)
     record = speech(feed)
-    assert (record.status, record.through_turn) == (TurnStatus.FINAL, 2)
-    assert [value(each) for each in (record.result, record.overlap_ms, record.dead_air_ms, record.first_word_ms)] == [
+    assert [plain(each) for each in (record.result, record.overlap_ms, record.dead_air_ms, record.first_word_ms)] == [
         0.5, 0, 4_000, 500,
     ]  # fmt: skip
     user, assistant = record.user, record.assistant
-    assert [value(each) for each in (user.speech_ms, user.longest_monologue_ms, user.words_per_minute)] == [
+    assert [plain(each) for each in (user.speech_ms, user.longest_monologue_ms, user.words_per_minute)] == [
         5_000, 3_000, 120.0,
     ]  # fmt: skip
-    assert (value(assistant.longest_monologue_ms), value(assistant.words_per_minute)) == (3_000, 36.0)
-    assert (value(user.repeated_questions), user.repeated_in_turns) == (0, ())
+    assert (plain(assistant.longest_monologue_ms), plain(assistant.words_per_minute)) == (3_000, 36.0)
+    assert (plain(user.repeated_questions), user.repeated_in_turns) == (0, ())
 
 
 def test_a_question_asked_again_names_its_turn() -> None:
@@ -83,8 +122,8 @@ def test_a_question_asked_again_names_its_turn() -> None:
     feed.send("judge", ENDED, 40_000)
     feed.advance(90_000)
     record = speech(feed)
-    assert (value(record.user.repeated_questions), record.user.repeated_in_turns) == (2, (1, 2))
-    assert value(record.assistant.repeated_questions) == 0
+    assert (plain(record.user.repeated_questions), record.user.repeated_in_turns) == (2, (1, 2))
+    assert plain(record.assistant.repeated_questions) == 0
 
 
 def test_a_late_transcript_revises_what_was_said() -> None:
@@ -93,11 +132,13 @@ def test_a_late_transcript_revises_what_was_said() -> None:
     feed.user_audio(1_000, 3_000, text="A window seat")
     feed.assistant_audio(4_000, 5_000)
     feed.user_audio(6_000, 7_000, text="Yes")
-    assert (speech(feed).revision, value(speech(feed).user.words_per_minute)) == (2, 90.0)
+    assert (feed.call_values().revision, plain(speech(feed).user.words_per_minute)) == (2, 90.0)
+    assert talk_in(feed, 1).user.words == 3
     feed.heard("I would like a window seat", 3_100)
     feed.assistant_audio(8_000, 9_000)
     feed.user_audio(10_000, 11_000)
-    assert (speech(feed).revision, value(speech(feed).user.words_per_minute)) == (3, 140.0)
+    assert (feed.call_values().revision, plain(speech(feed).user.words_per_minute)) == (3, 140.0)
+    assert talk_in(feed, 1).user.words == 6
 
 
 def test_the_bots_own_events_are_heard_too() -> None:
@@ -112,11 +153,11 @@ def test_the_bots_own_events_are_heard_too() -> None:
     feed.speech("bot_speech_started", 7_500)
     feed.speech("bot_speech_stopped", 9_000)
     feed.speech("user_speech_started", 10_000)
-    assert (speech(feed).source, value(speech(feed).result)) == ("pipecat", 0.6667)
+    assert (speech(feed).source, plain(speech(feed).result)) == ("pipecat", 0.6667)
     feed.send("judge", ENDED, 12_000)
     feed.advance(60_000)
     record = speech(feed)
-    assert (value(record.first_word_ms), value(record.user.words_per_minute)) == (1_500, 120.0)
+    assert (plain(record.first_word_ms), plain(record.user.words_per_minute)) == (1_500, 120.0)
     assert isinstance(record.assistant.repeated_questions, NotApplicable)
 
 
@@ -127,7 +168,7 @@ def test_sound_that_never_ends_lasts_to_the_end_of_the_call() -> None:
     feed.send("user_sim", {"type": "connection_state", "data": {"state": "session_ended", "details": {}}}, 7_000)
     feed.send("judge", ENDED, 7_100)
     feed.advance(60_000)
-    assert (value(speech(feed).user.speech_ms), value(speech(feed).result)) == (5_000, 0.1667)
+    assert (plain(speech(feed).user.speech_ms), plain(speech(feed).result)) == (5_000, 0.1667)
 
 
 def test_the_assistants_words_are_those_that_were_spoken() -> None:
@@ -144,8 +185,11 @@ def test_the_assistants_words_are_those_that_were_spoken() -> None:
         feed.speech("bot_speech_started", 2_500)
         feed.speech("bot_speech_stopped", 2_500 + 1_000)
         feed.speech("user_speech_started", 4_000)
-        assert value(speech(feed).assistant.words_per_minute) == spoken * 30
-        assert value(speech(feed).assistant.speech_ms) == 2_000
+        assert (plain(talk_in(feed, 0).assistant.speech_ms), talk_in(feed, 0).assistant.words) == (2_000, spoken)
+        feed.send("judge", ENDED, 5_000)
+        feed.advance(60_000)
+        assert plain(speech(feed).assistant.words_per_minute) == spoken * 30
+        assert plain(speech(feed).assistant.speech_ms) == 2_000
 
 
 def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard() -> None:
@@ -154,7 +198,10 @@ def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard() -> No
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "What can I do?"}}, 500)
     feed._audio("audio_end", "assistant", 2_000, 0)
     feed.user_audio(3_000, 4_000)
-    assert value(speech(feed).assistant.words_per_minute) == 120.0
+    assert talk_in(feed, 0).assistant.words == 4
+    feed.send("judge", ENDED, 5_000)
+    feed.advance(60_000)
+    assert plain(speech(feed).assistant.words_per_minute) == 120.0
 
 
 def test_the_first_sound_of_a_simulated_caller_starts_over() -> None:
@@ -166,12 +213,12 @@ def test_the_first_sound_of_a_simulated_caller_starts_over() -> None:
         feed.speech("bot_speech_started", start_ms + 3_000)
         feed.speech("bot_speech_stopped", start_ms + 4_000)
     feed.speech("user_speech_started", 20_000)
-    assert (speech(feed).source, value(speech(feed).user.repeated_questions)) == ("pipecat", 1)
+    assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("pipecat", 1)
     feed.assistant_audio(21_000, 22_000)
     feed.user_audio(23_000, 24_000, text="Hello")
     feed.assistant_audio(25_000, 26_000)
     feed.user_audio(27_000, 28_000, text="Bye")
-    assert (speech(feed).source, value(speech(feed).user.repeated_questions)) == ("elevenlabs", 0)
+    assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("elevenlabs", 0)
 
 
 def test_a_text_that_comes_when_its_turn_was_left_is_read_later() -> None:
@@ -189,19 +236,23 @@ def test_a_text_that_comes_when_its_turn_was_left_is_read_later() -> None:
     feed.user_audio(6_000, 7_000)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 7_100)
     assistant(8_000, "Sure, one two.", 9_000)
-    assert feed.records("transcript_disagreement") == []
     feed.user_audio(10_000, 11_000)
-    (record,) = feed.records("transcript_disagreement")
-    assert (record.through_turn, record.assistant.turns, value(record.assistant.result)) == (2, 1, 1.0)
+    assert feed.call_values().transcript_disagreement is None
     assistant(12_000, "No.", 13_100)
+    feed.send("pipecat", {"type": "of a later version"}, 13_200)
+    assert feed.status(1) == "settled"
+    turn = feed.turn_values(1)
+    assert turn.assistant_disagreement is not None
+    assert (turn.revision, turn.assistant_disagreement.turns, value_of(turn.assistant_disagreement)) == (2, 1, 1.0)
     feed.user_audio(14_000, 15_000)
-    before = value(speech(feed).assistant.words_per_minute)
+    assert (disagreement(feed).assistant.turns, value_of(disagreement(feed).assistant)) == (1, 1.0)
+    before = plain(speech(feed).assistant.words_per_minute)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "No way at all"}}, 15_100)
     assistant(16_000, "Bye.", 17_100)
-    assert value(speech(feed).assistant.words_per_minute) == before
+    assert plain(speech(feed).assistant.words_per_minute) == before
     feed.user_audio(18_000, 19_000)
     words = ["Certainly.", "Certainly.", "Sure, one two.", "No. No way at all", "Bye."]
-    assert value(speech(feed).assistant.words_per_minute) == 60 * len(" ".join(words).split()) / len(words)
+    assert plain(speech(feed).assistant.words_per_minute) == 60 * len(" ".join(words).split()) / len(words)
 
 
 def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn() -> None:
@@ -209,12 +260,13 @@ def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn() -> None:
     feed = Feed(LIMITS)
     feed.assistant_audio(0, 1_000)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 900)
+    feed.user_audio(1_500, 1_700)
+    feed.assistant_audio(1_800, 1_900)
     feed.user_audio(2_000, text=None)
-    assert value(speech(feed).result) == 1.0
-    assert value(feed.records("transcript_disagreement")[-1].result) == 1.0
+    assert (feed.call_values().through_turn, disagreement(feed).assistant.turns) == (1, 1)
     feed._audio("audio_end", "simulated_user", 3_000, 0)
-    assert (value(speech(feed).result), speech(feed).through_turn) == ("no_speech_events", -1)
-    assert value(feed.records("transcript_disagreement")[-1].result) == "there are no two transcripts of it"
+    assert (feed.call_values().through_turn, disagreement(feed).assistant.turns) == (0, 1)
+    assert plain(disagreement(feed).result) == 1.0
 
 
 def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent() -> None:
@@ -226,9 +278,9 @@ def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent() -> None:
     feed.advance(60_000)
     record = speech(feed)
     assert (
-        value(record.result) == value(record.assistant.speech_ms) == value(record.overlap_ms) == "no_assistant_speech"
+        plain(record.result) == plain(record.assistant.speech_ms) == plain(record.overlap_ms) == "no_assistant_speech"
     )
-    assert value(record.user.speech_ms) == 2_000
+    assert plain(record.user.speech_ms) == 2_000
 
 
 def test_a_call_without_sound_says_so() -> None:
@@ -237,8 +289,8 @@ def test_a_call_without_sound_says_so() -> None:
     feed.send("judge", ENDED, 2_000)
     feed.advance(60_000)
     record = speech(feed)
-    assert value(record.result) == value(record.dead_air_ms) == value(record.first_word_ms) == "no_speech_events"
-    assert (record.source, record.is_first) == (None, False)
+    assert plain(record.result) == plain(record.dead_air_ms) == plain(record.first_word_ms) == "no_speech_events"
+    assert record.source is None
 
 
 def test_the_first_word_takes_a_beginning() -> None:
@@ -246,23 +298,22 @@ def test_the_first_word_takes_a_beginning() -> None:
     feed.assistant_audio(1_000, 2_000)
     feed.send("judge", ENDED, 3_000)
     feed.advance(60_000)
-    assert value(speech(feed).first_word_ms) == "times_unknown"
+    assert plain(speech(feed).first_word_ms) == "times_unknown"
 
 
 def test_word_errors_run_with_the_call() -> None:
     feed = Feed(LIMITS)
     talk(feed)
     feed.user_audio(20_000, 21_000, text="Bye")
-    rates = feed.records("stt_wer")
-    assert [(value(rate.result), rate.through_turn, rate.by_turn) for rate in rates] == [
-        (0.0, 1, {1: 0.0}), (0.1, 2, {2: 0.167}),
-    ]  # fmt: skip
+    rates = [(record.stt_wer, record.through_turn) for record in feed.records("call")]
+    assert [(found and value_of(found), turn) for found, turn in rates] == [(None, 0), (0.0, 1), (0.1, 2)]
+    assert rates_by_turn(feed) == {1: 0.0, 2: 0.167}
     feed.send("judge", ENDED, 22_000)
     feed.advance(60_000)
-    final = feed.records("stt_wer")[-1]
     # The last turn nobody understood: EVA's backfill completes it with what was meant.
-    assert (final.status, value(final.result), final.by_turn) == (TurnStatus.FINAL, 0.091, {1: 0.0, 2: 0.167, 3: 0.0})
-    assert (final.substitutions, final.reference_words, final.turns) == (1, 11, 3)
+    assert (value_of(rate(feed)), rates_by_turn(feed)) == (0.091, {1: 0.0, 2: 0.167, 3: 0.0})
+    assert (rate(feed).substitutions, rate(feed).reference_words, rate(feed).turns) == (1, 11, 3)
+    assert [record.revision for record in feed.records("turn", 2)] == [1]
 
 
 def test_disagreement_is_that_of_both_sides() -> None:
@@ -273,10 +324,17 @@ def test_disagreement_is_that_of_both_sides() -> None:
     feed.assistant_audio(4_000, 5_000)
     feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain lee"}}, 5_100)
     feed.user_audio(7_000, 8_000)
-    (record,) = feed.records("transcript_disagreement")
-    assert value(speech(feed).assistant.words_per_minute) == 60.0  # one word was spoken, whatever was heard
-    assert (value(record.result), value(record.user.result), value(record.assistant.result)) == (0.75, 0.333, 2.0)
-    assert (record.user.words, record.assistant.words, record.assistant.turns) == (3, 1, 1)
+    turn = feed.turn_values(0)
+    assert turn.user_disagreement is not None
+    assert turn.assistant_disagreement is not None
+    assert (value_of(turn.user_disagreement), value_of(turn.assistant_disagreement)) == (0.333, 2.0)
+    feed.send("judge", ENDED, 9_000)
+    feed.advance(60_000)
+    assert plain(speech(feed).assistant.words_per_minute) == 60.0  # one word was spoken, whatever was heard
+    record = disagreement(feed)
+    # The second turn nobody understood: EVA's backfill completes it with what was meant.
+    assert (value_of(record.user), value_of(record.assistant)) == (0.25, 2.0)
+    assert (record.user.words, record.assistant.words, record.assistant.turns) == (4, 1, 1)
 
 
 def test_only_a_simulated_caller_knows_what_it_meant() -> None:
@@ -284,10 +342,8 @@ def test_only_a_simulated_caller_knows_what_it_meant() -> None:
     feed.heard("Hello", 1_000)
     feed.send("judge", ENDED, 2_000)
     feed.advance(60_000)
-    (rate,) = feed.records("stt_wer")
-    assert value(rate.result) == "only a simulated caller knows what it meant to say"
-    (disagreement,) = feed.records("transcript_disagreement")
-    assert value(disagreement.result) == value(disagreement.user.result) == "there are no two transcripts of it"
+    assert value_of(rate(feed)) == "only a simulated caller knows what it meant to say"
+    assert value_of(disagreement(feed)) == value_of(disagreement(feed).user) == "there are no two transcripts of it"
 
 
 def test_an_agent_that_hears_sound_has_no_word_errors() -> None:
@@ -299,10 +355,11 @@ def test_an_agent_that_hears_sound_has_no_word_errors() -> None:
     feed.user_audio(7_000, 8_000)
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    (rate,) = feed.records("stt_wer")
-    assert value(rate.result) == "the agent hears sound: what it understood is in no transcript"
-    assert rate.reference_words == 0
-    assert value(feed.records("transcript_disagreement")[0].user.result) == 0.5
+    assert value_of(rate(feed)) == "the agent hears sound: what it understood is in no transcript"
+    assert (rate(feed).reference_words, rates_by_turn(feed)) == (0, {})
+    turn = feed.turn_values(0)
+    assert turn.user_disagreement is not None
+    assert value_of(turn.user_disagreement) == 0.5
 
 
 def test_a_caller_who_was_never_understood_has_no_rate() -> None:
@@ -311,7 +368,7 @@ def test_a_caller_who_was_never_understood_has_no_rate() -> None:
     feed.user_audio(1_000, 3_000, text="[coughs]")
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert [value(rate.result) for rate in feed.records("stt_wer")] == ["no_user_speech"]
+    assert value_of(rate(feed)) == "no_user_speech"
 
 
 def test_a_snapshot_goes_on() -> None:
@@ -327,47 +384,20 @@ def test_a_snapshot_goes_on() -> None:
     assert feed.records() == moved.records()
 
 
-def test_what_an_earlier_evaluator_said_is_taken_back() -> None:
-    feed = Feed(LIMITS)
-    talk(feed)
-    feed.user_audio(20_000, 21_000)
-    memory = CallMemory()
-    for record in feed.records():
-        memory.take(record)
-    subjects = [("speech", None, 0), ("stt_wer", None, 0), ("transcript_disagreement", None, 0), ("turn", 1, 0)]
-    assert set(subjects) <= memory.published.keys()
-    book = RecordBook("call", "test", memory)
-    book.speak()
-    effects: list[Any] = []
-    for measure in (SpeechMeasures(book), TranscriptErrors(book)):
-        measure.take_back(subjects, effects)
-    records = records_of(effects)
-    assert [type(record) for record in records] == [SpeechScore, WordErrorRate, TranscriptDisagreement]
-    for record in records:
-        assert isinstance(record, SpeechScore | WordErrorRate | TranscriptDisagreement)
-        assert value(record.result) == "withdrawn"
-        assert record.revision == memory.published[record.name, None, 0].revision + 1
-        memory.take(record)
-        assert memory.published[record.name, None, 0].is_withdrawn
-
-
 def test_running_values_have_an_end_and_final_ones_do_not() -> None:
     feed = Feed(LIMITS)
     talk(feed)
-    call = feed.evaluator._calls["call"]
-    for measure in call._measures._by_turn:
-        if isinstance(measure, SpeechMeasures):
-            measure._work = MAX_RUNNING_WORK
-        elif isinstance(measure, TranscriptErrors):
-            measure._chars = MAX_RUNNING_CHARS
+    running = feed.evaluator._calls["call"]._measures
+    running._work = MAX_RUNNING_WORK
+    running._transcripts._chars = MAX_RUNNING_CHARS
+    before = len(feed.records("call"))
     for at_ms in (20_000, 30_000, 40_000):
         feed.user_audio(at_ms, at_ms + 1_000, text="Hello")
         feed.heard("Hello", at_ms + 1_100)
         feed.assistant_audio(at_ms + 2_000, at_ms + 3_000)
-    running = len(feed.records("speech")), len(feed.records("stt_wer"))
     assert feed.counts("callgauge_limits_hit_total") == {("running_speech",): 1, ("running_comparison",): 1}
-    assert running == (3, 2)
+    assert (before, len(feed.records("call"))) == (2, 3)
+    assert sorted(rates_by_turn(feed)) == [1, 2, 3, 4], "a turn is compared once"
     feed.send("judge", ENDED, 50_000)
     feed.advance(90_000)
-    assert (speech(feed).through_turn, feed.records("stt_wer")[-1].turns) == (5, 5)
-    assert (feed.records("stt_wer")[-1].event_time_ms or 0) > T0_MS
+    assert (feed.call_values().through_turn, rate(feed).turns, sorted(rates_by_turn(feed))) == (5, 5, [1, 2, 3, 4, 5])

@@ -2,9 +2,12 @@
 
 import itertools
 
+from consumers.engine.heard_by_the_bot import HeardByTheBot
+from consumers.engine.history import EvaHistory
 from consumers.engine.speaking import SpeakingMachine, SpeakingTurn
 from consumers.engine.stage_reading import Measured
 from consumers.engine.stage_values import Reported, StageValues
+from consumers.engine.tool_uses import ToolUses
 from consumers.engine.turn_windows import TurnWindows
 from schemas.latency_stages import Stage, StageSource
 
@@ -37,17 +40,21 @@ def test_a_slice_tells_whether_other_values_are_in_a_window() -> None:
     assert values.slice(3.5, 9.0)[0] == 0
 
 
-def machine(**starts_s: float) -> SpeakingMachine:
+def heard(turns: dict[int, SpeakingTurn]) -> HeardByTheBot:
+    machine = SpeakingMachine()
+    machine.turns = turns
+    return HeardByTheBot(machine, EvaHistory(), ToolUses())
+
+
+def starting(**starts_s: float) -> HeardByTheBot:
     """Turns by number, `t1=10.0`: the user starts to speak then."""
-    made = SpeakingMachine()
-    made.turns = {int(name[1:]): SpeakingTurn(vad_starts=(start_s,)) for name, start_s in starts_s.items()}
-    return made
+    return heard({int(name[1:]): SpeakingTurn(vad_starts=(start_s,)) for name, start_s in starts_s.items()})
 
 
 def test_a_turn_lasts_until_the_next_one_and_the_first_from_ever() -> None:
     windows = TurnWindows()
     assert windows.turn_at(0.0) is None
-    windows.update(machine(t1=10.0, t2=20.0), {1, 2})
+    windows.update(starting(t1=10.0, t2=20.0), {1, 2})
     assert windows.window(1) == (EVER[0], 20.0)
     assert windows.window(2) == (20.0, EVER[1])
     assert [windows.turn_at(at_s) for at_s in (-5.0, 10.0, 19.9, 20.0, 99.0)] == [1, 1, 1, 2, 2]
@@ -57,23 +64,22 @@ def test_a_turn_lasts_until_the_next_one_and_the_first_from_ever() -> None:
 
 def test_a_turn_that_moves_moves_its_neighbours_borders() -> None:
     windows = TurnWindows()
-    assert windows.update(machine(t1=10.0, t2=20.0, t3=30.0), {1, 2, 3}) == {1, 2, 3}
-    assert windows.update(machine(t1=10.0, t2=20.0, t3=30.0), {1, 2, 3}) == set()
-    assert windows.update(machine(t1=10.0, t2=15.0, t3=30.0), {2}) == {1, 2, 3}
+    assert windows.update(starting(t1=10.0, t2=20.0, t3=30.0), {1, 2, 3}) == {1, 2, 3}
+    assert windows.update(starting(t1=10.0, t2=20.0, t3=30.0), {1, 2, 3}) == set()
+    assert windows.update(starting(t1=10.0, t2=15.0, t3=30.0), {2}) == {1, 2, 3}
     assert windows.window(1)[1] == 15.0
-    assert windows.update(machine(t1=10.0, t3=30.0), {2}) == {1, 2, 3}
+    assert windows.update(starting(t1=10.0, t3=30.0), {2}) == {1, 2, 3}
     assert windows.window(1) == (EVER[0], 30.0)
-    assert windows.update(machine(t1=10.0, t2=12.0, t3=30.0, t4=40.0), {4}) == {3, 4}
-    assert windows.update(machine(t1=10.0, t2=12.0, t3=30.0, t4=40.0), {2}) == {1, 2, 3}
+    assert windows.update(starting(t1=10.0, t2=12.0, t3=30.0, t4=40.0), {4}) == {3, 4}
+    assert windows.update(starting(t1=10.0, t2=12.0, t3=30.0, t4=40.0), {2}) == {1, 2, 3}
 
 
 def test_a_turn_known_by_its_transcript_alone_begins_behind_the_bot_s_last_words() -> None:
     """The transcript is stamped when the user has spoken; what it took began before."""
-    heard = SpeakingMachine()
-    heard.turns = {0: SpeakingTurn(bot_texts=(1.0, 2.0)), 1: SpeakingTurn(transcripts=(8.0,), bot_texts=(9.0,))}
+    turns = {0: SpeakingTurn(bot_texts=(1.0, 2.0)), 1: SpeakingTurn(transcripts=(8.0,), bot_texts=(9.0,))}
     windows = TurnWindows()
-    windows.update(heard, {0, 1})
+    windows.update(heard(turns), {0, 1})
     assert [windows.turn_at(at_s) for at_s in (1.5, 7.7, 8.5)] == [0, 1, 1]
-    heard.turns[0] = SpeakingTurn(bot_texts=(1.0, 2.0, 4.0))
-    assert windows.update(heard, {0}) >= {1}
+    turns[0] = SpeakingTurn(bot_texts=(1.0, 2.0, 4.0))
+    assert windows.update(heard(turns), {0}) >= {1}
     assert windows.turn_at(3.0) == 0

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from consumers.engine import transcript as transcript_module
-from consumers.engine.heard_turns import HeardTurn, cut_off_turns
+from consumers.engine.heard_by_the_bot import HeardByTheBot
+from consumers.engine.heard_turn import cut_off_turns
+from consumers.engine.history import EvaHistory
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.speaking import SpeakingMachine, SpeakingTurn
+from consumers.engine.tool_uses import ToolUses
 from consumers.engine.transcript import transcript_bytes, transcript_of
 from consumers.engine.turn_metrics import TokenUsage, TurnMetrics
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
@@ -134,12 +138,15 @@ def test_a_barge_in_cuts_the_message_and_keeps_what_was_written(feed: Transcript
     assert not any("[" in (turn["message"] or "") for turn in turns), "EVA's labels are not in it"
 
 
-def _spoken_at(start_s: float | None = None, end_s: float = inf) -> HeardTurn:
-    return HeardTurn(agent_spans=() if start_s is None else ((start_s, end_s),))
+def _spoken_at(start_s: float | None = None, end_s: float = inf) -> SpeakingTurn:
+    starts = () if start_s is None else (start_s,)
+    return SpeakingTurn(bot_starts=starts, bot_ends=() if end_s == inf else (end_s,))
 
 
-def _barge_in_at(*starts: float, own: tuple[float, float] | None = None) -> HeardTurn:
-    return HeardTurn(user_starts=starts, agent_spans=(own,) if own else (), is_barge_in=True)
+def _barge_in_at(*starts: float, own: tuple[float, float] | None = None) -> SpeakingTurn:
+    return SpeakingTurn(
+        vad_starts=starts, bot_starts=own[:1] if own else (), bot_ends=own[1:] if own else (), user_interrupted=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,11 +163,13 @@ def _barge_in_at(*starts: float, own: tuple[float, float] | None = None) -> Hear
         pytest.param({1: _spoken_at(1.0, 3.9), 2: _barge_in_at(4.0, own=(6.0, 9.0))}, {1}, id="noticed late"),
         pytest.param({1: _spoken_at(), 2: _barge_in_at()}, {1}, id="no sound tells"),
         pytest.param({1: _spoken_at(1.0, inf), 2: _barge_in_at(4.0)}, {1}, id="sound that never ended"),
-        pytest.param({1: _spoken_at(1.0, 5.0), 2: HeardTurn(user_starts=(4.0,))}, set(), id="nobody says so"),
+        pytest.param({1: _spoken_at(1.0, 5.0), 2: SpeakingTurn(vad_starts=(4.0,))}, set(), id="nobody says so"),
     ],
 )
-def test_a_barge_in_cuts_off_the_turn_whose_sound_it_was(turns: dict[int, HeardTurn], cut: set[int]) -> None:
-    assert cut_off_turns(turns) == cut
+def test_a_barge_in_cuts_off_the_turn_whose_sound_it_was(turns: dict[int, SpeakingTurn], cut: set[int]) -> None:
+    machine = SpeakingMachine()
+    machine.turns = turns
+    assert cut_off_turns(HeardByTheBot(machine, EvaHistory(), ToolUses()).turns(turns)) == cut
 
 
 def test_what_it_had_written_is_null_where_the_log_has_less_than_was_said(feed: TranscriptFeed) -> None:

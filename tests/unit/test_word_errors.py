@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from consumers.engine.eva_metrics.normal_text import MAX_CHARS, normalised, without_labels
+from consumers.engine.eva_metrics.normal_text import MAX_CHARS, normalised, without_bracketed
 from consumers.engine.eva_metrics.word_errors import NO_PAIR, ErrorSums, WordErrors, compare, stt_wer
 from consumers.engine.word_differences import differences
 from tests.metric_contexts import context
@@ -55,8 +55,8 @@ def test_languages_that_are_not_read_in_english_keep_their_numbers() -> None:
 
 
 def test_labels_are_no_words() -> None:
-    assert without_labels("[slow] Yes [a] [b]. ") == "Yes  ."
-    assert without_labels(" [never closed") == "[never closed"
+    assert without_bracketed("[slow] Yes [a] [b]. ") == "Yes  ."
+    assert without_bracketed(" [never closed") == "[never closed"
 
 
 def test_errors_are_what_changes_the_one_into_the_other() -> None:

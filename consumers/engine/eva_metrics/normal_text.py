@@ -49,11 +49,11 @@ class _UnreadableEscapeError(ValueError):
     """A backslash sequence that stops short; no caller says one, so the text stays as it is."""
 
 
-def without_labels(text: str) -> str:
+def without_bracketed(text: str) -> str:
     """The words alone: what stands between square brackets are marks (who cut whom off, sounds), shortest match.
 
     Example:
-        >>> without_labels("[user interrupts] Yes [pause] please. ")
+        >>> without_bracketed("[user interrupts] Yes [pause] please. ")
         'Yes  please.'
     """
     return "".join(_between_labels(text)).strip() if "[" in text else text.strip()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import jiwer
 
-from consumers.engine.eva_metrics.normal_text import normalised, without_labels
+from consumers.engine.eva_metrics.normal_text import normalised, without_bracketed
 from consumers.engine.eva_metrics.result import MetricResult, failed
 from schemas.metric_context import MetricContext
 
@@ -116,7 +116,7 @@ class WordErrors:
             return False
         was_there = self.remove(turn)
         self._pairs[turn] = pair
-        reference, hypothesis = without_labels(meant), without_labels(understood)
+        reference, hypothesis = without_bracketed(meant), without_bracketed(understood)
         if not reference or not hypothesis:
             return was_there
         compared = self._comparing(reference, hypothesis, self._language)

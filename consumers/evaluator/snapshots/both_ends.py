@@ -1,0 +1,39 @@
+"""Both ends of a hand-over as one evaluator has them: it writes for its successors, and restores what it takes over."""
+
+from typing import NamedTuple
+
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.snapshots.basis import basis_of
+from consumers.evaluator.snapshots.handing_over import SnapshotWriting
+from consumers.evaluator.snapshots.restoring import SnapshotRestoring
+from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.registry import Instruments
+from schemas.goals import ChoosesGoals
+from schemas.topics import SNAPSHOTS_TOPIC
+
+
+class Snapshots(NamedTuple):
+    """Who writes and who restores; both are None where there is no key."""
+
+    writing: SnapshotWriting | None
+    restoring: SnapshotRestoring | None
+
+
+def snapshots_of(
+    kafka: KafkaSettings, settings: EvaluatorSettings, goals: ChoosesGoals | None, instruments: Instruments
+) -> Snapshots:
+    """Both ends by these settings.
+
+    Args:
+        kafka: Where the broker is.
+        settings: Group, key, and what snapshots are based on.
+        goals: Where the goal sets of further calls come from.
+        instruments: Where snapshots are counted.
+    """
+    if settings.snapshot_key is None or not settings.hands_over_state or kafka.is_embedded:
+        return Snapshots(None, None)
+    key, basis = settings.snapshot_key.get_secret_value().encode(), basis_of(settings)
+    return Snapshots(
+        SnapshotWriting(kafka.topic(SNAPSHOTS_TOPIC), basis, key, instruments),
+        SnapshotRestoring(kafka, basis, key, goals, instruments),
+    )

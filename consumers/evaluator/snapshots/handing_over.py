@@ -1,0 +1,174 @@
+"""Writes the state of partitions that we give up, so that a successor goes on where we were instead of replaying them.
+
+Everything that a partition has decided is written by then, and nothing is folded meanwhile: the state and the log say the same.
+Each snapshot is written in a transaction of its partition's producer, so whoever was fenced off writes none.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import structlog
+
+from consumers.evaluator.commit_note import SnapshotPlace
+from consumers.evaluator.held import Held
+from consumers.evaluator.outgoing import LeftOut, Outgoing
+from consumers.evaluator.partition_writer import FencedError, NotTakenError, WriteError
+from consumers.evaluator.snapshots.manifest import Basis, Manifest, digest_of, sealed
+from consumers.evaluator.snapshots.packing import Packed, TooLargeError, TooLateError, packed
+from consumers.runtime.registry import Instruments
+
+SNAPSHOT_SECONDS: Final = 5.0
+"""How long all partitions together may take. With what is written before, it is well within the session timeout, and within
+what a container is given to stop."""
+ID_HEADER: Final = "callgauge-snapshot"
+"""Name of the header in which each record of a snapshot carries its id."""
+
+_LEFT_OUT: Final = LeftOut("snapshot", "A successor replays the open calls of the partition.")
+
+log = structlog.get_logger()
+
+
+class SnapshotWriting:
+    """Writes snapshots; `None` in place of it means that there is no key."""
+
+    def __init__(self, topic: str, basis: Basis, key: bytes, instruments: Instruments) -> None:
+        """Keeps what it needs.
+
+        Args:
+            topic: The name on this cluster.
+            basis: Who can use our snapshots.
+            key: Of the seal.
+            instruments: Where snapshots are counted.
+        """
+        self._topic = topic
+        self._basis = basis
+        self._key = key
+        self._instruments = instruments
+
+    async def write(
+        self, leaving: Collection[Held], seconds: float = SNAPSHOT_SECONDS
+    ) -> list[tuple[Held, SnapshotPlace]]:
+        """Writes a snapshot of each partition, as far as there is time.
+
+        Nothing may be folded or advanced until this returns, also when it is cancelled.
+
+        Args:
+            leaving: Active partitions.
+            seconds: How long it may take.
+
+        Returns:
+            The partitions whose state is written, and where.
+        """
+        began = time.monotonic()
+        deadline = began + seconds
+        writing: dict[asyncio.Task[SnapshotPlace], Held] = {}
+        for held in leaving:
+            partition = held.partition
+            if partition.stops is not None or not held.writer.is_transactional:
+                continue
+            if partition.outbox.records:
+                self._leave_out(held, "unwritten")
+                continue
+            try:
+                state = await self._packed(held, deadline)
+            except TooLargeError:
+                self._leave_out(held, "too_large")
+            except TooLateError:
+                self._leave_out(held, "too_late")
+            else:
+                # One is written while the next is packed.
+                writing[asyncio.create_task(self._write(held, state), name=f"snapshot-{partition.number}")] = held
+        if not writing:
+            return []
+        done, late = await asyncio.wait(writing, timeout=max(0.0, deadline - time.monotonic()))
+        for task in late:  # it goes on, and is of no use: nobody learns where it is
+            task.add_done_callback(_forget)
+            self._leave_out(writing[task], "too_late")
+        written = [(writing[task], place) for task in done if (place := self._place(writing[task], task)) is not None]
+        self._instruments.inc("callgauge_snapshot_seconds_total", ("written",), time.monotonic() - began)
+        log.info(
+            "snapshots_written",
+            partitions=sorted(held.partition.number for held, _ in written),
+            seconds=round(time.monotonic() - began, 2),
+        )
+        return written
+
+    async def _packed(self, held: Held, deadline: float) -> Packed:
+        partition = held.partition
+        partition.count_events()  # for the last time: what a successor restores has nothing to count
+        partition.is_at_rest = True
+        packing = asyncio.ensure_future(asyncio.to_thread(packed, partition.write_snapshot, deadline))
+        try:
+            return await asyncio.shield(packing)
+        finally:
+            if not packing.done():  # we are cancelled, and the thread still reads the state
+                await asyncio.wait([packing])
+            partition.is_at_rest = False
+
+    async def _write(self, held: Held, state: Packed) -> SnapshotPlace:
+        partition, chunks = held.partition, state.chunks
+        manifest = Manifest(
+            snapshot_id=secrets.token_hex(16),
+            basis=self._basis,
+            number=partition.number,
+            positions=dict(partition.next_offsets),
+            scores_end=held.scores_end,
+            chunks=len(chunks),
+            size_bytes=sum(map(len, chunks)),
+            unpacked_bytes=state.unpacked_bytes,
+            chunks_digest=digest_of(chunks),
+        )
+        key = f"{self._basis.group}/{partition.number}".encode()
+        headers = [(ID_HEADER, manifest.snapshot_id.encode())]
+        values = (sealed(manifest, self._key), *chunks)
+        written = await held.writer.write_apart(
+            [Outgoing(self._topic, key, value, None, headers, None, _LEFT_OUT) for value in values]
+        )
+        self._instruments.inc("callgauge_snapshot_bytes_total", ("written",), manifest.size_bytes)
+        return _place_of(written)
+
+    def _place(self, held: Held, task: "asyncio.Task[SnapshotPlace]") -> SnapshotPlace | None:
+        try:
+            place = task.result()
+        except (NotTakenError, FencedError, WriteError) as error:  # of the last two the next write says more
+            self._leave_out(held, "not_taken", seen=str(error))
+            return None
+        self._instruments.inc("callgauge_snapshots_written_total", ("written",))
+        return place
+
+    def _leave_out(self, held: Held, why: str, seen: str = "") -> None:
+        self._instruments.inc("callgauge_snapshots_written_total", (why,))
+        log.warning(
+            "snapshot_left_out",
+            partition=held.partition.number,
+            reason=why,
+            seen=seen or _SEEN[why],
+            what_happens_now="Who takes the partition over replays its open calls.",
+            what_to_do=_WHAT_TO_DO[why],
+        )
+
+
+_SEEN: Final[Mapping[str, str]] = {
+    "unwritten": "Scores of the partition were not all written in time.",
+    "too_large": "The state is larger than a snapshot may be.",
+    "too_late": f"Snapshots of all partitions took longer than {SNAPSHOT_SECONDS:.0f} s.",
+}
+_WHAT_TO_DO: Final[Mapping[str, str]] = {
+    "unwritten": "Nothing, unless it is so at each stop: then look at the broker, which takes scores slowly.",
+    "too_large": "Use more partitions.",
+    "too_late": "Use more evaluators, each with fewer open calls.",
+    "not_taken": "Check the topic `snapshots` with `callgauge topics check`, and the right to write it.",
+}
+
+
+def _place_of(written: list[Any]) -> SnapshotPlace:
+    offsets = [each.offset for each in written]
+    return SnapshotPlace(written[0].partition, min(offsets), max(offsets))
+
+
+def _forget(task: "asyncio.Task[SnapshotPlace]") -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,251 @@
+"""Reads what the owner before us has handed over, and refuses whatever is not exactly that: then the partition is replayed."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.state_bytes import SnapshotError
+from consumers.evaluator.commit_note import SnapshotPlace
+from consumers.evaluator.snapshots.handing_over import ID_HEADER
+from consumers.evaluator.snapshots.manifest import (
+    Basis,
+    Manifest,
+    Refusal,
+    RefusedError,
+    opened,
+    require_fit,
+    require_whole,
+)
+from consumers.evaluator.snapshots.packing import CHUNK_BYTES, Unpacker
+from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.registry import Instruments
+from schemas.goals import ChoosesGoals
+from schemas.topics import SCORES_TOPIC, SNAPSHOTS_TOPIC
+from schemas.undecodable import UndecodableRecord
+
+RESTORE_SECONDS: Final = 10.0
+"""How long reading all of them may take: about what replaying some hundred calls takes, which is what comes next."""
+POLL_MS: Final = 200
+MAX_POLL_RECORDS: Final = 16
+"""At a time, of half a megabyte each."""
+FETCH_WAIT_MS: Final = 10
+"""How long the broker may hold an empty answer: everything that is to be read is there, and the next partition waits for it."""
+
+log = structlog.get_logger()
+
+
+class Wanted(NamedTuple):
+    """A snapshot that an earlier owner's note speaks of.
+
+    Attributes:
+        place: Where it should be.
+        mark: Offset of our own mark in the partition of `scores`: we own it from there on.
+        firsts: By input topic, the first offset that is there.
+        ends: By input topic, the offset after the last record.
+    """
+
+    place: SnapshotPlace
+    mark: int
+    firsts: Mapping[str, int]
+    ends: Mapping[str, int]
+
+
+class Restored(NamedTuple):
+    """A state to go on with.
+
+    Attributes:
+        evaluator: The engine's state.
+        positions: By input topic, where reading goes on.
+    """
+
+    evaluator: PartitionEvaluator
+    positions: Mapping[str, int]
+
+
+class SnapshotRestoring:
+    """Restores partitions from snapshots."""
+
+    def __init__(
+        self, kafka: KafkaSettings, basis: Basis, key: bytes, goals: ChoosesGoals | None, instruments: Instruments
+    ) -> None:
+        """Keeps what it needs; nothing is connected.
+
+        Args:
+            kafka: Where the broker is.
+            basis: What a snapshot must be based on.
+            key: Of the seal.
+            goals: Where the goal sets of further calls come from.
+            instruments: Where snapshots are counted.
+        """
+        self._kafka = kafka
+        self._basis = basis
+        self._key = key
+        self._goals = goals
+        self._instruments = instruments
+
+    async def restore(self, wanted: Mapping[int, Wanted]) -> dict[int, Restored]:
+        """The states of those partitions, by number, whose snapshots can be used. Nobody else may be able to write to them.
+
+        What does not come within `RESTORE_SECONDS`, or cannot be read, is left out.
+        """
+        restored: dict[int, Restored] = {}
+        if not wanted:
+            return restored
+        began = time.monotonic()
+        consumer = self._kafka.consumer(
+            "snapshots",
+            enable_auto_commit=False,
+            max_poll_records=MAX_POLL_RECORDS,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+            max_partition_fetch_bytes=4 * CHUNK_BYTES,
+        )
+        outstanding = dict(wanted)
+        try:
+            async with asyncio.timeout(RESTORE_SECONDS):
+                await consumer.start()
+                for number, each in wanted.items():
+                    try:
+                        restored[number] = await self._restored(consumer, number, each)
+                    except RefusedError as error:
+                        self._refuse(number, error)
+                    del outstanding[number]
+        except (TimeoutError, KafkaError) as error:
+            for number in outstanding:
+                self._refuse(number, RefusedError(Refusal.NOT_READ, str(error) or type(error).__name__))
+        finally:
+            await consumer.stop()
+        self._instruments.inc("callgauge_snapshot_seconds_total", ("read",), time.monotonic() - began)
+        self._instruments.inc("callgauge_snapshots_read_total", ("restored",), len(restored))
+        log.info(
+            "snapshots_restored",
+            partitions=sorted(restored),
+            calls=sum(each.evaluator.open_calls for each in restored.values()),
+            seconds=round(time.monotonic() - began, 2),
+        )
+        return restored
+
+    async def _restored(self, consumer: AIOKafkaConsumer, number: int, wanted: Wanted) -> Restored:
+        """One partition's state.
+
+        Raises:
+            RefusedError: Its snapshot cannot be used.
+            KafkaError: It cannot be read.
+        """
+        manifest, chunks = await self._read(consumer, number, wanted.place)
+        require_whole(manifest, chunks)
+        for topic, position in manifest.positions.items():
+            if not wanted.firsts.get(topic, 0) <= position <= wanted.ends.get(topic, -1):
+                raise RefusedError(
+                    Refusal.INPUTS_MOVED, f"it goes on at {topic}[{number}]@{position}, which is not there"
+                )
+        if manifest.positions.keys() != wanted.ends.keys():
+            raise RefusedError(Refusal.INPUTS_MOVED, "it was taken with other inputs")
+        await self._require_newest(consumer, number, manifest, wanted.mark)
+        self._instruments.inc("callgauge_snapshot_bytes_total", ("read",), manifest.size_bytes)
+        source = Unpacker(chunks, manifest.unpacked_bytes)
+        try:
+            evaluator = await asyncio.to_thread(_restored, source, self._goals)
+        except SnapshotError as error:
+            raise RefusedError(Refusal.DAMAGED, str(error)) from error
+        return Restored(evaluator, manifest.positions)
+
+    async def _read(
+        self, consumer: AIOKafkaConsumer, number: int, place: SnapshotPlace
+    ) -> tuple[Manifest, list[bytes]]:
+        """The manifest at its place, and what follows there under its id; no more bytes than it speaks of."""
+        tp = TopicPartition(self._kafka.topic(SNAPSHOTS_TOPIC), place.partition)
+        consumer.assign([tp])
+        firsts, ends = await consumer.beginning_offsets([tp]), await consumer.end_offsets([tp])
+        if not firsts[tp] <= place.first <= place.last < ends[tp]:
+            raise RefusedError(Refusal.MISSING, f"nothing is at {tp.topic}[{tp.partition}]@{place.first} any more")
+        consumer.seek(tp, place.first)
+        manifest: Manifest | None = None
+        chunks: list[bytes] = []
+        size_bytes = 0
+        while await consumer.position(tp) <= place.last:
+            for records in (await consumer.getmany(tp, timeout_ms=POLL_MS)).values():
+                for record in records:
+                    if isinstance(record, UndecodableRecord) or record.offset > place.last:
+                        continue
+                    if manifest is None:
+                        if record.offset != place.first:
+                            raise RefusedError(
+                                Refusal.MISSING, f"nothing is at {tp.topic}[{tp.partition}]@{place.first}"
+                            )
+                        manifest = opened(record.value, self._key)
+                        require_fit(manifest, self._basis, number)
+                    elif _is_chunk_of(record, manifest) and size_bytes <= manifest.size_bytes:
+                        chunks.append(record.value)
+                        size_bytes += len(record.value)
+        if manifest is None:
+            raise RefusedError(Refusal.MISSING, f"nothing is at {tp.topic}[{tp.partition}]@{place.first}")
+        return manifest, chunks
+
+    async def _require_newest(self, consumer: AIOKafkaConsumer, number: int, manifest: Manifest, mark: int) -> None:
+        """Whether nothing was written to `scores` since the snapshot, not even by another owner, until our own mark.
+
+        Raises:
+            RefusedError: Something was.
+        """
+        tp = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
+        consumer.assign([tp])
+        firsts = await consumer.beginning_offsets([tp])
+        if not firsts[tp] <= manifest.scores_end <= mark:
+            raise RefusedError(
+                Refusal.STALE, f"it covers `scores` up to {manifest.scores_end}, and our own begin at {mark}"
+            )
+        consumer.seek(tp, manifest.scores_end)
+        while await consumer.position(tp) <= mark:  # the end of a transaction takes an offset and is no record
+            for records in (await consumer.getmany(tp, timeout_ms=POLL_MS)).values():
+                for record in records:
+                    if record.offset < mark:
+                        raise RefusedError(
+                            Refusal.STALE,
+                            f"it covers `scores` up to {manifest.scores_end}, and {record.offset} was written later",
+                        )
+
+    def _refuse(self, number: int, error: RefusedError) -> None:
+        self._instruments.inc("callgauge_snapshots_read_total", (error.reason.value,))
+        log.warning(
+            "snapshot_not_used",
+            partition=number,
+            reason=error.reason.value,
+            seen=str(error),
+            what_happens_now="The open calls of the partition are replayed: it takes longer, and nothing is lost.",
+            what_to_do=_WHAT_TO_DO[error.reason],
+        )
+
+
+def _restored(source: Unpacker, goals: ChoosesGoals | None) -> PartitionEvaluator:
+    """The state, made without looking for cycles among objects that all stay: that takes a fifth of the time."""
+    gc.disable()
+    try:
+        return PartitionEvaluator.restore(source, goals)
+    finally:
+        gc.enable()
+
+
+def _is_chunk_of(record: Any, manifest: Manifest) -> bool:
+    return record.value is not None and (ID_HEADER, manifest.snapshot_id.encode()) in record.headers
+
+
+_VERSIONS: Final = "Nothing while versions or settings change: with the next stop it is over."
+_WHAT_TO_DO: Final[Mapping[Refusal, str]] = {
+    Refusal.MISSING: "Keep the records of `snapshots` for longer than a restart takes: retention.ms of an hour will do.",
+    Refusal.WRONG_KEY: "Give all evaluators of the group the same snapshots.key. If they have it, find who else writes to "
+    "`snapshots`, and take that right away.",
+    Refusal.DAMAGED: "Find who else writes to `snapshots`, and take that right away.",
+    Refusal.OTHER_VERSION: _VERSIONS,
+    Refusal.OTHER_SETTINGS: _VERSIONS,
+    Refusal.MISPLACED: "Find who else writes to `snapshots` or commits for this group, and take that right away.",
+    Refusal.STALE: "Nothing: its owner went on after it, and then ended before it had committed.",
+    Refusal.INPUTS_MOVED: "Nothing, if inputs were made anew, or their records deleted.",
+    Refusal.NOT_READ: "Check the right to read `snapshots`, and the broker.",
+}

@@ -1,0 +1,38 @@
+"""How long calls are without an evaluator when one of two is killed: a short run of `python -m tests.chaos --recovery`."""
+
+from pathlib import Path
+from typing import Final
+
+from tests.benchmarks.evaluator_cost import PARTITIONS
+from tests.benchmarks.figures import Figures, say
+from tests.chaos import cluster as clusters
+from tests.chaos.chaos_run import Plan
+from tests.chaos.evaluator_page import PageError
+from tests.chaos.load_process import LoadError
+from tests.chaos.recovery_run import recovery
+from tests.chaos.stage import RunError
+from tests.chaos.topic_reader import UnreadableError
+
+CALLS: Final = 1_000
+"""At their own pace, 2,000 events/s: what two evaluators, the load and the broker can carry on two cores. The goal is about
+5,000, for which `python -m tests.chaos --recovery --calls 5000` needs more of them."""
+SECONDS: Final = 45.0
+"""Under full load before the kill: calls are then as old as calls are."""
+
+
+def measure_recovery(figures: Figures, folder: Path) -> None:
+    """On a cluster of its own, which the run may break."""
+    what, notice = "until the last call is live again", "of which until the group notices"
+    try:
+        with clusters.running(folder, 1) as cluster:
+            outcome = recovery(
+                Plan(calls=CALLS, seconds=SECONDS, partitions=PARTITIONS, poison=()), cluster, folder, lambda _: None
+            )
+    except (RunError, LoadError, UnreadableError, PageError) as error:
+        say("one of two evaluators is killed with -9")
+        figures.not_measured("recovery_seconds", what, str(error))
+        return
+    assert outcome.findings.is_clean, outcome.findings
+    say(f"one of two evaluators is killed with -9, {outcome.figures['open_calls']:,.0f} open calls")
+    figures.add("recovery_seconds", outcome.figures["seconds"], what, "s", goal=30)
+    figures.add("recovery_notice_seconds", outcome.figures["notice_seconds"], notice, "s")

@@ -1,0 +1,48 @@
+"""Administrative requests to the brokers, by aiokafka.
+
+Not by librdkafka: when a broker restarts after a request of this kind has timed out, it aborts the whole process
+(`rd_kafka_enq_once_del_source_return`). What it asks of metadata and of a consumer's offsets is not of this kind.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient
+
+REQUEST_MS: Final = 10_000
+"""How long a request may take."""
+
+
+def asked(bootstrap: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
+    """The answer to what is asked, on a client of its own.
+
+    Args:
+        bootstrap: The brokers.
+        ask: Sends the requests.
+
+    Raises:
+        KafkaError: They refuse, or do not answer.
+    """
+
+    async def answer() -> Any:
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=REQUEST_MS)
+        try:
+            await admin.start()
+            return await ask(admin)
+        finally:
+            await admin.close()
+
+    return asyncio.run(answer())
+
+
+def committed(bootstrap: str, group: str, numbers: set[int]) -> dict[tuple[str, int], int]:
+    """By topic and partition, what a group has committed of these partition numbers, where it has.
+
+    Raises:
+        KafkaError: As `asked`.
+    """
+    found = asked(bootstrap, lambda admin: admin.list_consumer_group_offsets(group))
+    return {
+        (tp.topic, tp.partition): at.offset for tp, at in found.items() if tp.partition in numbers and at.offset >= 0
+    }

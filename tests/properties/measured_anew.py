@@ -1,0 +1,232 @@
+"""What is measured of a turn, computed from the whole call as it is now, with nothing kept from before: the batch of these laws."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from consumers.engine.call import Call
+from consumers.engine.effects import Effect
+from consumers.engine.eva_metrics.heard_times import HeardTimes, heard_times
+from consumers.engine.eva_metrics.turn_scores import TurnScore
+from consumers.engine.eva_metrics.turn_taking import turn_scores_of
+from consumers.engine.eva_metrics.turn_values import NOT_ANSWERED, TurnValue, final_value, live_score, live_value
+from consumers.engine.eva_metrics.word_errors import WordErrors, compare
+from consumers.engine.eva_scores import taking_fields
+from consumers.engine.heard_by_the_bot import view_of_speaking
+from consumers.engine.heard_by_the_caller import view_of_audio
+from consumers.engine.live_side import LiveSide
+from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.speaking import SpeakingMachine
+from consumers.engine.speech_measures import talk_of
+from consumers.engine.stage_latencies import StageLatencies
+from consumers.engine.transcript_errors import TurnDifferences
+from consumers.engine.turn_state import Pieces, joined
+from consumers.engine.turn_view import (
+    MS_DIGITS,
+    TurnView,
+    unmeasured_reason,
+    voice_to_voice_ms,
+)
+from consumers.engine.word_differences import differences
+from schemas.call_events import PipelineType
+from schemas.metric_context import MetricContext
+from schemas.scores import Anchor, NotApplicable, Result, TurnValues, Unscored
+from tests.engine_feed import Json, records_of
+from tests.properties.evaluation import LIMITS, holds
+
+PARTS = {
+    *("voice_to_voice_ms", "anchor", "source", "stages", "turn_taking", "talk", "stt_wer", "user_disagreement"),
+    *("assistant_disagreement", "estimate_error"),
+}
+"""The parts of a turn's record that its events decide; the others are ratings of judges."""
+OF_WORDS = {"words", "stt_wer", "user_disagreement", "assistant_disagreement"}
+"""Those that follow from words. A word that comes late is looked for when the turn is settled, or changes in another way."""
+
+
+class MeasuredTurns:
+    """Follows an evaluator of one call, and compares what it publishes of turns with the turns measured anew.
+
+    Attributes:
+        newest: The newest record of each turn.
+    """
+
+    def __init__(self, evaluator: PartitionEvaluator) -> None:
+        self.newest: dict[int, TurnValues] = {}
+        self._evaluator = evaluator
+        self._turn = 0
+        self._settled: set[int] = set()
+
+    def take(self, effects: Iterable[Effect], conversation_id: str) -> Call | None:
+        """What an event has done to this call; returns the call when its turns were measured now."""
+        published = [record for record in records_of(effects) if isinstance(record, TurnValues)]
+        for record in published:
+            assert record.turn is not None
+            self.newest[record.turn] = record
+        call = self._evaluator._calls.get(conversation_id)
+        if call is None:
+            return None  # a limit has closed it
+        before, self._turn = self._turn, call.live.machine.turn
+        before_settled, self._settled = self._settled, set(call.live.turns.ever_settled)
+        looked_at = {record.turn for record in published} | (self._settled - before_settled)
+        if self._turn == before and not looked_at:
+            return None
+        left = {turn for turn in call.live.turns.turns if turn < self._turn}
+        known = {turn for turn, record in self.newest.items() if holds(record)}
+        assert left <= known <= call.live.turns.turns, "each turn that was left has its record, and no other"
+        for turn in sorted(left):
+            found = differing(self.newest[turn], measured_now(call, turn))
+            if turn not in looked_at:
+                found = {part: values for part, values in found.items() if part not in OF_WORDS}
+            assert not found, f"turn {turn} has, and should have: {found}"
+        return call
+
+
+def differing(record: TurnValues, expected: Json) -> Json:
+    """The parts of a turn's record that are others than expected: what it says, and what was expected."""
+    other = TurnValues.model_validate({**record.model_dump(include=set(TurnValues.model_fields)), **expected})
+    said, wanted = _parts_of(record), _parts_of(other)
+    return {part: (said[part], wanted[part]) for part in said if said[part] != wanted[part]}
+
+
+def _parts_of(record: TurnValues) -> Json:
+    parts = record.model_dump(include=PARTS)
+    talk = parts["talk"]
+    return {**parts, "words": (talk["user"].pop("words"), talk["assistant"].pop("words"))}
+
+
+def measured_now(call: Call, turn: int) -> Json:
+    """The parts of a turn while the call runs, whatever was known of it before."""
+    live = call.live
+    heard = times_now(live, turn)
+    machine = live.machine
+    errors = TurnDifferences(None, None, None)
+    if not isinstance(machine, SpeakingMachine):
+        state = machine.turns[turn]
+        errors = _differences(
+            live,
+            turn,
+            (_text(state.intended_user), _text(state.transcribed_user)),
+            (_text(state.intended_assistant), _text(state.transcribed_assistant)),
+        )
+    return _parts(call, turn, _view(live, turn), None if heard is None else live_value(turn, heard), errors, None)
+
+
+def measured_at_the_close(call: Call) -> dict[int, Json]:
+    """The parts of every turn of a call that ends now."""
+    live, context = call.live, call.context()
+    machine = live.machine
+    heard = {turn: times for turn in sorted(machine.turns) if (times := times_now(live, turn)) is not None}
+    scores = scores_at_the_close(live, context, heard)
+    session_end_s = live.history.session_end_s()
+    end_ms = live.heard().sound_end_ms(live.history.last_time_ms())
+    found = {}
+    for turn in machine.turns:
+        view = _view(live, turn, session_end_s)
+        value = final_value(heard[turn], scores.get(turn), is_last=turn == machine.turn)
+        taking = value if turn or value.score is not None else None
+        texts = (
+            (context.intended_user_turns.get(turn), context.transcribed_user_turns.get(turn)),
+            (context.intended_assistant_turns.get(turn), context.transcribed_assistant_turns.get(turn)),
+        )
+        parts = _parts(call, turn, view, taking, _differences(live, turn, *texts), end_ms)
+        if turn >= 1 and turn == machine.turn and view.has_user and not view.has_assistant:
+            parts["voice_to_voice_ms"] = NOT_ANSWERED
+        found[turn] = parts
+    return found
+
+
+def scores_at_the_close(live: LiveSide, context: MetricContext, heard: dict[int, HeardTimes]) -> dict[int, TurnScore]:
+    """How well each turn was timed: by EVA's own function where a simulated caller hears the call."""
+    if live.is_simulated:
+        return turn_scores_of(context)
+    return {turn: score for turn, each in heard.items() if (score := live_score(turn, each)) is not None}
+
+
+def stages_anew(call: Call) -> StageLatencies:
+    """The stages of a call: what was reported of it, and everything that follows from that worked out again."""
+    live, known = call.live, call._measures.stages
+    anew = StageLatencies(LIMITS)
+    anew._values, anew._used = known._values, known._used
+    if live.record is not None:
+        for turn in live.turns.turns:
+            anew.take_convai(turn, live.record.metrics(turn))
+    anew.stale_turns(live.heard(), set(live.machine.turns))
+    return anew
+
+
+def times_now(live: LiveSide, turn: int) -> HeardTimes | None:
+    """A turn as EVA's formulas read it; None while nobody has seen it."""
+    heard, view = live.heard().turn(turn), live.turns.view(turn)
+    if heard is None or view is None:
+        return None
+    assert heard.has_tool_call is (turn in turns_with_tools(live.machine.last_tool))
+    return heard_times(heard, view)
+
+
+def turns_with_tools(last: Any) -> set[int]:
+    """The turns in which a tool was called, of the whole chain."""
+    turns = set()
+    while last is not None:
+        if not last.is_response:
+            turns.add(last.turn)
+        last = last.previous
+    return turns
+
+
+def _view(live: LiveSide, turn: int, session_end_s: float | None = None) -> TurnView:
+    machine = live.machine
+    if not isinstance(machine, SpeakingMachine):
+        return view_of_audio(machine.turns[turn], session_end_s)
+    view = view_of_speaking(machine.turns[turn], has_bot_events=machine.has_bot_events)
+    recorded_ms = None if live.record is None else live.record.latency_ms(turn)
+    if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
+        return view
+    return view._replace(recorded_ms=recorded_ms, anchor=Anchor.RECORD)
+
+
+def _parts(
+    call: Call,
+    turn: int,
+    view: TurnView,
+    taking: TurnValue | None,
+    errors: TurnDifferences,
+    end_ms: int | None,
+) -> Json:
+    live = call.live
+    waited: Result | None = voice_to_voice_ms(view)
+    if turn < 1:
+        waited = NotApplicable(reason="the greeting answers nobody")
+    elif waited is None:
+        waited = Unscored(reason=unmeasured_reason(view, has_speech_events=live.has_speech_events))
+    heard, error = live.heard(), None
+    said = heard.turn(turn)
+    assert said is not None
+    if view.recorded_ms is not None and view.heard_ms is not None:
+        error_ms = round(view.heard_ms - view.recorded_ms, MS_DIGITS)
+        error = {"error_ms": error_ms, "estimated_ms": view.heard_ms, "recorded_ms": view.recorded_ms}
+    return {
+        "voice_to_voice_ms": waited,
+        "anchor": view.anchor,
+        "source": view.source,
+        "stages": [stage.fields() for stage in stages_anew(call).stages_of(heard, turn)],
+        "turn_taking": taking_fields(taking),
+        "talk": talk_of(said, heard.sides, end_ms).fields(),
+        "estimate_error": error,
+        **errors.fields(),
+    }
+
+
+def _differences(
+    live: LiveSide, turn: int, user: Sequence[str | None], assistant: Sequence[str | None]
+) -> TurnDifferences:
+    sums = []
+    for (one, other), way in ((user, compare), (assistant, differences)):
+        errors = WordErrors("en", way)
+        errors.put(turn, one, other)
+        found = errors.turns.get(turn)
+        sums.append(None if found is None else found.sums)
+    is_cascade = live.history.pipeline_type is PipelineType.CASCADE
+    return TurnDifferences(sums[0] if is_cascade else None, *sums)
+
+
+def _text(pieces: Pieces | None) -> str | None:
+    return None if pieces is None else joined(pieces)

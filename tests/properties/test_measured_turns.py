@@ -1,0 +1,112 @@
+"""The records of turns and of the call: whenever turns are measured, and at the close, each part is what one computes anew."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.engine.intake import Arrival
+from consumers.engine.partition import PartitionEvaluator
+from schemas.scores import CallValues, NotApplicable, TurnValues, Unscored
+from tests.agent_calls import Json, agent_calls
+from tests.agent_calls import arrivals_of as agent_arrivals
+from tests.engine_feed import Feed, records_of
+from tests.properties.evaluation import closing_of_one, end_of, fresh, holds
+from tests.properties.measured_anew import MeasuredTurns, differing, measured_at_the_close
+from tests.properties.steered_calls import drawn
+from tests.wire_calls import arrivals_of
+
+STARTED: tuple[Json, ...] = ({"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},)
+
+
+def _check(arrivals: Sequence[Arrival], evaluator: PartitionEvaluator) -> tuple[list[TurnValues], CallValues]:
+    """Follow a call to its end; returns the last records of its turns, and the one of the call."""
+    measured = MeasuredTurns(evaluator)
+    for arrival in arrivals:
+        measured.take(evaluator.receive(arrival), arrival.conversation_id)
+    (open_call,) = evaluator._calls.values()
+    expected = measured_at_the_close(open_call)
+    closing = closing_of_one(evaluator.advance(end_of(arrivals)))
+    last = dict(measured.newest)
+    for record in records_of([closing]):
+        if isinstance(record, TurnValues) and record.turn is not None:
+            last[record.turn] = record
+    turns = {turn: record for turn, record in last.items() if holds(record)}
+    assert turns.keys() == expected.keys()
+    for turn, record in turns.items():
+        found = differing(record, expected[turn])
+        assert not found, f"turn {turn} has at the close, and should have: {found}"
+    call = closing.records[-2]
+    assert isinstance(call, CallValues)
+    return list(turns.values()), call
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_whenever_turns_are_measured_they_are_what_the_whole_call_says(data: st.DataObject) -> None:
+    call, order = drawn(data)
+    _sums_up(*_check(arrivals_of(call, order), fresh()))
+
+
+@given(agent_calls(), st.data())
+def test_so_are_the_turns_of_an_agent(drawn: tuple[list[Json], Json | None], data: st.DataObject) -> None:
+    events, record = drawn
+    shuffled = data.draw(st.permutations(events if record is None else [*events, record]))
+    _sums_up(*_check(agent_arrivals(shuffled, control=STARTED), fresh()))
+
+
+def _sums_up(turns: list[TurnValues], call: CallValues) -> None:
+    """The record of the call has of its turns what their own records have."""
+    compared: Counter[str] = Counter()
+    disputed: Counter[str] = Counter()
+    unscored: dict[str, Counter[str]] = {"voice_to_voice_latency_ms": Counter(), "turn_taking": Counter()}
+    errors: Counter[str] = Counter()
+    for record in turns:
+        for stage in record.stages:
+            compared[stage.stage] += bool(stage.others_ms)
+            disputed[stage.stage] += stage.is_disputed
+        waited, taking = record.voice_to_voice_ms, record.turn_taking
+        if isinstance(waited, Unscored):
+            unscored["voice_to_voice_latency_ms"][waited.reason] += 1
+        if taking is not None and isinstance(taking.result, Unscored):
+            unscored["turn_taking"][taking.result.reason] += 1
+        rate = record.stt_wer
+        if rate is not None:
+            parts = {"substitutions": rate.substitutions, "deletions": rate.deletions, "insertions": rate.insertions}
+            errors.update({**parts, "reference_words": rate.reference_words, "turns": 1})
+    assert {stage: (each.compared, each.disputed) for stage, each in call.stages.items()} == {
+        stage: (number, disputed[stage]) for stage, number in compared.items() if number
+    }
+    assert call.unscored_turns == {name: reasons for name, reasons in unscored.items() if reasons}
+    assert call.stt_wer is not None
+    if not isinstance(call.stt_wer.result, NotApplicable):
+        found = call.stt_wer.model_dump(exclude={"result"})
+        assert found == {name: errors[name] for name in found}
+
+
+def test_a_text_that_takes_the_place_of_one_as_long_is_read() -> None:
+    """On a phone line the log's texts are no part of the turns, so nothing but the text itself says that it is another."""
+    feed = Feed()
+    feed.send("audit", {"message_type": "user", "value": "I want ham", "turn_id": 1}, 1_000)
+    feed.bot_text("Yes.", 1_500)
+    feed.heard("And bread", 5_000)
+    feed.bot_text("Yes.", 5_500)
+    feed.heard("And", 15_000)
+    assert [record.talk.user.words for record in feed.records("turn", 1)] == [3]
+    feed.send("audit", {"type": "user_text_updated", "text": "I w an ham", "turn_id": 1}, 20_000)
+    feed.advance(10_000_000)
+    assert feed.records("turn", 1)[-1].talk.user.words == 4
+
+
+def test_the_first_sound_of_the_bot_takes_answers_back_that_were_known_by_their_text() -> None:
+    """Of every turn, when it is heard: whether the bot says when it speaks is a fact about the call."""
+    feed = Feed()
+    feed.heard("I lost my badge.", 1_000)
+    feed.bot_text("Yes.", 1_500)
+    feed.heard("And bread", 5_000)
+    assert feed.latencies() == {1: 500.0}
+    feed.speech("bot_speech_started", 5_700)
+    assert feed.latencies() == {1: "withdrawn", 2: 700.0}
+    feed.heard("And", 9_000)
+    assert feed.latencies() == {1: "no_assistant_speech", 2: 700.0}
