@@ -16,9 +16,9 @@ from streamer.backtest import BacktestPlan, BacktestResult, backtest, topic_to_w
 from streamer.backtest_past import BacktestError, Period
 from streamer.backtest_report import remarks, report, report_json
 from streamer.cli import STOPPED_BY_SIGNAL
-from streamer.cli_options import error_console, say
 from streamer.settings import Settings
 from streamer.signals import stop_on_signals
+from streamer.terminal import error_console, say
 from streamer.time_bounds import moment_ms
 
 _FILE_COLUMNS = 1_000

@@ -6,10 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from streamer.cli_options import say, with_example
+from streamer.cli_options import with_example
 from streamer.goal_files import GoalFile, GoalFolderError, doubles_in, goal_files_of, read_goal_file
 from streamer.goal_words import set_in_words
 from streamer.quarantine_screen import safe
+from streamer.terminal import say
 
 GOALS_HELP: Final = with_example(
     "Look at goal sets: what calls are for, and how it is checked.\n\nThe format is YAML or JSON; `callgauge schema goals` "

@@ -1,14 +1,13 @@
 """Options that several commands share, and how they become settings."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from streamer.settings import Settings, load_settings, near_misses
+from streamer.terminal import say
 
 ConfigOption = Annotated[
     Path | None,
@@ -50,16 +49,6 @@ def settings_from(config: Path | None, **options: Any) -> Settings:
     for warning in near_misses(os.environ):
         say(f"Warning: {warning}")
     return load_settings(config, options)
-
-
-def say(text: str) -> None:
-    """Tells the person something, on standard error: standard output is for results."""
-    typer.echo(text, err=True)
-
-
-def error_console() -> Console:
-    """Standard error as a terminal for progress and live tables; knows when it is none."""
-    return Console(file=sys.stderr, highlight=False)
 
 
 def with_example(text: str, *lines: str) -> str:

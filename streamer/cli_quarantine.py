@@ -16,8 +16,9 @@ from consumers.runtime.kafka import KafkaSettings
 from schemas.codec import RefusalReason
 from schemas.topics import SOURCE_BY_TOPIC
 from streamer.cli import STOPPED_BY_SIGNAL
-from streamer.cli_options import BootstrapOption, ConfigOption, PrefixOption, say, settings_from, with_example
-from streamer.quarantine_log import Coordinates, Entries, Wanted, quarantined
+from streamer.cli_options import BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
+from streamer.coordinates import Coordinates
+from streamer.quarantine_log import Entries, Wanted, quarantined
 from streamer.quarantine_plan import ReplayPlan, planned
 from streamer.quarantine_replay import CallStates, CannotReplayError, Outcome, RefusedRecords, put_back
 from streamer.quarantine_screen import (
@@ -33,6 +34,7 @@ from streamer.record_reader import RecordGoneError, record_reader
 from streamer.rights import PUT_BACK_NEEDS
 from streamer.settings import Settings
 from streamer.signals import stop_on_signals
+from streamer.terminal import say
 from streamer.time_bounds import moment_ms
 
 Result = TypeVar("Result")

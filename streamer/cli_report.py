@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from consumers.engine.redaction import Redactor
-from streamer.cli_options import AgentOption, ConfigOption, PathsArgument, say, settings_from, with_example
+from streamer.cli_options import AgentOption, ConfigOption, PathsArgument, settings_from, with_example
 from streamer.offline_contexts import folded_recording
 from streamer.offline_scores import RecordedScoring, ScoringPlan
 from streamer.offline_screen import reading_progress, tell_refused
@@ -21,6 +21,7 @@ from streamer.report_page import index, page, section
 from streamer.report_texts import Redacts
 from streamer.reported_call import ReportedCall
 from streamer.scored_recordings import JudgeSwitch, score_all, scorings_of
+from streamer.terminal import say
 from streamer.version import installed_version
 
 REPORT_HELP: Final = with_example(

@@ -17,7 +17,6 @@ from streamer.cli_options import (
     ConfigOption,
     HttpPortOption,
     PrefixOption,
-    say,
     settings_from,
     with_example,
 )
@@ -25,6 +24,7 @@ from streamer.demo import Demo
 from streamer.service import ROLE_NAMES, STOP_SECONDS, RoleName, Service
 from streamer.settings import Settings
 from streamer.signals import stop_on_signals
+from streamer.terminal import say
 
 RUN_HELP: Final = with_example(
     "Run the roles in one process until Ctrl-C or SIGTERM: the evaluator rebuilds calls from their events and writes "

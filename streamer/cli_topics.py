@@ -14,7 +14,8 @@ from consumers.runtime.kafka import KafkaSettings
 from consumers.runtime.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, topic_faults
 from schemas.topics import DAY_MS, SCHEMA_NAMES, TOPICS, Topic, json_schema
-from streamer.cli_options import BootstrapOption, ConfigOption, PrefixOption, say, settings_from, with_example
+from streamer.cli_options import BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
+from streamer.terminal import say
 from streamer.topic_admin import TopicState, create_topics, topic_states
 
 TOPICS_HELP: Final = with_example(

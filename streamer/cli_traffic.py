@@ -17,16 +17,7 @@ from consumers.runtime.stopping import first_of
 from streamer.backtest import DEFAULT_INTO
 from streamer.backtest_command import run_backtest
 from streamer.cli import STOPPED_BY_SIGNAL
-from streamer.cli_options import (
-    AgentOption,
-    BootstrapOption,
-    ConfigOption,
-    PrefixOption,
-    error_console,
-    say,
-    settings_from,
-    with_example,
-)
+from streamer.cli_options import AgentOption, BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
 from streamer.playback import PlayedCall
 from streamer.publisher import MAX_OPEN_CALLS, EventPublisher, PlayProgress, play
 from streamer.replay import ID_MARK, ReplayPlan, amount_of, calls_to_play
@@ -34,6 +25,7 @@ from streamer.rights import TRAFFIC_NEEDS
 from streamer.settings import Settings
 from streamer.signals import over_after, stop_on_signals
 from streamer.simulator import simulated_traffic
+from streamer.terminal import error_console, say
 
 REPLAY_HELP: Final = with_example(
     "Play recorded calls onto the topics as if they happened now; or, with --from-topics, evaluate past traffic again.\n\n"

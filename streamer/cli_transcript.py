@@ -8,19 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
-from streamer.cli_options import (
-    AgentOption,
-    ArrivalOption,
-    ConfigOption,
-    PathsArgument,
-    say,
-    settings_from,
-    with_example,
-)
+from streamer.cli_options import AgentOption, ArrivalOption, ConfigOption, PathsArgument, settings_from, with_example
 from streamer.offline_scores import RecordedScoring, ScoringPlan
 from streamer.offline_screen import reading_progress, tell_refused
 from streamer.playback import with_control_events
 from streamer.recordings import read_recordings
+from streamer.terminal import say
 from streamer.transcript_files import TranscriptFiles, TranscriptFolderError
 from streamer.version import installed_version
 

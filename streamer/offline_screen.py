@@ -9,7 +9,7 @@ from typing import Final
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from schemas.quarantine import QuarantineRecord
-from streamer.cli_options import error_console, say
+from streamer.terminal import error_console, say
 
 _MOST_TOLD_PER_CALL: Final = 3
 _REFRESH_EVENTS: Final = 500

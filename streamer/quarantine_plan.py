@@ -10,8 +10,8 @@ from consumers.evaluator.preflight import needs_of
 from schemas.codec import RefusalReason
 from schemas.quarantine import QuarantineRecord
 from streamer.closed_calls import closed_calls
+from streamer.coordinates import Coordinates
 from streamer.doctor_facts import administration, group_facts
-from streamer.quarantine_log import Coordinates
 from streamer.quarantine_replay import CallStates, CannotReplayError, Outcome, RefusedRecords, left_out
 from streamer.record_reader import record_reader
 from streamer.settings import Settings

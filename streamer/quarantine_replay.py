@@ -25,7 +25,7 @@ from schemas.quarantine import QuarantineRecord
 from schemas.scores import ClosedFact
 from schemas.topics import SOURCE_BY_TOPIC
 from schemas.wire import MAX_NAME_CHARS
-from streamer.quarantine_log import Coordinates
+from streamer.coordinates import Coordinates
 from streamer.record_reader import RecordGoneError, RecordReader
 from streamer.time_bounds import shown_moment
 

@@ -11,7 +11,8 @@ from rich.text import Text
 from consumers.engine.intake import Arrival
 from consumers.engine.redaction import MARGIN_CHARS, Redactor
 from schemas.quarantine import QuarantineRecord
-from streamer.quarantine_log import Coordinates, Entries
+from streamer.coordinates import Coordinates
+from streamer.quarantine_log import Entries
 from streamer.time_bounds import shown_moment
 
 MAX_VALUE_BYTES: Final = 2_000

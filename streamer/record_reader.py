@@ -9,8 +9,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka import KafkaSettings
 from schemas.undecodable import UndecodableRecord
+from streamer.coordinates import Coordinates
 from streamer.onlooker import POLL_MS, STALL_SECONDS, onlooker
-from streamer.quarantine_log import Coordinates
 from streamer.topic_admin import topic_states
 
 _FETCH_BYTES: Final = 65_536

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from consumers.engine.conversation_measures import Span
+from consumers.engine.spans import Span
 from schemas.scores import Speaker
 
 

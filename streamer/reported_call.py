@@ -8,7 +8,7 @@ from math import ceil
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
-from consumers.engine.conversation_measures import Span, merged
+from consumers.engine.spans import Span, merged
 from consumers.engine.speech_measures import LONG_SILENCE_MS
 from consumers.engine.tool_uses import PairedUse
 from schemas.goals import GoalSet

@@ -17,7 +17,6 @@ from schemas.topics import (
     TOPIC_BY_SOURCE,
     TRANSCRIPTS_TOPIC,
 )
-from streamer.playback import SOURCES
 from streamer.settings import Settings
 
 _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
@@ -33,7 +32,8 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
     },
 }
 
-TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[InputSource(source)]: frozenset({WRITE}) for source in SOURCES})
+_TRAFFIC_SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
+TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[source]: frozenset({WRITE}) for source in _TRAFFIC_SOURCES})
 """What putting calls onto the topics needs."""
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from consumers.engine.redaction import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import first_of
-from streamer.cli_options import say
 from streamer.judge_in_process import JudgeInProcess
 from streamer.offline_scores import RecordedScoring, ScoringPlan
 from streamer.playback import with_control_events
@@ -18,6 +17,7 @@ from streamer.recorded_goals import RecordedGoals
 from streamer.recorded_state import with_state
 from streamer.recordings import read_recordings
 from streamer.settings import Settings
+from streamer.terminal import say
 
 CALLS_AT_A_TIME: Final = 8
 """Calls that wait for the judge side by side; each asks about one turn at a time."""

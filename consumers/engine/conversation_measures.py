@@ -9,17 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from consumers.engine.spans import Span, Spans, length_ms, merged
+
 MS_PER_MINUTE: Final = 60_000
-
-
-class Span(NamedTuple):
-    """From when to when, in ms."""
-
-    start_ms: int
-    end_ms: int
-
-
-Spans = tuple[Span, ...]
 
 
 class ToolRun(NamedTuple):
@@ -116,30 +108,6 @@ def measures_of(
         _dead_air_ms(anyone, user, tool_spans, pause_ms, ended_ms),
         assistant[0].start_ms if assistant else None,
     )
-
-
-def merged(spans: Iterable[Span], *, keeps_moments: bool = False) -> Spans:
-    """The same time without overlaps, earliest first; spans that touch are one. Without `keeps_moments` those without a length
-    are left out.
-
-    Example:
-        >>> merged([Span(5, 9), Span(1, 3), Span(3, 4), Span(6, 7), Span(8, 8)])
-        (Span(start_ms=1, end_ms=4), Span(start_ms=5, end_ms=9))
-    """
-    result: list[Span] = []
-    for span in sorted(spans):
-        if span.end_ms < span.start_ms or (span.end_ms == span.start_ms and not keeps_moments):
-            continue
-        if result and span.start_ms <= result[-1].end_ms:
-            result[-1] = Span(result[-1].start_ms, max(result[-1].end_ms, span.end_ms))
-        else:
-            result.append(span)
-    return tuple(result)
-
-
-def length_ms(spans: Iterable[Span]) -> int:
-    """How long they are together."""
-    return sum(span.end_ms - span.start_ms for span in spans)
 
 
 def _worded(sides: Iterable[tuple[int, Spans]]) -> tuple[int, int]:

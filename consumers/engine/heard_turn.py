@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Literal, NamedTuple
 
-from consumers.engine.conversation_measures import Span, Spans
+from consumers.engine.spans import Span, Spans
 from consumers.engine.tool_uses import PairedUse, ToolEntry, ToolUses
 from consumers.engine.turn_view import TurnView
 from consumers.engine.turn_words import WORDS_BY_PURPOSE, Purpose, SaidWords, Texts

@@ -1,10 +1,9 @@
 """EVA's side of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from consumers.engine.elements import AUDIT_RANK, SIMULATOR_RANK, TIME_SHIFT, Kind, key_time_ms, order_key
-from consumers.engine.eva_metrics.call_ends import CallerLine
 from consumers.engine.finaliser import metric_context
 from consumers.engine.labels import EMPTY_UTTERANCES
 from consumers.engine.text_groups import TextGroup, TextStream
@@ -16,6 +15,18 @@ from schemas.metric_context import MetricContext
 
 MAX_PENDING_TEXT_UPDATES = 64
 """Text updates kept for audit entries that have not arrived yet; an audio-LLM call has one in flight."""
+
+
+class CallerLine(NamedTuple):
+    """How the stream of the simulated caller ends, in the stream's own order.
+
+    Attributes:
+        has_events: Whether there is anything in it.
+        last_reason: The reason that its last event gives for the state of the line; None if that event is of another kind.
+    """
+
+    has_events: bool
+    last_reason: str | None
 
 
 class TextListener(Protocol):

@@ -6,18 +6,11 @@ The arithmetic is in `conversation_measures` and `repeated_questions`.
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from consumers.engine.conversation_measures import (
-    CallMeasures,
-    SideMeasures,
-    SpokenTurn,
-    ToolRun,
-    length_ms,
-    measures_of,
-    merged,
-)
+from consumers.engine.conversation_measures import CallMeasures, SideMeasures, SpokenTurn, ToolRun, measures_of
 from consumers.engine.heard_turn import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.live_side import LiveSide
 from consumers.engine.repeated_questions import RepeatedQuestions, questions_in
+from consumers.engine.spans import length_ms, merged
 from consumers.engine.tool_uses import PairedUse
 from consumers.engine.turn_words import Purpose
 from schemas.scores import NotApplicable, Result, Scored, Unscored, UnscoredReason

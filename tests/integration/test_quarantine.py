@@ -14,7 +14,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from consumers.runtime.kafka import KafkaSettings
-from streamer.quarantine_log import Coordinates, Wanted, quarantined
+from streamer.coordinates import Coordinates
+from streamer.quarantine_log import Wanted, quarantined
 from streamer.record_reader import RecordGoneError, record_reader
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for

@@ -2,8 +2,9 @@
 
 import pytest
 
-from consumers.engine.conversation_measures import CallMeasures, Span, SpokenTurn, ToolRun, measures_of
+from consumers.engine.conversation_measures import CallMeasures, SpokenTurn, ToolRun, measures_of
 from consumers.engine.repeated_questions import MAX_QUESTIONS_PER_TURN, RepeatedQuestions, questions_in
+from consumers.engine.spans import Span
 
 PAUSE_MS = 3_000
 Times = tuple[float, float]

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from consumers.engine.eva_metrics.call_ends import (
-    CallerLine,
     conversation_completed_on_time,
     conversation_correctly_finished,
     conversation_valid_end,
@@ -15,6 +14,7 @@ from consumers.engine.eva_metrics.final_state import authentication_success, sta
 from consumers.engine.eva_metrics.response_speed import response_speed, speed_of
 from consumers.engine.eva_metrics.schema_validity import tool_schema_validity
 from consumers.engine.eva_metrics.tool_call_validity import CALL_ERRORS, tool_call_validity
+from consumers.engine.history import CallerLine
 from schemas.call_events import AgentTool
 from tests.metric_contexts import context
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.conversation_measures import Span
 from consumers.engine.elements import AUDIT_RANK, Kind, order_key
 from consumers.engine.heard_by_the_bot import HeardByTheBot
 from consumers.engine.heard_by_the_caller import HeardByTheCaller
 from consumers.engine.heard_turn import HeardSide, HeardTurn, HeardTurns, last_end_s
 from consumers.engine.history import EvaHistory
+from consumers.engine.spans import Span
 from consumers.engine.speaking import SpeakingMachine, SpeakingTurn, Words
 from consumers.engine.tool_uses import ToolUses
 from consumers.engine.turn_state import TraceEntry, TurnState

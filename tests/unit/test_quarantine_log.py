@@ -9,7 +9,8 @@ from consumers.runtime.kafka import KafkaSettings
 from schemas.codec import RefusalReason
 from schemas.quarantine import QuarantineRecord
 from streamer import quarantine_log
-from streamer.quarantine_log import Coordinates, Entries, Wanted, quarantined
+from streamer.coordinates import Coordinates
+from streamer.quarantine_log import Entries, Wanted, quarantined
 
 
 def entry(offset: int, **fields: Any) -> QuarantineRecord:

@@ -16,7 +16,7 @@ from schemas.codec import InputSource
 from schemas.quarantine import QuarantineRecord
 from schemas.scores import CallLabels, ClosedFact, CloseReason, TurnStatus
 from schemas.topics import SOURCE_BY_TOPIC
-from streamer.quarantine_log import Coordinates
+from streamer.coordinates import Coordinates
 from streamer.quarantine_replay import IN_FLIGHT, CallStates, Outcome, RefusedRecords, put_back, replay_headers
 from streamer.record_reader import RecordGoneError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.conversation_measures import Span, merged
+from consumers.engine.spans import Span, merged
 from schemas.latency_stages import Stage, StageSource
 from schemas.scores import Anchor, NotApplicable, Scored, Speaker, Unscored, UnscoredReason
 from schemas.stage_scores import StageLatency

@@ -1,25 +1,14 @@
 """EVA's metrics of how a call ended: whether the assistant still answered, in time, and whether the end is one that counts."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from consumers.engine.eva_metrics.result import MetricResult, failed, scored
 from consumers.engine.eva_metrics.turn_taking import INACTIVITY, last_speaker, missed_turn
+from consumers.engine.history import CallerLine
 from schemas.metric_context import MetricContext
 
 TIME_LIMIT: Final = "time_limit_exceeded"
 GOODBYE: Final = "goodbye"
-
-
-class CallerLine(NamedTuple):
-    """How the stream of the simulated caller ends, in the stream's own order.
-
-    Attributes:
-        has_events: Whether there is anything in it.
-        last_reason: The reason that its last event gives for the state of the line; None if that event is of another kind.
-    """
-
-    has_events: bool
-    last_reason: str | None
 
 
 def conversation_correctly_finished(context: MetricContext) -> MetricResult:

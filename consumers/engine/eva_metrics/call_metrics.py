@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from consumers.engine.eva_metrics.call_ends import (
-    CallerLine,
     conversation_completed_on_time,
     conversation_correctly_finished,
     conversation_valid_end,
@@ -17,7 +16,7 @@ from consumers.engine.eva_metrics.result import MetricResult
 from consumers.engine.eva_metrics.tool_call_validity import tool_call_validity
 from consumers.engine.eva_metrics.turn_taking import turn_taking
 from consumers.engine.eva_metrics.word_errors import stt_wer
-from consumers.engine.history import EvaHistory
+from consumers.engine.history import CallerLine, EvaHistory
 from schemas.metric_context import MetricContext
 
 DEFAULT_LANGUAGE: Final = "en"

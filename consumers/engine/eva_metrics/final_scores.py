@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumers.engine.eva_metrics.call_ends import (
-    CallerLine,
     conversation_completed_on_time,
     conversation_correctly_finished,
     conversation_valid_end,
@@ -18,6 +17,7 @@ from consumers.engine.eva_metrics.supplied import Supplied
 from consumers.engine.eva_metrics.tool_call_validity import tool_call_validity
 from consumers.engine.eva_metrics.turn_scores import TurnScore
 from consumers.engine.eva_metrics.turn_taking import INACTIVITY, last_speaker, missed_turn, turn_taking
+from consumers.engine.history import CallerLine
 from schemas.eva_scores import EvaMetricName
 from schemas.metric_context import MetricContext
 from schemas.score_record import NotApplicable, Result, Scored, Unscored, UnscoredReason
