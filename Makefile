@@ -22,7 +22,7 @@ demo: $(RUNS) ## simulated calls, every role in one process, no broker needed
 	@$(BIN)/callgauge demo
 
 test: setup ## everything that must hold, on a real Kafka broker too
-	@$(BIN)/python -m tests.required_tools
+	@$(BIN)/python -m tests.support.required_tools
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 check: setup ## format, lint, types and the rules of the tree
@@ -34,11 +34,11 @@ lock: setup ## write both lock files from pyproject.toml (UPGRADE=1 takes newer 
 	@$(BIN)/python -m pytest --quiet tests/tidy/test_locks.py
 
 bench: setup ## how fast it is, beside a bare baseline
-	@$(BIN)/python -m tests.required_tools
+	@$(BIN)/python -m tests.support.required_tools
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 pressure: setup ## what a judge that fails costs the evaluator, on a real Kafka broker
-	@$(BIN)/python -m tests.required_tools
+	@$(BIN)/python -m tests.support.required_tools
 	@$(BIN)/python -m tests.benchmarks.judge_pressure
 
 conformance: setup ## the same results as the reference, field by field
@@ -48,7 +48,7 @@ chaos: setup ## kill, freeze and restart everything under load, then check every
 	@$(BIN)/python -m tests.chaos $(if $(DURATION),--seconds $(DURATION)) $(if $(SEED),--seed $(SEED))
 
 kafka: setup ## a real Kafka broker until Ctrl-C (PORT=9092 chooses the port)
-	@$(BIN)/python -m tests.kafka_broker $(PORT)
+	@$(BIN)/python -m tests.support.brokers.kafka_broker $(PORT)
 
 clean: ## remove .venv and everything that was made here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

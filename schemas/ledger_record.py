@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, get_args
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
-from schemas.score_record import SCHEMA_VERSION, ScoreModel, TurnStatus
-from schemas.scores import SCORE_RECORD, AnyScoreRecord
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
+from schemas.scores.record import SCHEMA_VERSION, ScoreModel, TurnStatus
 
 _NAMES: Final = frozenset(
     name for record in get_args(AnyScoreRecord) for name in get_args(record.model_fields["name"].annotation)

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.codec import RefusalReason
+from schemas.events.codec import RefusalReason
 
 
 class QuarantineRecord(BaseModel):

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from schemas.patterns import PatternError, PatternText, worst_steps
+from schemas.goals.patterns import PatternError, PatternText, worst_steps
 
 MAX_CUSTOM_PATTERNS: Final = 20
 MAX_CUSTOM_STEPS: Final = 500

@@ -4,17 +4,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from schemas.audit_events import AuditEvent
-from schemas.codec import ControlEvent, InputSource
-from schemas.elevenlabs_agent import TypedAgentEvent
-from schemas.elevenlabs_record import ConversationRecord
-from schemas.goals import GoalSet
+from schemas.events.audit import AuditEvent
+from schemas.events.codec import ControlEvent, InputSource
+from schemas.events.elevenlabs_agent import TypedAgentEvent
+from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.pipecat import PipecatEvent
+from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
+from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.metric_context import MetricContext
-from schemas.pipecat_events import PipecatEvent
 from schemas.quarantine import QuarantineRecord
-from schemas.scores import ScoreRecord
-from schemas.simulator_events import AudioEvent, TypedSimulatorEvent
+from schemas.scores.all_records import ScoreRecord
 from schemas.transcript import TRANSCRIPT
 
 HOUR_MS = 3_600 * 1_000

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 import structlog
 
-from tests.required_tools import MISSING
+from tests.support.required_tools import MISSING
 
 # No deadline, and slow generation is no failure: the machine is shared and properties fold whole calls.
 # CI must give the same answer twice for the same commit; at a desk every run may find something new. Neither explains a

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from schemas.judging import JudgeRequest
-from schemas.scores import AnyScoreRecord
+from schemas.scores.all_records import AnyScoreRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,23 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
-from consumers.engine.call import Call
-from consumers.engine.call_memory import CallMemory, sources
-from consumers.engine.chosen_goals import ChosenGoals
-from consumers.engine.closed_calls import ClosedCalls
+from consumers.engine.call.call import Call
+from consumers.engine.call.eviction import Eviction
+from consumers.engine.call.past_call import ObeyedFacts, ObeyingCall
 from consumers.engine.effects import Count, Effect
-from consumers.engine.eviction import Eviction
-from consumers.engine.intake import Arrival
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.intake.admission import Arrival
+from consumers.engine.intake.closed_calls import ClosedCalls
 from consumers.engine.limits import Limits
-from consumers.engine.obeyed_facts import ObeyedFacts, ObeyingCall
-from consumers.engine.redaction import Redactor
+from consumers.engine.records.call_memory import CallMemory, sources
+from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.state_bytes import GivesBytes, InMemory, TakesBytes, read_state, write_state
-from schemas.codec import InputSource
-from schemas.goals import ChoosesGoals
+from schemas.events.codec import InputSource
+from schemas.goals.goal_set import ChoosesGoals
 from schemas.judging import JudgeVerdict
 from schemas.ledger_record import ClosedElsewhere, LedgerRecord
 from schemas.metric_context import MetricContext
-from schemas.scores import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
+from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
 SNAPSHOT_VERSION = 11
 MAX_HELD_PER_CALL = 1_000

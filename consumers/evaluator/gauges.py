@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
-from consumers.evaluator.assignment import Assignment
+from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.registry import Instruments
-from schemas.codec import InputSource
+from schemas.events.codec import InputSource
 
 
 class EventCounts:

@@ -8,8 +8,7 @@ import structlog
 from aiokafka.errors import KafkaError
 
 from consumers.engine.limits import Limits
-from consumers.runtime.first_contact import TopicsRequest
-from consumers.runtime.kafka import (
+from consumers.runtime.kafka.connection import (
     CONNECT_SECONDS,
     KafkaSettings,
     KafkaUnreachableError,
@@ -17,7 +16,8 @@ from consumers.runtime.kafka import (
     partition_counts,
     require_equal_counts,
 )
-from consumers.runtime.topic_settings import topic_settings
+from consumers.runtime.kafka.first_contact import TopicsRequest
+from consumers.runtime.kafka.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, TopicNeeds, topic_faults
 from schemas.topics import (
     INPUT_TOPICS,

@@ -17,37 +17,37 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy
 
-from consumers.engine.chosen_goals import ChosenGoals
+from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.redaction import Redactor
-from consumers.evaluator.assignment import Assignment, NotCoPartitionedError, assigned_numbers
-from consumers.evaluator.clock import BrokerClock
-from consumers.evaluator.due_commits import DueCommits, Offsets
+from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.gauges import read_gauges
-from consumers.evaluator.held import Held
-from consumers.evaluator.input_gaps import InputMadeAnewError
-from consumers.evaluator.log_ends import LogEnds
-from consumers.evaluator.lost_records import LostRecords
-from consumers.evaluator.membership import member_options
-from consumers.evaluator.partition import Evaluates, Partition
-from consumers.evaluator.partition_writer import FencedError, PartitionWriter, WriteError
-from consumers.evaluator.placement import Placement
+from consumers.evaluator.ownership.assignment import Assignment, NotCoPartitionedError, assigned_numbers
+from consumers.evaluator.ownership.due_commits import DueCommits, Offsets
+from consumers.evaluator.ownership.lost_records import LostRecords
+from consumers.evaluator.ownership.membership import member_options
+from consumers.evaluator.ownership.shared_name import require_ours
+from consumers.evaluator.ownership.stuck_partitions import close_what_stops
+from consumers.evaluator.ownership.takeover import Takeover
+from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.partition import Evaluates, Partition
 from consumers.evaluator.preflight import require_fit_topics
-from consumers.evaluator.record_order import runs_by_partition
-from consumers.evaluator.room import until_there_is_room, without_room
+from consumers.evaluator.reading.broker_clock import BrokerClock
+from consumers.evaluator.reading.input_gaps import InputMadeAnewError
+from consumers.evaluator.reading.log_ends import LogEnds
+from consumers.evaluator.reading.placement import Placement
+from consumers.evaluator.reading.record_order import runs_by_partition
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.snapshots.basis import say_if_off
 from consumers.evaluator.snapshots.both_ends import snapshots_of
-from consumers.evaluator.stuck_partitions import close_what_stops
-from consumers.evaluator.taken_over import require_ours
-from consumers.evaluator.takeover import Takeover
 from consumers.evaluator.topic_watch import TopicWatch
+from consumers.evaluator.writing.partition_writer import FencedError, PartitionWriter, WriteError
+from consumers.evaluator.writing.room import until_there_is_room, without_room
 from consumers.runtime.collection import tune_collection
-from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
-from schemas.goals import ChoosesGoals
+from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 
 HAND_OVER_SECONDS: Final = 3.0

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
-from consumers.engine.goal_rules import GoalRules
+from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from schemas.redaction import RedactionRules
 

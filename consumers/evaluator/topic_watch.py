@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from consumers.evaluator.held import Held
+from consumers.evaluator.partition.owned_partition import Held
 from consumers.evaluator.preflight import misfit_now, used_topics
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError
+from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 
 SLOW_WRITE_SECONDS: Final = 15.0
 """A write that takes longer makes the role not ready, and asks the broker whether the topics are still there. Well within

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumers.exporter.running_progress import CallGoals, RunningProgress, goals_after
-from schemas.scores import AnyScoreRecord, ClosedFact
+from schemas.scores.all_records import AnyScoreRecord, ClosedFact
 
 MAX_KNOWN_GROUPS: Final = 10_000
 """Combinations of agent, tenant and environment that are shown at 0 after their last call; beyond it they are dropped."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, assert_never
 
-from schemas.goals import GoalSet
-from schemas.scores import (
+from schemas.goals.goal_set import GoalSet
+from schemas.scores.all_records import (
     STAGE_PREFIX,
     AnyScoreRecord,
     CallStartedFact,

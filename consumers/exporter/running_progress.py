@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from schemas.scores import AnyScoreRecord, GoalsFact, ProgressScore, Scored, Unscored, UnscoredReason
+from schemas.scores.all_records import AnyScoreRecord, GoalsFact, ProgressScore, Scored, Unscored, UnscoredReason
 
 MAX_KNOWN_AGENTS: Final = 10_000
 """Agents that are shown at 0 after their last call with goals; beyond it they are dropped."""

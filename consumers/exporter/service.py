@@ -29,13 +29,13 @@ from pydantic import ValidationError
 from consumers.exporter.active_calls import ActiveCalls
 from consumers.exporter.projection import Counted, UncountableRecordError, exemplar_of, project
 from consumers.exporter.settings import ExporterSettings
-from consumers.runtime.kafka import KafkaSettings, partition_counts
+from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
-from schemas.score_record import SCHEMA_VERSION, schema_version_in
-from schemas.scores import SCORE_RECORD
+from schemas.scores.all_records import SCORE_RECORD
+from schemas.scores.record import SCHEMA_VERSION, schema_version_in
 from schemas.topics import SCORES_TOPIC
 from schemas.undecodable import UndecodableRecord
 

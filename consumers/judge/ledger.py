@@ -13,7 +13,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
-from consumers.runtime.kafka import KafkaSettings, partition_counts
+from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from schemas.judging import REQUEST_PARTITION_HEADER, JudgeVerdict
 from schemas.topics import JUDGE_VERDICTS_TOPIC

@@ -21,13 +21,13 @@ from aiokafka.structs import OffsetAndMetadata
 from faststream import AckPolicy
 from pydantic import ValidationError
 
-from consumers.engine.redaction import Redactor
-from consumers.judge.judge import Judge, wall_clock_ms
+from consumers.engine.redaction.redactor import Redactor
+from consumers.judge.asking.judge import Judge, wall_clock_ms
 from consumers.judge.ledger import Answered, partition_number_in, read_verdicts
+from consumers.judge.limits.spending import HOUR_MS
 from consumers.judge.open_offsets import OpenOffsets
 from consumers.judge.settings import JudgeSettings
-from consumers.judge.spending import HOUR_MS
-from consumers.runtime.kafka import KafkaSettings, partition_counts
+from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of

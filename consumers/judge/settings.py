@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from consumers.judge.answers import AnswerForm
-from consumers.judge.spending import Allowance, Prices
-from consumers.runtime.secret_files import secret_in
+from consumers.judge.limits.spending import Allowance, Prices
+from consumers.judge.prompting.answers import AnswerForm
+from consumers.runtime.kafka.secret_files import secret_in
 from schemas.judging import TEXT_JUDGES, JudgeKind
 
 MAX_KEY_CHARS: Final = 1_024

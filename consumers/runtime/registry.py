@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from schemas.metric_catalogue import OVERFLOW_VALUE, Label, LabelName, Metric, Role, metrics_of
+from schemas.metrics.catalogue import OVERFLOW_VALUE, Label, LabelName, Metric, Role, metrics_of
 
 LabelValues = tuple[str, ...]
 GaugeReader = Callable[[], Mapping[LabelValues, float]]

@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 from faststream import AckPolicy
 from faststream.kafka import KafkaMessage
 
-from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import about_record
 from consumers.runtime.poll_watch import PollWatch
 from consumers.runtime.registry import Instruments

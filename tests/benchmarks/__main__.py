@@ -13,12 +13,12 @@ from platform import machine, python_version
 from typing import Final
 
 from consumers.runtime.collection import tune_collection
-from tests import kafka_broker
 from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure_recomputing, measure_scaling
 from tests.benchmarks.evaluator_cost import measure_backlog, measure_live, measure_start
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.metrics_delay import measure_delay
 from tests.benchmarks.recovery_time import measure_recovery
+from tests.support.brokers import kafka_broker
 
 IN_PROCESS: Final[dict[str, Callable[[Figures], None]]] = {
     "engine": measure_engine,

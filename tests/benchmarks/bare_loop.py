@@ -11,7 +11,7 @@ import time
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from schemas.codec import decode
+from schemas.events.codec import decode
 from schemas.topics import SOURCE_BY_TOPIC
 
 POLL_RECORDS = 500

@@ -12,13 +12,13 @@ from statistics import linear_regression
 from typing import Final, NamedTuple
 
 from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
-from consumers.engine.intake import Arrival, admit
+from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.codec import InputSource, decode
+from schemas.events.codec import InputSource, decode
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_events, simulated_events
-from tests.oracle import batch_context
+from tests.reference.oracle import batch_context
 
 SIMULATED_CALLS: Final = 100
 RECORDED_COPIES: Final = 25

@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tests.backlog import Sent, put_backlog
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import simulated_events
-from tests.chaos.fleet import ROOT
-from tests.chaos.load_process import LoadProcess
+from tests.chaos.evaluators.fleet import ROOT
+from tests.chaos.load.load_process import LoadProcess
 from tests.integration.metrics_page import address_in, page
 from tests.integration.processes import Process, ran, started, wait_for
+from tests.support.brokers.backlog import Sent, put_backlog
 
 PARTITIONS: Final = 12
 BACKLOG_CALLS: Final = 300

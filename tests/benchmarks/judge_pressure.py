@@ -19,14 +19,14 @@ from typing import Final, NamedTuple
 from confluent_kafka.admin import AdminClient
 
 from schemas.topics import JUDGE_REQUESTS_TOPIC
-from tests import kafka_broker
-from tests.backlog import Sent, put_backlog
 from tests.benchmarks.figures import say
 from tests.benchmarks.traffic import simulated_events
-from tests.chaos.topic_reader import to_the_end
+from tests.chaos.verdict.topic_reader import to_the_end
 from tests.integration.metrics_page import address_in, page
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.scripted_openai import Asked, Does, ScriptedOpenAI, fails, scripted_openai
+from tests.support.brokers import kafka_broker
+from tests.support.brokers.backlog import Sent, put_backlog
+from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, scripted_openai
 
 CALLS: Final = 400
 CALLS_APART_MS: Final = 100

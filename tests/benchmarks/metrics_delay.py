@@ -16,7 +16,7 @@ from typing import Final
 import httpx
 from confluent_kafka import Producer
 
-from schemas.codec import InputSource
+from schemas.events.codec import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.evaluator_cost import (
     LIVE_LINES,
@@ -28,7 +28,7 @@ from tests.benchmarks.evaluator_cost import (
     environment,
 )
 from tests.benchmarks.figures import Figures, say
-from tests.chaos.load_process import LoadProcess
+from tests.chaos.load.load_process import LoadProcess
 from tests.integration.processes import started
 
 PROBES: Final = 200

@@ -5,13 +5,13 @@ from typing import Final
 
 from tests.benchmarks.evaluator_cost import PARTITIONS
 from tests.benchmarks.figures import Figures, say
-from tests.chaos import cluster as clusters
-from tests.chaos.chaos_run import Plan
-from tests.chaos.evaluator_page import PageError
-from tests.chaos.load_process import LoadError
-from tests.chaos.recovery_run import recovery
+from tests.chaos.cluster import cluster as clusters
+from tests.chaos.evaluators.evaluator_page import PageError
+from tests.chaos.load.load_process import LoadError
+from tests.chaos.runs.chaos_run import Plan
+from tests.chaos.runs.recovery_run import recovery
 from tests.chaos.stage import RunError
-from tests.chaos.topic_reader import UnreadableError
+from tests.chaos.verdict.topic_reader import UnreadableError
 
 CALLS: Final = 1_000
 """At their own pace, 2,000 events/s: what two evaluators, the load and the broker can carry on two cores. The goal is about

@@ -3,12 +3,12 @@
 import json
 from dataclasses import dataclass, field
 
-from schemas.codec import InputSource
+from schemas.events.codec import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
-from streamer.playback import in_time_order
-from streamer.recordings import read_recordings
-from streamer.simulator import simulate_call
-from tests.conformance_data import RECORD
+from streamer.recordings.reader import read_recordings
+from streamer.sources.replay.playback import in_time_order
+from streamer.sources.simulator.traffic import simulate_call
+from tests.support.conformance_data import RECORD
 
 START_MS = 1_790_000_000_000
 

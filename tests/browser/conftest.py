@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.required_tools import require_tool
+from tests.support.required_tools import require_tool
 
 PHONE, DESKTOP = 390, 1440
 HEIGHT = 900

@@ -12,10 +12,10 @@ from typing import cast
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from streamer import cli
+from streamer.cli import main as cli
 from tests.browser.conftest import DESKTOP, PHONE, Opened, opened
-from tests.conformance_data import RECORD, conformance
-from tests.report_calls import goal_set, recorded, wire_line
+from tests.support.calls.report_calls import goal_set, recorded, wire_line
+from tests.support.conformance_data import RECORD, conformance
 
 RECORD_ONLY = pytest.mark.parametrize("file", ["record"], indirect=True)
 GOALS = {

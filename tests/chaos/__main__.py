@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tests import kafka_broker
-from tests.chaos import cluster as clusters
-from tests.chaos.canary_run import FAULTS, is_caught
-from tests.chaos.chaos_run import Outcome, Plan, chaos
-from tests.chaos.evaluator_page import PageError
-from tests.chaos.faults import ON_SEVERAL, USUAL, Fault
-from tests.chaos.fencing_run import fencing
-from tests.chaos.leaders_run import leaders_killed
-from tests.chaos.load_process import LoadError
-from tests.chaos.overload_run import overload
-from tests.chaos.poison import Kind
-from tests.chaos.proxy_process import ProxyError
-from tests.chaos.recovery_run import recovery, recovery_after_stop
+from tests.chaos.cluster import cluster as clusters
+from tests.chaos.cluster.proxy_process import ProxyError
+from tests.chaos.evaluators.evaluator_page import PageError
+from tests.chaos.faults.faults import ON_SEVERAL, USUAL, Fault
+from tests.chaos.load.load_process import LoadError
+from tests.chaos.load.poison import Kind
+from tests.chaos.runs.canary_run import FAULTS, is_caught
+from tests.chaos.runs.chaos_run import Outcome, Plan, chaos
+from tests.chaos.runs.fencing_run import fencing
+from tests.chaos.runs.leaders_run import leaders_killed
+from tests.chaos.runs.overload_run import overload
+from tests.chaos.runs.recovery_run import recovery, recovery_after_stop
 from tests.chaos.stage import RunError
-from tests.chaos.topic_reader import UnreadableError
+from tests.chaos.verdict.topic_reader import UnreadableError
+from tests.support.brokers import kafka_broker
 
 Run = Callable[[Plan, clusters.Cluster, Path, Callable[[str], None]], Outcome]
 

@@ -14,19 +14,19 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.errors import KafkaError
 
 from schemas.topics import OWNER_MARK_KEY, SCORES_TOPIC
-from tests.chaos.administration import asked
-from tests.chaos.checker import Findings
-from tests.chaos.cluster import Cluster
-from tests.chaos.deleted_records import DeletedRecords, Deletion
-from tests.chaos.fleet import COMMAND, Fleet
-from tests.chaos.foreign import is_foreign
-from tests.chaos.load import call_name, heavy_name
-from tests.chaos.load_process import LoadProcess
-from tests.chaos.newer_version import NEW_REASON
-from tests.chaos.poison import Kind
-from tests.chaos.proxy import DOORS
-from tests.chaos.topic_reader import Follower, ReadRecord
-from tests.chaos.verdict import Traces, judged, limits_of
+from tests.chaos.cluster.administration import asked
+from tests.chaos.cluster.cluster import Cluster
+from tests.chaos.cluster.proxy import DOORS
+from tests.chaos.evaluators.fleet import COMMAND, Fleet
+from tests.chaos.evaluators.newer_version import NEW_REASON
+from tests.chaos.load.foreign import is_foreign
+from tests.chaos.load.load import call_name, heavy_name
+from tests.chaos.load.load_process import LoadProcess
+from tests.chaos.load.poison import Kind
+from tests.chaos.verdict.checker import Findings
+from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion
+from tests.chaos.verdict.topic_reader import Follower, ReadRecord
+from tests.chaos.verdict.verdict import Traces, judged, limits_of
 
 PREFIX: Final = "chaos."
 SESSION_SECONDS: Final = 10.0

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.intake import Arrival
-from consumers.engine.offline import context_of
-from tests.conformance_data import conformance
-from tests.wire_calls import (
+from consumers.engine.call.offline import context_of
+from consumers.engine.intake.admission import Arrival
+from tests.support.calls.wire_calls import (
     STREAMS,
     Order,
     arrivals_of,
@@ -19,6 +18,7 @@ from tests.wire_calls import (
     record_call,
     wire_calls,
 )
+from tests.support.conformance_data import conformance
 
 Json = dict[str, Any]
 

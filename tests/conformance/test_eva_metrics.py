@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from consumers.engine.effects import Count
-from schemas.scores import CallValues, Scored, TurnValues
-from streamer.offline_eva import eva_metrics_of
-from tests.conformance_data import RECORD, conformance
-from tests.engine_feed import records_of
+from schemas.scores.all_records import CallValues, Scored, TurnValues
+from streamer.offline.eva_results import eva_metrics_of
 from tests.properties.evaluation import newest, run
-from tests.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls
+from tests.support.calls.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls
+from tests.support.conformance_data import RECORD, conformance
+from tests.support.fakes.engine_feed import records_of
 
 Json = dict[str, Any]
 

@@ -29,7 +29,7 @@ from consumers.engine.agent_inspect.progress import (
 from consumers.engine.agent_inspect.tools import tool_correctness
 from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
 from consumers.engine.agent_inspect.trials import pass_at_k, pass_hat_k
-from tests.conformance_data import CONFORMANCE, needs_conformance
+from tests.support.conformance_data import CONFORMANCE, needs_conformance
 
 Json = dict[str, Any]
 

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
 
-from consumers.engine.goal_rules import GoalRules
-from consumers.engine.labels import ALL_LABELS
+from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.redaction import Redactor
-from streamer.offline_scores import RecordedScoring, ScoringPlan
-from streamer.playback import with_control_events
-from streamer.recordings import RecordedCall, read_recordings
-from streamer.simulator import simulate_call
-from tests.conformance_data import conformance
-from tests.required_tools import require_tool
-from tests.unit.test_transcript_schema import KEYS
-from tests.wire_calls import STREAMS, record_call, wire_calls
+from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.turns.eva.labels import ALL_LABELS
+from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.sources.replay.playback import with_control_events
+from streamer.sources.simulator.traffic import simulate_call
+from tests.support.calls.wire_calls import STREAMS, record_call, wire_calls
+from tests.support.conformance_data import conformance
+from tests.support.required_tools import require_tool
+from tests.unit.schemas.test_transcript import KEYS
 
 Json = dict[str, Any]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from consumers.engine.call.offline import NO_LIMITS
 from consumers.engine.effects import Effect
-from consumers.engine.eva_metrics.result import MetricResult
-from consumers.engine.eva_metrics.word_errors import WordErrors
 from consumers.engine.limits import Limits
-from consumers.engine.offline import NO_LIMITS
+from consumers.engine.measures.words.word_errors import WordErrors
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import (
+from consumers.engine.records.eva_result import MetricResult
+from schemas.scores.all_records import (
     AnyScoreRecord,
     CallValues,
     NotApplicable,
@@ -22,10 +22,10 @@ from schemas.scores import (
     TurnValues,
     WordErrorRate,
 )
-from tests.conformance_data import RECORD, conformance
-from tests.engine_feed import records_of
 from tests.properties.evaluation import holds, newest
-from tests.wire_calls import STREAMS, arrivals_of, in_random_order, in_time_order, record_call, wire_calls
+from tests.support.calls.wire_calls import STREAMS, arrivals_of, in_random_order, in_time_order, record_call, wire_calls
+from tests.support.conformance_data import RECORD, conformance
+from tests.support.fakes.engine_feed import records_of
 
 Json = dict[str, Any]
 

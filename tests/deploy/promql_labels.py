@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import promql_parser
 
-from schemas.metric_catalogue import METRICS, metric_of_series
+from schemas.metrics.catalogue import METRICS, metric_of_series
 
 CATALOGUE_SERIES: Mapping[str, frozenset[str]] = {
     name: labels for metric in METRICS for name, labels in metric.series.items()

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.deploy.promql_labels import labels_of
-from tests.required_tools import require_tool
+from tests.support.required_tools import require_tool
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

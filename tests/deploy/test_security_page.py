@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from consumers.runtime.access import READ, WRITE, Needs
-from consumers.runtime.security import SecuritySettings
-from streamer.rights import TRAFFIC_NEEDS, needs_of
-from streamer.settings import Settings
+from consumers.runtime.kafka.access import READ, WRITE, Needs
+from consumers.runtime.kafka.security import SecuritySettings
+from streamer.cluster.rights import TRAFFIC_NEEDS, needs_of
+from streamer.settings.all_settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "deploy" / "security.md").read_text()
 

@@ -11,9 +11,9 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 
-from tests import kafka_broker
-from tests.required_tools import MISSING
-from tests.secured_broker import SecuredBroker
+from tests.support.brokers import kafka_broker
+from tests.support.brokers.secured_broker import SecuredBroker
+from tests.support.required_tools import MISSING
 
 VISIBLE_SECONDS = 10
 

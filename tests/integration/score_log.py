@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from aiokafka import AIOKafkaConsumer
 
-from schemas.newest_scores import newest_scores
-from schemas.scores import SCORE_RECORD, AnyScoreRecord
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
+from schemas.scores.newest_scores import newest_scores
 
 
 async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:

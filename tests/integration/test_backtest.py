@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from schemas.scores import ClosedFact, DeadAirFact, ProgressScore
-from streamer.demo import GOALS_FOLDER
+from schemas.scores.all_records import ClosedFact, DeadAirFact, ProgressScore
+from streamer.roles.demo import GOALS_FOLDER
 from tests.integration.conftest import create_topics
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for

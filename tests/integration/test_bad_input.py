@@ -13,17 +13,17 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from consumers.runtime.decompression import MAX_UNPACKED_BATCH_BYTES
+from consumers.runtime.kafka.batches.decompression import MAX_UNPACKED_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
-from schemas.scores import AnyScoreRecord, ClosedFact
-from streamer.playback import in_time_order, renamed, seconds_to_now, shifted
-from streamer.simulator import simulate_call
-from tests.chaos.checker import said
+from schemas.scores.all_records import AnyScoreRecord, ClosedFact
+from streamer.sources.replay.playback import in_time_order, renamed, seconds_to_now, shifted
+from streamer.sources.simulator.traffic import simulate_call
+from tests.chaos.verdict.checker import said
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
-from tests.record_bytes import Written
-from tests.record_bytes import batch as record_batch
+from tests.support.brokers.record_bytes import Written
+from tests.support.brokers.record_bytes import batch as record_batch
 
 MAX_RECORD_BYTES = 12_000_000
 TOPICS = {"pipecat": "pipecat.events", "elevenlabs": "elevenlabs.events", "audit": "audit.events"}

@@ -13,8 +13,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
-from tests import required_tools
 from tests.integration.conftest import create_topics
+from tests.support import required_tools
 
 READ_SECONDS = 10
 
@@ -78,7 +78,7 @@ def test_a_broker_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
         pytest.skip(f"{required_tools.MISSING}{required_tools.names((required_tools.JAVA, required_tools.MAVEN))}")
     program = """if True:
         import time
-        from tests import kafka_broker
+        from tests.support.brokers import kafka_broker
         with kafka_broker.running() as address:
             print(address, flush=True)
             time.sleep(600)

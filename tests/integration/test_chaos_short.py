@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import kafka_broker
-from tests.chaos import cluster as clusters
-from tests.chaos.chaos_run import Plan, chaos
-from tests.chaos.faults import Fault
-from tests.chaos.poison import Kind
-from tests.required_tools import MISSING
+from tests.chaos.cluster import cluster as clusters
+from tests.chaos.faults.faults import Fault
+from tests.chaos.load.poison import Kind
+from tests.chaos.runs.chaos_run import Plan, chaos
+from tests.support.brokers import kafka_broker
+from tests.support.required_tools import MISSING
 
 FAULTS = (
     Fault.KILL,

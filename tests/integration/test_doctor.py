@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from consumers.engine.limits import Limits
 from consumers.evaluator.preflight import require_fit_topics
-from consumers.runtime.kafka import KafkaSettings, TopicsUnfitError
+from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from tests.integration.metrics_page import address_in
 from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
 from tests.integration.test_bad_input import line

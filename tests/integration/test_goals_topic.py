@@ -10,11 +10,11 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from structlog.testing import capture_logs
 
-from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topics import GOALS_TOPIC
-from streamer import goals_topic
-from streamer.goal_sources import GoalSources
-from streamer.goals_topic import GoalsTopic
+from streamer.goals import topic as goals_topic
+from streamer.goals.sources import GoalSources
+from streamer.goals.topic import GoalsTopic
 from tests.integration.conftest import create_topics
 
 PATIENCE_SECONDS = 30

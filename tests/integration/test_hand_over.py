@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from schemas.scores import ClosedFact
+from schemas.scores.all_records import ClosedFact
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import interleaved, simulated_events
-from tests.chaos.verdict import Traces, judged, limits_of
+from tests.chaos.verdict.verdict import Traces, judged, limits_of
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import written_scores

@@ -26,8 +26,8 @@ from schemas.judging import (
 from tests.integration.conftest import create_topics
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, started
-from tests.judge_questions import question
-from tests.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
+from tests.support.calls.judge_questions import question
+from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 
 QUESTION_PARTITIONS = 2
 CALL_PARTITIONS = 3

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import structlog
 
-from consumers.judge.endpoint import Endpoint
-from consumers.judge.questions import question_of
-from consumers.judge.reply import Delivery, Reply
+from consumers.judge.asking.endpoint import Endpoint
+from consumers.judge.asking.reply import Delivery, Reply
+from consumers.judge.prompting.questions import question_of
 from schemas.judging import Judged, TokenUse, TrialOutcome, Unjudged, UnjudgedReason
-from tests.judge_questions import judge_settings, question, running_judge, talk
-from tests.scripted_openai import Asked, Does, Script, fails, grades, scripted_openai
+from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk
+from tests.support.fakes.scripted_openai import Asked, Does, Script, fails, grades, scripted_openai
 
 
 async def reply_to(script: Script, timeout_seconds: float = 10, **settings: Any) -> tuple[Reply, list[Asked]]:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import structlog
 
-from consumers.judge.transport import MAX_REPLY_BYTES
+from consumers.judge.asking.transport import MAX_REPLY_BYTES
 from consumers.runtime.registry import Instruments
 from schemas.judging import Judged, JudgeVerdict, TrialOutcome, Unjudged, UnjudgedReason
-from tests.judge_questions import judge_settings, question, running_judge
-from tests.scripted_openai import Asked, Does, fails, grades, scripted_openai
+from tests.support.calls.judge_questions import judge_settings, question, running_judge
+from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
 
 KEY = "sk-of-the-judge"
 BOMB = gzip.compress(b"\0" * 64_000_000)

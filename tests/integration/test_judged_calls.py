@@ -15,18 +15,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consumers.judge.questions import question_of
-from schemas.codec import InputSource
+from consumers.judge.prompting.questions import question_of
+from schemas.events.codec import InputSource
 from schemas.judging import JudgeRequest, JudgeVerdict
-from schemas.scores import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC
-from streamer.simulator import simulate_call
-from tests.backlog import Sent, put_backlog
-from tests.chaos.checker import compared
-from tests.chaos.topic_reader import Follower
+from streamer.sources.simulator.traffic import simulate_call
+from tests.chaos.verdict.checker import compared
+from tests.chaos.verdict.topic_reader import Follower
 from tests.integration.processes import Process, ran, started
 from tests.integration.score_log import newest_of
-from tests.scripted_openai import Asked, Does, ScriptedOpenAI, grades, scripted_openai
+from tests.support.brokers.backlog import Sent, put_backlog
+from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, grades, scripted_openai
 
 CALLS = 12
 PARTITIONS = 2

@@ -9,9 +9,9 @@ import pytest
 
 from consumers.engine.agent_inspect.curves import auc_of, ppt_of, progress_of
 from schemas.judging import Judged
-from tests.conformance_data import CONFORMANCE, needs_conformance
-from tests.judge_questions import judge_settings, question, running_judge, talk
-from tests.scripted_openai import Asked, Does, fails, scripted_openai
+from tests.support.calls.judge_questions import judge_settings, question, running_judge, talk
+from tests.support.conformance_data import CONFORMANCE, needs_conformance
+from tests.support.fakes.scripted_openai import Asked, Does, fails, scripted_openai
 
 MOST_REQUESTS = 1_000
 

@@ -11,15 +11,15 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 from prometheus_client import CollectorRegistry
 
-from consumers.evaluator.assignment import Assignment
-from consumers.evaluator.clock import BrokerClock
-from consumers.evaluator.log_ends import LogEnds
-from consumers.runtime.kafka import KafkaSettings
+from consumers.evaluator.ownership.assignment import Assignment
+from consumers.evaluator.reading.broker_clock import BrokerClock
+from consumers.evaluator.reading.log_ends import LogEnds
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from tests import kafka_broker
-from tests.chaos import cluster as clusters
-from tests.evaluator_fakes import StubEvaluator, held_of, partition_of
-from tests.required_tools import MISSING
+from tests.chaos.cluster import cluster as clusters
+from tests.support.brokers import kafka_broker
+from tests.support.fakes.evaluator_fakes import StubEvaluator, held_of, partition_of
+from tests.support.required_tools import MISSING
 
 pytestmark = pytest.mark.kafka
 

@@ -8,13 +8,13 @@ from aiokafka.admin import NewTopic, RecordsToDelete
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.evaluator.assignment import Assignment
-from consumers.evaluator.clock import BrokerClock
-from consumers.evaluator.lost_records import LostRecords
-from consumers.evaluator.partition import InputStart
-from consumers.runtime.kafka import KafkaSettings
+from consumers.evaluator.ownership.assignment import Assignment
+from consumers.evaluator.ownership.lost_records import LostRecords
+from consumers.evaluator.partition.partition import InputStart
+from consumers.evaluator.reading.broker_clock import BrokerClock
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from tests.evaluator_fakes import PIPECAT, StubEvaluator, held_of, partition_of
+from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, held_of, partition_of
 
 pytestmark = pytest.mark.kafka
 

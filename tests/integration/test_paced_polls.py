@@ -9,7 +9,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from faststream import AckPolicy
 
-from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.subscription import ENOUGH_BYTES, Subscription
 from tests.integration.conftest import create_topics
 

@@ -18,9 +18,9 @@ from aiokafka import AIOKafkaProducer
 
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.kafka_broker import NOTHING_TO_RUN
-from tests.required_tools import MISSING
-from tests.unit.test_exporter_active_calls import record as score
+from tests.support.brokers.kafka_broker import NOTHING_TO_RUN
+from tests.support.required_tools import MISSING
+from tests.unit.exporter.test_active_calls import record as score
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "one~two.three"  # noqa: S105 - a secret of this test only
@@ -95,7 +95,7 @@ class OwnBroker:
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[OwnBroker]:
-    command = [sys.executable, "-m", "tests.kafka_broker", "--until-stdin-closes"]
+    command = [sys.executable, "-m", "tests.support.brokers.kafka_broker", "--until-stdin-closes"]
     with subprocess.Popen(
         command, cwd=ROOT, text=True, start_new_session=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,  # it tells of its broker's death

@@ -13,10 +13,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from consumers.runtime.kafka import KafkaSettings
-from streamer.coordinates import Coordinates
-from streamer.quarantine_log import Wanted, quarantined
-from streamer.record_reader import RecordGoneError, record_reader
+from consumers.runtime.kafka.connection import KafkaSettings
+from streamer.cluster.coordinates import Coordinates
+from streamer.cluster.record_reader import RecordGoneError, record_reader
+from streamer.operations.quarantine.log import Wanted, quarantined
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
 from tests.integration.test_bad_input import line, now_ms

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.scores import (
+from schemas.scores.all_records import (
     SCORE_RECORD,
     AnyScoreRecord,
     CallValues,
@@ -18,11 +18,11 @@ from schemas.scores import (
     TurnStatus,
     Unscored,
 )
-from tests.conformance_data import RECORD, needs_conformance
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
-from tests.scripted_openai import Asked, Does, grades, scripted_openai
+from tests.support.conformance_data import RECORD, needs_conformance
+from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
 
 DATASET_RECORD = RECORD / "dataset_record.json"
 CHECKED_BY_CODE = """

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from schemas.codec import InputSource
-from schemas.envelope import AGENT_RECORD_TYPE, agent_event_type
+from schemas.events.codec import InputSource
+from schemas.events.envelope import AGENT_RECORD_TYPE, agent_event_type
 from schemas.topics import (
     JUDGE_REQUESTS_TOPIC,
     JUDGE_VERDICTS_TOPIC,
@@ -28,10 +28,10 @@ from schemas.topics import (
     TOPIC_BY_SOURCE,
     TRANSCRIPTS_TOPIC,
 )
-from tests.chaos.topic_reader import to_the_end
+from tests.chaos.verdict.topic_reader import to_the_end
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import COMMAND, COMMAND_SECONDS, Process, ran, started, wait_for
-from tests.scripted_openai import Asked, Does, ScriptedOpenAI, scripted_openai
+from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, scripted_openai
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from schemas.scores import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
+from schemas.scores.all_records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 

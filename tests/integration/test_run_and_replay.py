@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from schemas.scores import CallValues, ClosedFact, Scored, TurnStatus, TurnValues, VoiceToVoiceLatency
-from tests.conformance_data import CONFORMANCE, RECORD, needs_conformance
+from schemas.scores.all_records import CallValues, ClosedFact, Scored, TurnStatus, TurnValues, VoiceToVoiceLatency
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
-from tests.required_tools import require_tool
+from tests.support.conformance_data import CONFORMANCE, RECORD, needs_conformance
+from tests.support.required_tools import require_tool
 
 TURN_LATENCY = "callgauge_turn_response_latency_seconds"
 

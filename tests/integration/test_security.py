@@ -25,14 +25,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
     UserScramCredentialUpsertion,
 )
 
-from schemas.scores import ClosedFact
+from schemas.scores.all_records import ClosedFact
 from schemas.topics import INPUT_TOPICS, TOPICS
-from streamer.simulator import simulate_call
+from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.conftest import create_topics
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import COMMAND, ran, started, wait_for
 from tests.integration.score_log import written_scores
-from tests.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
+from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
 
 pytestmark = pytest.mark.kafka
 

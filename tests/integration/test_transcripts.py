@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from schemas.scores import ClosedFact
-from tests.conformance_data import CONFORMANCE, needs_conformance
+from schemas.scores.all_records import ClosedFact
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import written_scores
+from tests.support.conformance_data import CONFORMANCE, needs_conformance
 
 Json = dict[str, Any]
 

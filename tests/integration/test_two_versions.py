@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from tests.chaos.newer_version import NEWER
+from tests.chaos.evaluators.newer_version import NEWER
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import ran, started, wait_for
 
 TODAY: dict[str, str] = {}
 LATER = {NEWER: "1"}
-ALTERED = (sys.executable, "-m", "tests.chaos.altered")
+ALTERED = (sys.executable, "-m", "tests.chaos.evaluators.altered")
 WAIT_SECONDS = 40
-OF_SCHEMA_1 = Path(__file__).parents[1] / "unit" / "scores_of_schema_1.jsonl"
+OF_SCHEMA_1 = Path(__file__).parents[1] / "support" / "scores_of_schema_1.jsonl"
 
 
 @pytest.fixture

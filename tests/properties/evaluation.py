@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import CloseCall, Effect
-from consumers.engine.eva_metrics.turn_values import NOT_ANSWERED
-from consumers.engine.goal_rules import GoalRules
-from consumers.engine.intake import Arrival
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.intake.admission import Arrival
+from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
+from consumers.engine.measures.eva.timing.turn_values import NOT_ANSWERED
 from consumers.engine.partition import PartitionEvaluator
-from schemas.goals import GoalSet
-from schemas.scores import (
+from schemas.goals.goal_set import GoalSet
+from schemas.scores.all_records import (
     STAGE_PREFIX,
     AnyScoreRecord,
     CallStartedFact,
@@ -27,7 +27,7 @@ from schemas.scores import (
     UnscoredReason,
     VoiceToVoiceLatency,
 )
-from tests.engine_feed import Json, closings_of, records_of, said
+from tests.support.fakes.engine_feed import Json, closings_of, records_of, said
 
 Subject = tuple[str, int | None, int]
 """Name, turn and index of a record."""

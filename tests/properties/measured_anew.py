@@ -3,35 +3,41 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from consumers.engine.call import Call
+from consumers.engine.call.call import Call
 from consumers.engine.effects import Effect
-from consumers.engine.eva_metrics.heard_times import HeardTimes, heard_times
-from consumers.engine.eva_metrics.turn_scores import TurnScore
-from consumers.engine.eva_metrics.turn_taking import turn_scores_of
-from consumers.engine.eva_metrics.turn_values import NOT_ANSWERED, TurnValue, final_value, live_score, live_value
-from consumers.engine.eva_metrics.word_errors import WordErrors, compare
-from consumers.engine.eva_scores import taking_fields
-from consumers.engine.heard_by_the_bot import view_of_speaking
-from consumers.engine.heard_by_the_caller import view_of_audio
-from consumers.engine.live_side import LiveSide
+from consumers.engine.measures.eva.live_scores import taking_fields
+from consumers.engine.measures.eva.timing.heard_times import HeardTimes, heard_times
+from consumers.engine.measures.eva.timing.turn_scores import TurnScore
+from consumers.engine.measures.eva.timing.turn_taking import turn_scores_of
+from consumers.engine.measures.eva.timing.turn_values import (
+    NOT_ANSWERED,
+    TurnValue,
+    final_value,
+    live_score,
+    live_value,
+)
+from consumers.engine.measures.stages.latencies import StageLatencies
+from consumers.engine.measures.talk.talk_measure import talk_of
+from consumers.engine.measures.words.transcript_errors import TurnDifferences
+from consumers.engine.measures.words.word_differences import differences
+from consumers.engine.measures.words.word_errors import WordErrors, compare
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.speaking import SpeakingMachine
-from consumers.engine.speech_measures import talk_of
-from consumers.engine.stage_latencies import StageLatencies
-from consumers.engine.transcript_errors import TurnDifferences
-from consumers.engine.turn_state import Pieces, joined
-from consumers.engine.turn_view import (
+from consumers.engine.turns.bot.machine import SpeakingMachine
+from consumers.engine.turns.eva.turn_state import Pieces, joined
+from consumers.engine.turns.heard.by_the_bot import view_of_speaking
+from consumers.engine.turns.heard.by_the_caller import view_of_audio
+from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.timeline.turn_view import (
     MS_DIGITS,
     TurnView,
     unmeasured_reason,
     voice_to_voice_ms,
 )
-from consumers.engine.word_differences import differences
-from schemas.call_events import PipelineType
+from schemas.events.call import PipelineType
 from schemas.metric_context import MetricContext
-from schemas.scores import Anchor, NotApplicable, Result, TurnValues, Unscored
-from tests.engine_feed import Json, records_of
+from schemas.scores.all_records import Anchor, NotApplicable, Result, TurnValues, Unscored
 from tests.properties.evaluation import LIMITS, holds
+from tests.support.fakes.engine_feed import Json, records_of
 
 PARTS = {
     *("voice_to_voice_ms", "anchor", "source", "stages", "turn_taking", "talk", "stt_wer", "user_disagreement"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.strategies import PIPELINE_TYPES, START_MS, Json, arrivals, calls
+from tests.support.calls.strategies import PIPELINE_TYPES, START_MS, Json, arrivals, calls
 
 Order = list[tuple[str, int]]
 

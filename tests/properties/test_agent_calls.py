@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from consumers.engine.effects import Effect
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import Scored, TurnValues, VoiceToVoiceLatency
-from tests.agent_calls import Json, agent_calls, arrivals_of
-from tests.engine_feed import records_of
+from schemas.scores.all_records import Scored, TurnValues, VoiceToVoiceLatency
 from tests.properties.evaluation import EveryCall, assert_counted, end_of, final_state, fold, fresh, run
+from tests.support.calls.agent_calls import Json, agent_calls, arrivals_of
+from tests.support.fakes.engine_feed import records_of
 
 STARTED: tuple[Json, ...] = ({"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},)
 

@@ -10,14 +10,14 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from consumers.engine.effects import CloseCall, Effect
-from consumers.engine.intake import Arrival
+from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import AnyScoreRecord, ClosedFact, DeadAirFact
-from tests.engine_feed import T0_MS, Feed, Json, closings_of, records_of, said
+from schemas.scores.all_records import AnyScoreRecord, ClosedFact, DeadAirFact
 from tests.properties.evaluation import closing_of_one, end_of, final_state, fresh
 from tests.properties.steered_calls import drawn
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, records_of, said
 
 PAUSES_MS = [0, 0, 0, 1, 400, 4_000, 400_000]
 SOON = {"dead_air_ms": 1, "delivery_allowance_ms": 0}

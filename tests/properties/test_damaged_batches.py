@@ -5,7 +5,17 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.record_bytes import HEAD_BYTES, PACK, Log, Written, answered, batch, good, sealed, undecodable
+from tests.support.brokers.record_bytes import (
+    HEAD_BYTES,
+    PACK,
+    Log,
+    Written,
+    answered,
+    batch,
+    good,
+    sealed,
+    undecodable,
+)
 
 RECORDS = st.lists(
     st.builds(

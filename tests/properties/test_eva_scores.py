@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count, Effect
-from consumers.engine.eva_metrics.turn_taking import turn_scores_of
-from consumers.engine.eva_metrics.turn_values import live_value
-from consumers.engine.settled_turns import ChangeCause
-from schemas.score_record import Scored
-from schemas.scores import AnyScoreRecord, TurnTakingScore, TurnValues
-from tests.engine_feed import records_of
+from consumers.engine.measures.eva.timing.settled_turns import ChangeCause
+from consumers.engine.measures.eva.timing.turn_taking import turn_scores_of
+from consumers.engine.measures.eva.timing.turn_values import live_value
+from schemas.scores.all_records import AnyScoreRecord, TurnTakingScore, TurnValues
+from schemas.scores.record import Scored
 from tests.properties.evaluation import end_of, fresh, holds, newest
 from tests.properties.measured_anew import times_now
 from tests.properties.steered_calls import drawn
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import records_of
 
 
 @given(st.data())

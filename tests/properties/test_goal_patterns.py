@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.patterns import PatternError, compiled, worst_steps
+from schemas.goals.patterns import PatternError, compiled, worst_steps
 
 Node = tuple[str, object]
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from consumers.engine.chosen_goals import ChosenGoals
 from consumers.engine.effects import Count, Effect, RequestVerdict
-from consumers.engine.goal_rules import GoalRules
-from consumers.engine.intake import Arrival
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.intake.admission import Arrival
+from consumers.engine.judging.rules import GoalRules
 from consumers.engine.partition import PartitionEvaluator
-from schemas.codec import InputSource
+from schemas.events.codec import InputSource
 from schemas.judging import (
     Judged,
     JudgeKind,
@@ -27,10 +27,10 @@ from schemas.judging import (
     VerdictResult,
     Votes,
 )
-from tests.engine_feed import T0_MS, records_of
 from tests.properties.evaluation import LIMITS, RULES, EveryCall, assert_counted, end_of, final_state
 from tests.properties.steered_calls import drawn
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import T0_MS, records_of
 
 STEP_MS = 25
 # Not faithfulness: the lowest rating of all versions of a call that were judged depends on which were.

@@ -5,8 +5,8 @@ from typing import Final
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from consumers.evaluator.leadership import SILENT_REPLICA_MS, Agreement, Leadership, newest
-from consumers.evaluator.partition_clock import LogEnd
+from consumers.evaluator.reading.leadership import SILENT_REPLICA_MS, Agreement, Leadership, newest
+from consumers.evaluator.reading.partition_clock import LogEnd
 
 NODES: Final = (1, 2, 3)
 ALL: Final = frozenset(NODES)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.engine.intake import Arrival
+from consumers.engine.intake.admission import Arrival
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import CallValues, NotApplicable, TurnValues, Unscored
-from tests.agent_calls import Json, agent_calls
-from tests.agent_calls import arrivals_of as agent_arrivals
-from tests.engine_feed import Feed, records_of
+from schemas.scores.all_records import CallValues, NotApplicable, TurnValues, Unscored
 from tests.properties.evaluation import closing_of_one, end_of, fresh, holds
 from tests.properties.measured_anew import MeasuredTurns, differing, measured_at_the_close
 from tests.properties.steered_calls import drawn
-from tests.wire_calls import arrivals_of
+from tests.support.calls.agent_calls import Json, agent_calls
+from tests.support.calls.agent_calls import arrivals_of as agent_arrivals
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import Feed, records_of
 
 STARTED: tuple[Json, ...] = ({"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},)
 

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.intake import Arrival
-from schemas.codec import InputSource
+from consumers.engine.intake.admission import Arrival
+from schemas.events.codec import InputSource
 from tests.properties.evaluation import effects_of_calls, final_state, fold, fresh, renumbered, run
 from tests.properties.steered_calls import drawn, steered_arrivals
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
 
 
 @given(st.data())

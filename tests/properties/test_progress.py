@@ -18,13 +18,13 @@ from consumers.engine.agent_inspect.judging import Judge, JudgeAnswer
 from consumers.engine.agent_inspect.progress import MAX_TURNS, progress_through_turns
 from consumers.engine.agent_inspect.tools import tool_correctness
 from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
-from consumers.engine.curve_area import area_under
-from consumers.engine.progress_curve import ProgressCurve
-from consumers.engine.tool_correctness import ToolCorrectness, ToolQuestion
-from consumers.engine.turn_facts import CalledTool
-from consumers.engine.votes import Voting
-from schemas.goals import ExpectedToolCall
-from schemas.scores import UnscoredReason
+from consumers.engine.goals.curve_area import area_under
+from consumers.engine.goals.progress_curve import ProgressCurve
+from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
+from consumers.engine.judging.turn_facts import CalledTool
+from consumers.engine.judging.votes import Voting
+from schemas.goals.goal_set import ExpectedToolCall
+from schemas.scores.all_records import UnscoredReason
 
 REASON = UnscoredReason.USER_STILL_SPEAKING
 ODD = st.integers(0, 4).map(lambda half: 2 * half + 1)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
-from consumers.engine.tool_uses import ToolEntry, outcome_of
-from schemas.scores import (
+from consumers.engine.turns.timeline.tool_uses import ToolEntry, outcome_of
+from schemas.scores.all_records import (
     SCORE_RECORD,
     AnyScoreRecord,
     InterruptionFact,
@@ -18,7 +18,6 @@ from schemas.scores import (
     Unscored,
     VoiceToVoiceLatency,
 )
-from tests.engine_feed import LATENCY, Feed, assert_in_catalogue, records_of, value_of
 from tests.properties.evaluation import (
     Subject,
     assert_counted,
@@ -32,7 +31,8 @@ from tests.properties.evaluation import (
 )
 from tests.properties.measured_anew import MeasuredTurns
 from tests.properties.steered_calls import drawn
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import LATENCY, Feed, assert_in_catalogue, records_of, value_of
 
 
 @given(st.data())

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count, Effect
-from consumers.engine.intake import Arrival
+from consumers.engine.intake.admission import Arrival
 from consumers.engine.partition import PartitionEvaluator
-from schemas.scores import TurnValues
-from tests.engine_feed import T0_MS, closings_of, records_of
+from schemas.scores.all_records import TurnValues
 from tests.properties.evaluation import assert_counted, end_of, final_state, fresh, newest
 from tests.properties.measured_anew import OF_WORDS, PARTS, differing
 from tests.properties.steered_calls import drawn
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import T0_MS, closings_of, records_of
 
 STEP_MS = 25
 

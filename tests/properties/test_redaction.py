@@ -9,8 +9,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from stdnum import luhn
 
-from consumers.engine.personal_data.digit_runs import Digits
-from consumers.engine.personal_data.vocabulary import (
+from consumers.engine.redaction.personal_data.digit_runs import Digits
+from consumers.engine.redaction.personal_data.vocabulary import (
     BIRTH_WORDS,
     CARD_WORDS,
     MAIL_WORDS,
@@ -23,8 +23,8 @@ from consumers.engine.personal_data.vocabulary import (
     SPELLING_WORDS,
     UNITS,
 )
-from consumers.engine.personal_data.words import Words
-from consumers.engine.redaction import Redactor
+from consumers.engine.redaction.personal_data.words import Words
+from consumers.engine.redaction.redactor import Redactor
 from schemas.redaction import RedactionRules, tag_of
 
 TAGS = re.compile(r"\[(?:CARD|PHONE|EMAIL|IBAN|BIRTH_DATE|MINE)\]")

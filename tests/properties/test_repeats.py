@@ -6,13 +6,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.intake import Arrival
-from schemas.codec import InputSource
-from schemas.envelope import Envelope
+from consumers.engine.intake.admission import Arrival
+from schemas.events.codec import InputSource
+from schemas.events.envelope import Envelope
 from tests.properties.evaluation import LIMITS, effects_of_calls, fold, fresh, renumbered
 from tests.properties.steered_calls import drawn
-from tests.strategies import with_repeats
-from tests.wire_calls import arrivals_of
+from tests.support.calls.strategies import with_repeats
+from tests.support.calls.wire_calls import arrivals_of
 
 
 def _check(arrivals: list[Arrival], again: list[Arrival]) -> None:

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Effect
-from tests.engine_feed import T0_MS, closings_of, records_of, said
 from tests.properties.evaluation import end_of, fold, fresh, run
 from tests.properties.steered_calls import drawn
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import T0_MS, closings_of, records_of, said
 
 STEP_MS = 5
 

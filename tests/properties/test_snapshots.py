@@ -10,7 +10,7 @@ from consumers.engine.partition import SNAPSHOT_VERSION, PartitionEvaluator
 from consumers.engine.state_bytes import SnapshotError
 from tests.properties.evaluation import EveryCall, end_of, fresh
 from tests.properties.steered_calls import drawn
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
 
 
 @given(st.data())

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Effect
-from consumers.engine.intake import Arrival
+from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.codec import InputSource, decode
-from schemas.scores import TurnValues
-from tests.engine_feed import T0_MS, records_of
+from schemas.events.codec import InputSource, decode
+from schemas.scores.all_records import TurnValues
 from tests.properties.evaluation import assert_counted, closing_of_one, holds
 from tests.properties.measured_anew import MeasuredTurns, stages_anew
-from tests.wire_calls import Json
+from tests.support.calls.wire_calls import Json
+from tests.support.fakes.engine_feed import T0_MS, records_of
 
 LONG_AFTER_MS = 10**9
 

@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.engine.subgoal_checks import OPEN, CheckPlan, CheckResult, CheckState, SubgoalChecks
-from consumers.engine.turn_facts import CalledTool, TurnFacts
-from schemas.goals import GoalSet
+from consumers.engine.goals.subgoal_checks import OPEN, CheckPlan, CheckResult, CheckState, SubgoalChecks
+from consumers.engine.judging.turn_facts import CalledTool, TurnFacts
+from schemas.goals.goal_set import GoalSet
 
 Json = dict[str, Any]
 Turns = Mapping[int, TurnFacts]

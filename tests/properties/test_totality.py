@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Effect
-from consumers.engine.intake import Arrival, admit
+from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
-from schemas.codec import InputSource
+from schemas.events.codec import InputSource
 from schemas.quarantine import QuarantineRecord
-from tests.engine_feed import records_of
 from tests.properties.evaluation import end_of, fresh
 from tests.properties.steered_calls import MOMENTS, STRANGE, drawn
-from tests.strategies import AUDIO_EVENTS, AUDIT_EVENTS, OTHER_SIMULATOR_EVENTS, PIPECAT_EVENTS
-from tests.wire_calls import arrivals_of
+from tests.support.calls.strategies import AUDIO_EVENTS, AUDIT_EVENTS, OTHER_SIMULATOR_EVENTS, PIPECAT_EVENTS
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import records_of
 
 _small = st.sampled_from([1, 2, 5, 10_000])
 _limits = st.builds(

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.transcript import TRANSCRIPT, request_id
-from tests.engine_feed import Json, closings_of
 from tests.properties.evaluation import LIMITS, EveryCall, end_of, fold, fresh
 from tests.properties.steered_calls import drawn, steered_arrivals
-from tests.unit.test_transcript_schema import KEYS
-from tests.wire_calls import arrivals_of
+from tests.support.calls.wire_calls import arrivals_of
+from tests.support.fakes.engine_feed import Json, closings_of
+from tests.unit.schemas.test_transcript import KEYS
 
 
 def transcript_of(call: Json, order: Any, limits: Limits = LIMITS) -> bytes:

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whisper_normalizer.english import EnglishTextNormalizer
 
-from consumers.engine.eva_metrics import normal_text
-from consumers.engine.eva_metrics.normal_text import normalised, without_bracketed
-from consumers.engine.eva_metrics.word_errors import WordErrors
-from consumers.engine.word_differences import differences
+from consumers.engine.measures.words.word_differences import differences
+from consumers.engine.measures.words.word_errors import WordErrors
+from consumers.engine.turns.heard import normal_text
+from consumers.engine.turns.heard.normal_text import normalised, without_bracketed
 
 PLAIN = (
     "I",

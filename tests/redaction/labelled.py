@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from consumers.engine.redaction import Redactor
+from consumers.engine.redaction.redactor import Redactor
 from schemas.redaction import Detector, tag_of
 
 HERE = Path(__file__).parent

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from consumers.engine.redaction import MAX_CHARS, Redactor
+from consumers.engine.redaction.redactor import MAX_CHARS, Redactor
 from schemas.redaction import RedactionRules
 
 PATIENCE_SECONDS = 30.0

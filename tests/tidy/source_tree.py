@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.required_tools import require_tool
+from tests.support.required_tools import require_tool
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("schemas", "consumers", "streamer")

@@ -90,7 +90,7 @@ def test_the_engine_imports_only_pure_computation() -> None:
     [
         ("schemas/x.py", "import consumers.engine.x"),
         ("schemas/x.py", "from streamer import cli"),
-        ("consumers/engine/x.py", "from consumers.runtime.kafka import client"),
+        ("consumers/engine/x.py", "from consumers.runtime.kafka.connection import client"),
         ("consumers/engine/x.py", "from consumers import exporter"),
         ("consumers/runtime/x.py", "from consumers.engine import call"),
         ("consumers/exporter/x.py", "def f():\n    from consumers.evaluator import shell"),

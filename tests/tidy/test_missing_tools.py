@@ -9,7 +9,7 @@ from tests.tidy.source_tree import ROOT
 
 SKIPS = """
 import pytest
-from tests.required_tools import MISSING, require_tool
+from tests.support.required_tools import MISSING, require_tool
 
 def test_in_the_test(): require_tool("no-such-program", "nowhere")
 
@@ -25,7 +25,7 @@ def test_for_another_reason(): pytest.skip("no data")
 """
 SKIPPED_MODULE = """
 import pytest
-from tests.required_tools import MISSING
+from tests.support.required_tools import MISSING
 pytest.skip(MISSING + "no-such-program (nowhere)", allow_module_level=True)
 """
 

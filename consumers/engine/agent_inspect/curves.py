@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from consumers.engine.agent_inspect.errors import Code, EvaluationError, InvalidInputValueError
-from consumers.engine.curve_area import PLACES, area_under
+from consumers.engine.goals.curve_area import PLACES, area_under
 
 
 class Score(NamedTuple):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from consumers.engine.agent_inspect.errors import ANALYSIS, Code, InvalidInputValueError
-from consumers.engine.curve_area import sum_in_numpy_order
-from consumers.engine.votes import grade_of
+from consumers.engine.goals.curve_area import sum_in_numpy_order
+from consumers.engine.judging.votes import grade_of
 
 
 class JudgeStatistics(NamedTuple):

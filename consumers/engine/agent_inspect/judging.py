@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from consumers.engine.agent_inspect.errors import Code, EvaluationError
-from consumers.engine.votes import VoteFailure, Voting, grade_of
+from consumers.engine.judging.votes import VoteFailure, Voting, grade_of
 
 TRIALS = "num_judge_trials"
 STOPS_EARLY = "optimize_judge_trials"

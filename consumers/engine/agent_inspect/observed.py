@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from consumers.engine.agent_inspect.errors import Code, InvalidInputValueError
 from consumers.engine.agent_inspect.traces import Step, Turn
-from consumers.engine.curve_area import PLACES
+from consumers.engine.goals.curve_area import PLACES
 
 
 def total_latency_ms(turns: Sequence[Turn]) -> float:

@@ -6,9 +6,9 @@ from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.snapshots.basis import basis_of
 from consumers.evaluator.snapshots.handing_over import SnapshotWriting
 from consumers.evaluator.snapshots.restoring import SnapshotRestoring
-from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from schemas.goals import ChoosesGoals
+from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import SNAPSHOTS_TOPIC
 
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import structlog
 
-from consumers.evaluator.commit_note import SnapshotPlace
-from consumers.evaluator.held import Held
-from consumers.evaluator.outgoing import LeftOut, Outgoing
-from consumers.evaluator.partition_writer import FencedError, NotTakenError, WriteError
+from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.recall.commit_note import SnapshotPlace
 from consumers.evaluator.snapshots.manifest import Basis, Manifest, digest_of, sealed
 from consumers.evaluator.snapshots.packing import Packed, TooLargeError, TooLateError, packed
+from consumers.evaluator.writing.outgoing import LeftOut, Outgoing
+from consumers.evaluator.writing.partition_writer import FencedError, NotTakenError, WriteError
 from consumers.runtime.registry import Instruments
 
 SNAPSHOT_SECONDS: Final = 5.0

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.state_bytes import SnapshotError
-from consumers.evaluator.commit_note import SnapshotPlace
+from consumers.evaluator.recall.commit_note import SnapshotPlace
 from consumers.evaluator.snapshots.handing_over import ID_HEADER
 from consumers.evaluator.snapshots.manifest import (
     Basis,
@@ -24,9 +24,9 @@ from consumers.evaluator.snapshots.manifest import (
     require_whole,
 )
 from consumers.evaluator.snapshots.packing import CHUNK_BYTES, Unpacker
-from consumers.runtime.kafka import KafkaSettings
+from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from schemas.goals import ChoosesGoals
+from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import SCORES_TOPIC, SNAPSHOTS_TOPIC
 from schemas.undecodable import UndecodableRecord
 

@@ -1,0 +1,400 @@
+"""One call: events of every source in, effects out. It owns EVA's history, the live side and the closing."""
+
+from bisect import insort
+from operator import itemgetter
+from typing import Any, Final
+
+from consumers.engine.call.closing import Closing, with_closed_fact
+from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.goals.judged_scores import JudgedSides
+from consumers.engine.intake.admission import Arrival
+from consumers.engine.intake.elevenlabs import AGENT_EVENTS, AgentEvents
+from consumers.engine.intake.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN, EventHandler, rule_of
+from consumers.engine.intake.pipecat import PIPECAT_RECORDS, take_pipecat_record
+from consumers.engine.intake.repeats import Repeats
+from consumers.engine.judging.ratings import Ratings
+from consumers.engine.limits import Limits
+from consumers.engine.measures.measures import Measures
+from consumers.engine.records.call_memory import CallMemory
+from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
+from consumers.engine.turns.call_end import CallEnd
+from consumers.engine.turns.eva.history import EvaHistory
+from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveSide
+from consumers.engine.turns.timeline.entries import Kind, ToolUse
+from schemas.events.audit import (
+    AuditAssistant,
+    AuditFallback,
+    AuditLlmCall,
+    AuditToolCall,
+    AuditToolResponse,
+    AuditUser,
+)
+from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
+from schemas.events.codec import InputSource, UnrecognizedEvent
+from schemas.events.pipecat import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
+from schemas.events.simulator import (
+    USER_ROLES,
+    AssistantSpeech,
+    AudioEvent,
+    CarriedSimulatorEvent,
+    ConnectionState,
+    UserSpeech,
+)
+from schemas.judging import JudgeVerdict
+from schemas.metric_context import MetricContext
+from schemas.scores.all_records import CallLabels, CloseReason
+
+
+class Call:
+    """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`.
+    While it `is_closing`, its final records and its transcript are made, and nothing more is of it.
+    """
+
+    may_be_evicted = True
+
+    def __init__(
+        self,
+        first: Arrival,
+        limits: Limits,
+        code_version: str,
+        memory: CallMemory | None = None,
+        goals: ChosenGoals | None = None,
+        *,
+        writes_transcript: bool = False,
+        redactor: Redactor | None = None,
+    ) -> None:
+        self.conversation_id = first.conversation_id
+        self.history = EvaHistory()
+        self._replays = self.history.replays
+        self.ended_reason: str | None = None
+        self.events = 0
+        self.kept_bytes = 0
+        self.first_offsets: dict[InputSource, int] = {}
+        self.is_closed = False
+        self.held: list[tuple[int, Arrival]] = []
+        self.wakeup_ms: int | None = None
+        self._end = CallEnd(first.broker_time_ms, limits)
+        self._limits = limits
+        self._book = RecordBook(first.conversation_id, code_version, memory, redactor)
+        self.redactor = self._book.redactor
+        self._offsets = self._book.offsets
+        self.live = LiveSide(self.history, self._book, limits, memory)
+        self._repeats = Repeats(limits.max_remembered_ids)
+        self._agent = AgentEvents()
+        ratings = Ratings()
+        self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, ratings, memory)
+        self._measures = Measures(self._book, limits, ratings, memory)
+        self.writes_transcript = writes_transcript
+        self.is_over = self.is_closing = False
+        self._closing: Closing | None = None
+
+    @property
+    def replayed_elements(self) -> int:
+        """Elements folded again because something came late."""
+        return self._replays.elements
+
+    @property
+    def last_broker_ms(self) -> int:
+        """Broker time of its latest record."""
+        return self._end.last_ms
+
+    def receive(self, arrival: Arrival, out: list[Effect]) -> str:
+        """Fold one record; returns what became of it, as the outcome label of the events counter."""
+        self.redactor.begin_step()
+        source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
+        rule = _RULES.get(type(event), _UNREAD)
+        offsets = self._offsets
+        if source not in offsets:
+            self.first_offsets[source] = arrival.offset
+        offsets[source] = arrival.offset
+        if rule is not _VERDICT:  # that a judge answers is nothing that happens in the call
+            self._end.heard(broker_ms)
+        if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
+            return "repeated"
+        self.events += rule is not _VERDICT
+        book, live, limits = self._book, self.live, self._limits
+        is_replayed = book.is_silent
+        outcome = rule.outcome
+        timestamp = event.timestamp
+        if timestamp is not None:
+            time_ms = int(timestamp)
+            live.broker_ms, live.input_rank = broker_ms, INPUT_RANK[source]
+            if rule.is_of_a_stream and live.note_time(source, time_ms):
+                outcome = "late" if outcome == "folded" else outcome
+                if not is_replayed:
+                    out.append(Count("callgauge_late_events_total", (source.value,)))
+            if rule.handler is not None:
+                rule.handler(self, event, time_ms, out)
+            elif rule is _UNRECOGNIZED:
+                self._on_unrecognized(source, time_ms)
+            if self.is_closing:
+                return outcome
+            changes = NO_CHANGES
+            if live.may_have_changed(time_ms):
+                cause = Cause(time_ms, broker_ms)
+                changes = live.refresh(cause, out)
+                if changes.touched or changes.settled:
+                    self._measures.follow(live, changes, cause, self._judged, out)
+            if self._judged.is_any:
+                self._judged.follow(live, changes, time_ms, broker_ms, out)
+            if out and live.turns.highest_turn > limits.max_turns_per_call:
+                self._hit_limit(CloseReason.LIMIT_TURNS, "turns", self.last_broker_ms, out)
+            if rule.is_kept:
+                self.kept_bytes += len(arrival.value)
+        if is_replayed:
+            outcome = "replayed"
+            if book.has_caught_up:
+                self._speak(broker_ms, out)
+        elif event.__pydantic_extra__ and outcome != "unknown":
+            out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
+        if self.events >= limits.max_events_per_call:
+            self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.last_broker_ms, out)
+        elif self.kept_bytes > limits.max_kept_bytes_per_call:
+            self._hit_limit(CloseReason.LIMIT_KEPT_BYTES, "kept_bytes", self.last_broker_ms, out)
+        elif self._replays.elements > limits.max_replayed_elements_per_call:
+            self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.last_broker_ms, out)
+        return outcome
+
+    def advance(self, now_ms: int, out: list[Effect]) -> None:
+        """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
+        self.redactor.begin_step()
+        due_ms, reason = self._end.by_silence()
+        if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
+            return
+        if now_ms < due_ms:
+            self.live.reached(now_ms, out)
+        elif reason is CloseReason.LIMIT_DURATION:
+            self._hit_limit(reason, "duration", due_ms, out)
+        else:
+            self.close(reason, due_ms, out)
+
+    def next_wakeup(self) -> int:
+        """Broker time of the next thing that can happen to this call by silence."""
+        due_ms = self.ends_at()
+        silence_ms = self.live.silence.due_at_ms
+        if silence_ms is not None and silence_ms < due_ms:
+            due_ms = silence_ms
+        return self._judged.next_wakeup(due_ms, is_over=self.is_over) if self._judged.is_any else due_ms
+
+    def ends_at(self) -> int:
+        """Broker time at which silence ends this call, if nothing more comes: what is taken from then on is not of it."""
+        return self._end.by_silence()[0]
+
+    def release(self) -> None:
+        """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
+        self._closing = None
+        self.history.release()
+        self.__dict__.pop("live")
+
+    def hold(self, arrival: Arrival) -> None:
+        """Keep a record for later, by the broker's time; a topic's own order stands whatever its times say."""
+        source = arrival.source
+        self.first_offsets.setdefault(source, arrival.offset)
+        broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.held if each.source is source)])
+        insort(self.held, (broker_ms, arrival), key=itemgetter(0))
+
+    def context(self) -> MetricContext:
+        """EVA's context of the call so far, core and tail."""
+        return self.history.context(self.ended_reason)
+
+    def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
+        """Final scores and, last, the `closed` fact, as one effect; long texts take further steps (`go_on_closing`)."""
+        if not self.is_over:
+            self.live.reached(now_ms, out)
+        self._speak(now_ms, out)
+        self.live.announce(now_ms, out)
+        cause = Cause(self.history.last_time_ms(), now_ms)
+        records = self.live.final_records(cause)
+        if not self.is_over:
+            self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
+        self.is_closing = True
+        self._closing = Closing(
+            self.conversation_id, self._book, self.live, self._measures, self._judged, self.context(), records, reason,
+            self.ended_reason, cause, self.events, self.writes_transcript,
+        )  # fmt: skip
+        self.go_on_closing(out)
+
+    def go_on_closing(self, out: list[Effect]) -> None:
+        """As much more of a close as fits into a step."""
+        self.is_closed = self._closing is not None and self._closing.go_on(self.redactor, out)
+
+    def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
+        """The `closed` fact, and nothing that takes long to make: the newest scores are the last. A close under way ends so."""
+        self.is_closing = self.is_closed = True
+        cause = Cause(self.history.last_time_ms(), now_ms)
+        records = self._book.speak(now_ms)[0] if self._closing is None else self._closing.records
+        written = with_closed_fact(records, self._book, self.live, reason, self.ended_reason, cause, self.events)
+        out.append(CloseCall(self.conversation_id, written))
+
+    def _speak(self, broker_ms: int, out: list[Effect]) -> None:
+        if not self._book.is_silent:
+            return
+        cause = Cause(self.live.newest_ms, broker_ms)
+        self._measures.catch_up(self.live, cause)
+        gone = self.live.speak(cause, out)
+        self._measures.take_back(self.live, gone, cause, out)
+        self._judged.speak(gone, broker_ms, out)
+
+    def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
+        """Verdicts that do not come, and stalls; whether the call is over and waits for verdicts that are under way."""
+        self._judged.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
+        if now_ms >= due_ms and not self.is_over:
+            self.is_over = True
+            self.live.reached(due_ms, out)
+            self._judged.finish(self.live, self.history.last_time_ms(), due_ms, out, asks=True)
+            self._judged.reached(now_ms, out)
+        return self.is_over and self._judged.awaits_verdicts
+
+    def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
+        if not self.is_closing:
+            out.append(Count("callgauge_limits_hit_total", (limit,)))
+            self.close(reason, now_ms, out)
+
+    def _plan_close(self, reason: CloseReason) -> None:
+        taken = self.live.taken
+        if self._end.announce(taken, reason):
+            self.live.silence.line_went_down(taken)
+            self.live.needs_wakeup = True
+
+    # One handler for each kind of event; the table below finds it by the event's type.
+
+    def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.speech(event.timestamp, event.data.frame)
+
+    def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.response(event.timestamp, event.data.frame)
+
+    def _on_marker(self, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.text_stream.marker(event.type, event.timestamp)
+
+    def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
+        self.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
+
+    def _on_speech_event(self, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
+        moment = MOMENT_BY_KIND.get(event.data.kind)
+        if moment is not None:
+            self.live.moment(moment, event.data.timestamp)
+
+    def _on_audio(self, event: AudioEvent, time_ms: int, _out: list[Effect]) -> None:
+        is_user, is_start = event.user in USER_ROLES, event.event_type == "audio_start"
+        self.history.simulator(AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
+        self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
+
+    def _on_pipecat_record(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
+        self.kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
+
+    def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
+        self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)
+
+    def _on_assistant_speech(self, event: AssistantSpeech, time_ms: int, _out: list[Effect]) -> None:
+        self.history.simulator(Kind.ASSISTANT_SPEECH, time_ms, event.data.text)
+
+    def _on_connection(self, event: ConnectionState, time_ms: int, _out: list[Effect]) -> None:
+        has_ended = event.data.state == "session_ended"
+        self.history.simulator(Kind.SESSION_ENDED if has_ended else None, time_ms, None)
+        self.history.line_state(event.data.details)
+        if has_ended:
+            self._plan_close(CloseReason.SESSION_ENDED)
+
+    def _on_carried(self, _event: CarriedSimulatorEvent, time_ms: int, _out: list[Effect]) -> None:
+        self.history.simulator(None, time_ms, None)
+
+    def _on_audit_user(self, event: AuditUser, time_ms: int, _out: list[Effect]) -> None:
+        self.live.user_text(time_ms, self.history.audit_user(time_ms, event.value, event.turn_id))
+
+    def _on_audit_assistant(self, event: AuditAssistant, time_ms: int, _out: list[Effect]) -> None:
+        self.live.assistant_text(time_ms, self.history.audit(Kind.AUDIT_ASSISTANT, time_ms, event.value))
+
+    def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
+        self.history.audit(Kind.FALLBACK, time_ms, None)
+        self.live.fell_back(time_ms)
+
+    def _on_llm_call(self, event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
+        self.history.audit(None, time_ms, None)
+        self._measures.observe(InputSource.AUDIT, event, time_ms)
+
+    def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
+        use = ToolUse(event.value.tool, event.value.parameters)
+        self.history.audit(Kind.TOOL_CALL, time_ms, use)
+        self.live.tool_called(use, time_ms)
+
+    def _on_tool_response(self, event: AuditToolResponse, time_ms: int, _out: list[Effect]) -> None:
+        use = ToolUse(event.value.tool, event.value.response)
+        self.history.audit(Kind.TOOL_RESPONSE, time_ms, use)
+        self.live.tool_answered(use, time_ms)
+
+    def _on_agent_event(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
+        if self._agent.take(event, time_ms, self.live, self._end):
+            self._plan_close(CloseReason.ENDED)
+
+    def _on_unrecognized(self, source: InputSource, time_ms: int) -> None:
+        if source is InputSource.AUDIT:
+            self.history.audit(None, time_ms, None)
+        elif source is InputSource.ELEVENLABS:
+            self.history.simulator(None, time_ms, None)
+
+    def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
+        known = self._book.labels
+        self.history.call_started(time_ms)
+        self._measures.eva.supplied.started(event)
+        if event.pipeline_type is not None:
+            self.history.set_pipeline_type(event.pipeline_type)
+            self.live.pipeline_type_set()
+        labels = CallLabels(
+            agent=event.agent or known.agent,
+            tenant=event.tenant or known.tenant,
+            environment=event.environment or known.environment,
+            pipeline_type=self.history.pipeline_type,
+        )
+        self.live.set_labels(labels, self.last_broker_ms, out)
+        self._judged.started(event.goals, labels.agent, self.live, self.last_broker_ms, out)
+
+    def _on_call_ended(self, event: CallEnded, _time_ms: int, _out: list[Effect]) -> None:
+        self.ended_reason = self.ended_reason if event.reason is None else event.reason
+        self._measures.eva.supplied.ended(event)
+        self._plan_close(CloseReason.ENDED)
+
+    def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
+        broker_ms = self.live.broker_ms
+        self._judged.take(event, self.live, broker_ms, out)
+        self.live.needs_wakeup = True
+        if self.is_over and not self._judged.awaits_verdicts:
+            self.close(self._end.by_silence()[1], broker_ms, out)
+
+    def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
+        self.history.update_user_text(event.text, event.turn_id)
+
+
+_HANDLERS: Final[dict[type, EventHandler]] = {
+    TtsText: Call._on_tts_text,
+    LlmResponse: Call._on_llm_response,
+    TurnMarker: Call._on_marker,
+    UserSpeaking: Call._on_user_speaking,
+    SpeechEventRecord: Call._on_speech_event,
+    AudioEvent: Call._on_audio,
+    UserSpeech: Call._on_user_speech,
+    AssistantSpeech: Call._on_assistant_speech,
+    ConnectionState: Call._on_connection,
+    CarriedSimulatorEvent: Call._on_carried,
+    AuditUser: Call._on_audit_user,
+    AuditAssistant: Call._on_audit_assistant,
+    AuditFallback: Call._on_fallback,
+    AuditLlmCall: Call._on_llm_call,
+    AuditToolCall: Call._on_tool_call,
+    AuditToolResponse: Call._on_tool_response,
+    CallStarted: Call._on_call_started,
+    CallEnded: Call._on_call_ended,
+    UserTextUpdated: Call._on_user_text_updated,
+    JudgeVerdict: Call._on_verdict,
+    **dict.fromkeys(PIPECAT_RECORDS, Call._on_pipecat_record),
+    **dict.fromkeys(AGENT_EVENTS, Call._on_agent_event),
+}
+
+
+_RULES: Final = {kind: rule_of(kind, _HANDLERS.get(kind)) for kind in (*_HANDLERS, *STEERING, *KEPT, *UNKNOWN)}
+_UNREAD: Final = rule_of(object, None)
+_VERDICT: Final = _RULES[JudgeVerdict]
+_UNRECOGNIZED: Final = _RULES[UnrecognizedEvent]

@@ -1,0 +1,114 @@
+"""The close of a call, in bounded steps: texts that no running value has compared, the final records, the transcript.
+
+Nothing is of the call any more when this begins, so it does not matter what happens between two steps. What is written is one
+effect, at the end.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from consumers.engine.call.transcript import TranscriptWriter, transcript_bytes
+from consumers.engine.effects import CloseCall, Count, Effect
+from consumers.engine.goals.judged_scores import JudgedSides
+from consumers.engine.measures.measures import Measures
+from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.redaction.call_redaction import CallRedactor
+from consumers.engine.turns.live_call import LiveSide
+from schemas.metric_context import MetricContext
+from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, TurnStatus
+
+MOST_RECORDS_OF_ONE_STEP: Final = 1_000
+"""A close with more than this many final records makes them, and does what is before and after, in steps of their own."""
+_TOO_LARGE = Count("callgauge_limits_hit_total", ("transcript",))
+
+
+@dataclass
+class Closing:
+    """A call that is over.
+
+    Attributes:
+        conversation_id: The call.
+        book: Makes its records.
+        live: Its turns.
+        measures: What is measured of them.
+        judged: What judges it.
+        context: EVA's of the whole call.
+        records: Final records so far: those of the live side, then all.
+        reason: Why it closes.
+        ended_reason: Why it ended, as its producer said.
+        cause: When its last event was, and when it was over.
+        events: How many it had.
+        writes_transcript: Whether it gets one.
+    """
+
+    conversation_id: str
+    book: RecordBook
+    live: LiveSide
+    measures: Measures
+    judged: JudgedSides
+    context: MetricContext
+    records: list[AnyScoreRecord]
+    reason: CloseReason
+    ended_reason: str | None
+    cause: Cause
+    events: int
+    writes_transcript: bool
+    _has_begun: bool = False
+    _has_compared: bool = False
+    _has_final_records: bool = False
+    _writer: TranscriptWriter | None = None
+
+    def go_on(self, redactor: CallRedactor, out: list[Effect]) -> bool:
+        """As much as fits into one step; returns whether the close is done, with its effect in `out`."""
+        is_large = len(self.records) > MOST_RECORDS_OF_ONE_STEP
+        if is_large and not self._has_begun:
+            self._has_begun = True  # the records of the live side are work enough for one step
+            return False
+        if not self._has_compared:
+            self._has_compared = self.measures.compare_at_close(self.context)
+            if is_large or not self._has_compared:
+                return False
+        if not self._has_final_records:
+            self._has_final_records = True
+            self._make_final_records(out)
+            if is_large:
+                return False
+        transcript = None
+        if self.writes_transcript:
+            if self._writer is None:
+                metrics_of = partial(self.measures.stages.turn_metrics, self.live.heard(), self.live.record)
+                self._writer = TranscriptWriter(
+                    self.conversation_id, self.live, self.book.labels.agent, redactor, metrics_of
+                )
+            if not self._writer.is_too_large and not self._writer.go_on(lambda: redactor.has_room):
+                return False
+            transcript = None if self._writer.is_too_large else transcript_bytes(self._writer.turns)
+            if transcript is None:
+                out.append(_TOO_LARGE)
+        out.append(CloseCall(self.conversation_id, tuple(self.records), transcript))
+        return True
+
+    def _make_final_records(self, out: list[Effect]) -> None:
+        cause = self.cause
+        self.records += self.judged.final_records(cause)
+        self.records += self.measures.final_records(self.live, self.context, cause, self.judged)
+        out += self.measures.closing_counts()
+        self.records = [
+            *with_closed_fact(self.records, self.book, self.live, self.reason, self.ended_reason, cause, self.events)
+        ]
+
+
+def with_closed_fact(
+    records: list[AnyScoreRecord], book: RecordBook, live: LiveSide, reason: CloseReason, ended_reason: str | None,
+    cause: Cause, events: int,
+) -> tuple[AnyScoreRecord, ...]:  # fmt: skip
+    """The last records of a call with its `closed` fact behind them, unless it is there. `cause` is when it was over."""
+    if any(isinstance(record, ClosedFact) for record in records):
+        return tuple(records)
+    redacted = None if ended_reason is None else book.redactor.redact(ended_reason)
+    closed = book.record(
+        ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, redacted), cause, reason=reason,
+        ended_reason=redacted, turns=live.turns.highest_turn, events=events, through=book.offsets_by_topic(),
+    )  # fmt: skip
+    return tuple(records) if closed is None else (*records, closed)

@@ -1,0 +1,375 @@
+"""A call's transcript at its close, in ElevenLabs' format: who said what when, which tools were used, how long stages took.
+
+Whose words it shows is decided in `turn_words`: of the caller what the agent understood, of the agent what was spoken. Each
+side of a turn is one entry. The calls of tools are an entry of the agent's without a message, and so are their results, as on
+ElevenLabs' platform; neighbours of one turn share one. Entries stand in the order of time.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol
+
+from pydantic_core import from_json, to_json
+
+from consumers.engine.call.transcript_numbers import EntryKind, EntryNumbers, MetricsOf
+from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurn, answers_of, cut_off_turns
+from consumers.engine.turns.heard.turn_words import Purpose
+from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.timeline.tool_uses import PairedUse
+from schemas.scores.all_records import ToolOutcome
+from schemas.transcript import (
+    TRANSCRIPT,
+    AgentMetadata,
+    ToolCall,
+    ToolDetails,
+    ToolResult,
+    TranscriptTurn,
+    request_id,
+)
+
+MAX_TRANSCRIPT_BYTES: Final = 1_000_000
+"""Largest transcript that is written: brokers and clients take a megabyte, and two hours of talk have a third of that."""
+MAX_VALUE_CHARS: Final = 100_000
+"""Longest parameters or answer of a tool in a transcript. A longer one is left out before the redactor reads it."""
+MAX_TOOL_TEXT_CHARS: Final = 1_000
+"""What a tool was given or answered is left out beyond this length, in a transcript that would be too large with it."""
+LEAST_ENTRY_BYTES: Final = 100
+LEAST_USE_BYTES: Final = 100
+"""Lower bounds of the bytes that an entry, and a tool call in it, take beside their texts."""
+MS_PER_SECOND: Final = 1_000
+
+
+class Redacts(Protocol):
+    """Takes out of texts what must not be stored."""
+
+    def redact(self, text: str) -> str:
+        """The text without it."""
+
+    def redact_value(self, value: Any) -> Any:
+        """The JSON value without it, in any of its texts."""
+
+
+def transcript_of(
+    conversation_id: str,
+    live: LiveSide,
+    agent: str,
+    redactor: Redacts | None = None,
+    metrics_of: MetricsOf | None = None,
+) -> tuple[TranscriptTurn, ...]:
+    """The transcript of a call as it is known now.
+
+    Args:
+        conversation_id: Names the uses of tools, with their turn and their number in it.
+        live: The call.
+        agent: The agent's name, which stands for its id where no record of the conversation has one.
+        redactor: Goes over every text, and every value of a tool; None leaves them as they are.
+        metrics_of: Says what was measured of a turn; None where nothing was.
+
+    Returns:
+        The entries. A call in which nothing was said, heard or used has none.
+    """
+    writer = TranscriptWriter(conversation_id, live, agent, redactor, metrics_of)
+    writer.go_on(lambda: True)
+    return tuple(writer.turns)
+
+
+def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
+    """The JSON array, in UTF-8; long values of tools are left out where it would be too large with them.
+
+    Returns:
+        None when it is too large without them too.
+    """
+    value = TRANSCRIPT.dump_json(tuple(turns))
+    if len(value) > MAX_TRANSCRIPT_BYTES:
+        value = TRANSCRIPT.dump_json(tuple(map(_without_long_values, turns)))
+    return value if len(value) <= MAX_TRANSCRIPT_BYTES else None
+
+
+class _Words(NamedTuple):
+    """The words of a turn: the caller's, and the agent's as it spoke them, as its model wrote them, and as they are shown."""
+
+    user: str
+    spoken: str
+    written: str
+    answer: str
+
+
+class _Entry(NamedTuple):
+    at_ms: int
+    turn: int
+    kind: EntryKind
+    use: PairedUse | None
+
+
+class _Part(NamedTuple):
+    """A part of an entry, written in one go: one text or value to redact. The last part completes the entry."""
+
+    turn: int
+    kind: EntryKind
+    after_secs: int
+    use: PairedUse | None = None
+    is_last: bool = True
+
+
+class TranscriptWriter:
+    """Writes the entries one after the other; who calls it says how far it may go on at a time.
+
+    Attributes:
+        turns: The entries so far.
+    """
+
+    def __init__(
+        self,
+        conversation_id: str,
+        live: LiveSide,
+        agent: str,
+        redactor: Redacts | None,
+        metrics_of: MetricsOf | None,
+    ) -> None:
+        """Looks at what there is to write; arguments as `transcript_of`."""
+        self.turns: list[TranscriptTurn] = []
+        self._conversation_id = conversation_id
+        known_id = None if live.record is None else live.record.agent_id
+        self._metadata = AgentMetadata(agent_id=known_id or agent)
+        self._redactor = redactor
+        heard = live.heard()
+        turns = heard.turns(sorted(heard.numbers()))
+        self._words = _words_of(turns)
+        self._cut_off = cut_off_turns(turns)
+        self._first_ms = live.history.first_time_ms()
+        self._calls: list[ToolCall] = []
+        self._results: list[ToolResult] = []
+        self._original: str | None = None
+        entries = sorted(self._entries(turns), key=attrgetter("at_ms"))
+        self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in entries}, metrics_of)
+        self._longest_value = MAX_VALUE_CHARS
+        if self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES:
+            self._longest_value = MAX_TOOL_TEXT_CHARS
+        self.is_too_large = self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES
+        self._parts = deque(self._in_parts(entries))
+
+    def go_on(self, may_go_on: Callable[[], bool]) -> bool:
+        """Write what comes next, and more as long as `may_go_on` says so; returns whether all is written."""
+        parts = self._parts
+        while parts:
+            self._write(parts.popleft())
+            if not may_go_on():
+                break
+        return not parts
+
+    def _write(self, part: _Part) -> None:
+        turn, kind, after_secs, use, is_last = part
+        match kind:
+            case EntryKind.USER:
+                self.turns.append(self._user(turn, after_secs))
+            case EntryKind.AGENT if is_last:
+                self.turns.append(self._agent(turn, after_secs))
+            case EntryKind.AGENT:
+                self._original = self._redacted(self._words[turn].written)
+            case EntryKind.TOOL_CALL if use is not None:
+                self._calls.append(self._call(use))
+                if is_last:
+                    self.turns.append(self._tools_called(turn, after_secs))
+            case EntryKind.TOOL_RESULT if use is not None:
+                self._results.append(self._result(use))
+                if is_last:
+                    self.turns.append(self._tools_answered(after_secs))
+        if is_last:
+            self._numbers.is_written(turn, kind)
+
+    def _in_parts(self, entries: Sequence[_Entry]) -> Iterator[_Part]:
+        if not entries:
+            return
+        start_ms = entries[0].at_ms if self._first_ms is None else min(self._first_ms, entries[0].at_ms)
+        for (turn, kind), group in groupby(entries, key=attrgetter("turn", "kind")):
+            several = list(group)
+            after_secs = (several[0].at_ms - start_ms) // MS_PER_SECOND
+            if kind in {EntryKind.TOOL_CALL, EntryKind.TOOL_RESULT}:
+                for entry in several:
+                    yield _Part(turn, kind, after_secs, entry.use, is_last=entry is several[-1])
+                continue
+            if kind is EntryKind.AGENT and self._has_original(turn):
+                yield _Part(turn, kind, after_secs, is_last=False)
+            yield _Part(turn, kind, after_secs)
+
+    def _least_bytes(self, entries: Sequence[_Entry]) -> int:
+        """How large the transcript is at least, if redaction makes nothing shorter."""
+        size = 0
+        for _, number, kind, use in entries:
+            if kind is EntryKind.USER:
+                size += LEAST_ENTRY_BYTES + len(self._words[number].user)
+            elif kind is EntryKind.AGENT:
+                size += LEAST_ENTRY_BYTES + len(self._words[number].answer)
+            elif use is not None:
+                value, copies = (use.arguments, 2) if kind is EntryKind.TOOL_CALL else (use.answer, 1)
+                chars = _chars(value)
+                size += LEAST_USE_BYTES + (copies * chars if chars <= self._longest_value else 0)
+            if size > MAX_TRANSCRIPT_BYTES:
+                break
+        return size
+
+    def _entries(self, turns: Mapping[int, HeardTurn]) -> Iterator[_Entry]:
+        """What was said, asked for and answered, turn by turn. What has no time of its own stands behind what was before it."""
+        latest_ms = self._first_ms or 0
+        for number, turn in turns.items():
+            for own_ms, kind, use in self._of_turn(turn):
+                at_ms = latest_ms if own_ms is None else own_ms
+                latest_ms = max(latest_ms, at_ms)
+                yield _Entry(at_ms, number, kind, use)
+
+    def _of_turn(self, turn: HeardTurn) -> Iterator[tuple[int | None, EntryKind, PairedUse | None]]:
+        words = self._words[turn.number]
+        if words.user or turn.user.starts:
+            yield _at_ms(turn.user), EntryKind.USER, None
+        for use in turn.tools:
+            if use.called_at_ms is not None:
+                yield use.called_at_ms, EntryKind.TOOL_CALL, use
+            if use.outcome is not None:
+                answered_ms = None if use.called_at_ms is None else use.called_at_ms + (use.duration_ms or 0)
+                yield answered_ms, EntryKind.TOOL_RESULT, use
+        if words.answer or turn.assistant.starts:
+            yield _at_ms(turn.assistant), EntryKind.AGENT, None
+
+    def _user(self, turn: int, after_secs: int) -> TranscriptTurn:
+        return TranscriptTurn(
+            role="user",
+            message=self._redacted(self._words[turn].user),
+            time_in_call_secs=after_secs,
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.USER),
+            source_medium="audio",
+        )
+
+    def _agent(self, turn: int, after_secs: int) -> TranscriptTurn:
+        original, self._original = self._original, None
+        return TranscriptTurn(
+            role="agent",
+            agent_metadata=self._metadata,
+            message=self._redacted(self._words[turn].answer),
+            time_in_call_secs=after_secs,
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.AGENT),
+            llm_usage=self._numbers.usage(turn, EntryKind.AGENT),
+            interrupted=turn in self._cut_off,
+            original_message=original,
+        )
+
+    def _has_original(self, turn: int) -> bool:
+        """Whether the answer was cut off, and the log has the whole of it: no less than was spoken."""
+        said = self._words[turn]
+        return turn in self._cut_off and len(said.written) >= len(said.spoken) > 0
+
+    def _tools_called(self, turn: int, after_secs: int) -> TranscriptTurn:
+        calls, self._calls = self._calls, []
+        return TranscriptTurn(
+            role="agent",
+            agent_metadata=self._metadata,
+            tool_calls=tuple(calls),
+            time_in_call_secs=after_secs,
+            conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.TOOL_CALL),
+            llm_usage=self._numbers.usage(turn, EntryKind.TOOL_CALL),
+        )
+
+    def _call(self, use: PairedUse) -> ToolCall:
+        parameters = self._parameters(use)
+        return ToolCall(
+            request_id=request_id(self._conversation_id, use.turn, use.index),
+            tool_name=use.tool,
+            params_as_json=parameters,
+            tool_has_been_called=use.outcome is not None,
+            tool_details=ToolDetails(parameters=parameters),
+        )
+
+    def _tools_answered(self, after_secs: int) -> TranscriptTurn:
+        results, self._results = tuple(self._results), []
+        return TranscriptTurn(
+            role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
+        )
+
+    def _parameters(self, use: PairedUse) -> str:
+        chars = _chars(use.arguments)
+        return _left_out(chars) if chars > self._longest_value else self._json(_parsed(use.arguments), use.arguments)
+
+    def _answer(self, use: PairedUse) -> str:
+        chars = _chars(use.answer)
+        if chars > self._longest_value:
+            return _left_out(chars)
+        answer = _parsed(use.answer)
+        return (self._redacted(answer) or "") if isinstance(answer, str) else self._json(answer, use.answer)
+
+    def _result(self, use: PairedUse) -> ToolResult:
+        return ToolResult(
+            request_id=request_id(self._conversation_id, use.turn, use.index),
+            tool_name=use.tool,
+            result_value=self._answer(use),
+            is_error=use.outcome is ToolOutcome.ERROR,
+            tool_latency_secs=None if use.duration_ms is None else use.duration_ms / MS_PER_SECOND,
+        )
+
+    def _redacted(self, text: str) -> str | None:
+        if not text:
+            return None
+        return text if self._redactor is None else self._redactor.redact(text)
+
+    def _json(self, value: object, logged: object) -> str:
+        """The value without what must not be stored, as JSON: value by value, so that it stays JSON.
+
+        Args:
+            value: The value.
+            logged: The same as it stood in the log. Where that was text, and nothing had to go, it stays as it was.
+        """
+        redacted = value if self._redactor is None else self._redactor.redact_value(value)
+        if isinstance(logged, str) and logged is not value and redacted == value:
+            return logged
+        return to_json(redacted, inf_nan_mode="null").decode()  # JSON has no word for infinity
+
+
+def _words_of(turns: Mapping[int, HeardTurn]) -> dict[int, _Words]:
+    answers = answers_of(turns)
+    return {
+        number: _Words(
+            turn.user.said(Purpose.SPOKEN),
+            turn.assistant.said(Purpose.SPOKEN),
+            turn.assistant.said(Purpose.WRITTEN),
+            answers[number],
+        )
+        for number, turn in turns.items()
+    }
+
+
+def _at_ms(side: HeardSide) -> int | None:
+    return int(min(side.starts) * MS_PER_SECOND) if side.starts else side.logged_ms
+
+
+def _parsed(value: object) -> object:
+    """A tool's value; where it is text that holds an object or a list, that one, so that what is in it can be told apart."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return from_json(value, allow_inf_nan=False)
+        except ValueError:
+            return value
+    return value
+
+
+def _without_long_values(turn: TranscriptTurn) -> TranscriptTurn:
+    calls = tuple(
+        call.model_copy(update={"params_as_json": short, "tool_details": ToolDetails(parameters=short)})
+        for call in turn.tool_calls
+        for short in (_shortened(call.params_as_json),)
+    )
+    results = tuple(
+        result.model_copy(update={"result_value": _shortened(result.result_value)}) for result in turn.tool_results
+    )
+    return turn.model_copy(update={"tool_calls": calls, "tool_results": results})
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TOOL_TEXT_CHARS else _left_out(len(text))
+
+
+def _left_out(chars: int) -> str:
+    return f'{{"left_out_characters":{chars}}}'
+
+
+def _chars(value: object) -> int:
+    return len(value) if isinstance(value, str) else len(to_json(value, inf_nan_mode="null"))

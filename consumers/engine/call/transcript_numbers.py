@@ -1,0 +1,87 @@
+"""Puts the measured values of a turn on the transcript entry where ElevenLabs has them."""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+from consumers.engine.turns.bot.usage import TokenUsage, TurnMetrics
+from schemas.transcript import ConversationTurnMetrics, ElapsedTime, LlmUsage, ModelUsage, TokenCount
+
+_OF_THE_USER: Final = "convai_asr_"
+_OF_TOOL_CALLS: Final = "convai_llm_tool_request_generation_latency"
+_NO_METRICS: Final = ConversationTurnMetrics()
+_UNMEASURED: Final = TurnMetrics({}, {})
+
+MetricsOf = Callable[[int], TurnMetrics]
+
+
+class EntryKind(IntEnum):
+    """What an entry of a transcript says."""
+
+    USER = 0
+    TOOL_CALL = 1
+    TOOL_RESULT = 2
+    AGENT = 3
+
+
+class EntryNumbers:
+    """Each number of a turn stands on one entry, the first of its kind."""
+
+    def __init__(self, places: set[tuple[int, EntryKind]], metrics_of: MetricsOf | None) -> None:
+        """Nothing is written yet.
+
+        Args:
+            places: The entries that there will be, by turn and kind.
+            metrics_of: Says what was measured of a turn; None where nothing was.
+        """
+        self._places = places
+        self._metrics_of = metrics_of
+        self._measured: dict[int, TurnMetrics] = {}
+        self._told: set[tuple[int, EntryKind]] = set()
+
+    def is_written(self, turn: int, kind: EntryKind) -> None:
+        """An entry of this kind is there: its numbers stand on no other."""
+        self._told.add((turn, kind))
+
+    def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics:
+        """How long the stages took that stand on this entry."""
+        here = {
+            name: ElapsedTime(elapsed_time=seconds)
+            for name, seconds in self._of(turn).seconds.items()
+            if self._place(turn, name) is kind
+        }
+        return ConversationTurnMetrics(metrics=here) if here else _NO_METRICS
+
+    def usage(self, turn: int, kind: EntryKind) -> LlmUsage | None:
+        """The tokens that stand on this entry; None when there are none."""
+        usage = self._of(turn).usage
+        if not usage or self._place(turn) is not kind:
+            return None
+        return LlmUsage(model_usage={model or "unknown": _model_usage(used) for model, used in usage.items()})
+
+    def _of(self, turn: int) -> TurnMetrics:
+        if self._metrics_of is None:
+            return _UNMEASURED
+        measured = self._measured.get(turn)
+        if measured is None:
+            measured = self._measured[turn] = self._metrics_of(turn)
+        return measured
+
+    def _place(self, turn: int, name: str = "") -> EntryKind | None:
+        """The entry of the turn on which a number of this name stands; None when it is not there, or has been told."""
+        wanted: tuple[EntryKind, ...] = (EntryKind.AGENT, EntryKind.TOOL_CALL)
+        if name.startswith(_OF_THE_USER):
+            wanted = (EntryKind.USER,)
+        elif name == _OF_TOOL_CALLS:
+            wanted = (EntryKind.TOOL_CALL, EntryKind.AGENT)
+        place = next(((turn, kind) for kind in wanted if (turn, kind) in self._places), None)
+        return None if place is None or place in self._told else place[1]
+
+
+def _model_usage(used: TokenUsage) -> ModelUsage:
+    return ModelUsage(
+        input=TokenCount(tokens=used.input_tokens, price=used.input_price),
+        input_cache_read=TokenCount(tokens=used.cache_read_tokens, price=used.cache_read_price),
+        input_cache_write=TokenCount(tokens=used.cache_write_tokens, price=used.cache_write_price),
+        output_total=TokenCount(tokens=used.output_tokens, price=used.output_price),
+    )

@@ -1,0 +1,308 @@
+"""How far one call got, turn by turn: progress, the area under it, progress per turn and success, as verdicts come in.
+
+After the same verdicts the numbers are agent-inspect's for the call up to that turn. The difference is the cost: a verdict is
+worked into what is known, and the area takes a few additions per turn. Turns count from 1; the greeting is no turn here.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from consumers.engine.goals.curve_area import PLACES, area_under
+from consumers.engine.records.score_values import Value
+from schemas.goals.goal_set import DEFAULT_MAX_TURNS, MAX_SUBGOALS, MAX_TURNS
+from schemas.scores.all_records import UnscoredReason
+
+_UNIT = 10_000  # 10 to the PLACES: progress is rounded, so in these parts of 1 it is whole and its sums are exact
+
+
+class TurnScores(NamedTuple):
+    """What is known after one turn, of the turns up to it.
+
+    Attributes:
+        turn: The last turn that counts; 0 while there is none.
+        progress: Share of subgoals reached.
+        auc: Area under the progress curve from turn 1 to `max_turns`, the last value repeated for turns that are not there:
+            agent-inspect's AUC of these turns.
+        auc_if_ended_now: Area under the progress curve of these turns alone, as if `max_turns` were the last of them.
+        ppt: Progress divided by the turn that reached it first. It can fall while progress rises.
+        success: 1 when every subgoal is reached, else 0; known also when a missing verdict could not make it 1.
+        reached: How many subgoals are reached.
+        missing: How many are not reached and have no verdict of this turn that says so.
+        last_reached_turn: When the last of the reached ones was; None when none is.
+    """
+
+    turn: int
+    progress: Value
+    auc: Value
+    auc_if_ended_now: Value
+    ppt: Value
+    success: Value
+    reached: int = 0
+    missing: int = 0
+    last_reached_turn: int | None = None
+
+
+def _without_scores(turn: int, gap: UnscoredReason) -> TurnScores:
+    return TurnScores(turn, progress=gap, auc=gap, auc_if_ended_now=gap, ppt=gap, success=gap)
+
+
+class _Prefix(NamedTuple):
+    """Turns 1 to one of them, summed up. The last three fields mean something only when `hole` is False."""
+
+    turn: int
+    reached: int
+    missing: int
+    last_reached_turn: int | None
+    progress: float | UnscoredReason | None
+    success: float | UnscoredReason | None
+    hole: UnscoredReason | bool | None  # False: progress is known after each of the turns; else why not, None for open
+    first_units: int
+    last_units: int
+    sum_units: int
+
+
+class ProgressCurve:
+    """The verdicts of one call and the scores that follow from them.
+
+    A subgoal is known by its place in the goal set, from 0. A verdict is about one subgoal after one turn and rests on that
+    turn's input, which is everything up to it. A reached subgoal is not judged in later turns, so progress never falls,
+    except when the input of the very turn that reached it changes: then the verdict is void and asked for again. A subgoal
+    that code checks needs no verdicts: code says where it is reached, and takes that back itself.
+    """
+
+    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_untold_since", "_verdicts")
+
+    def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
+        """No turn yet.
+
+        Args:
+            subgoals: How many subgoals the goal set has.
+            max_turns: The turn after which nothing is judged, and the width of the AUC.
+
+        Raises:
+            ValueError: A number is out of bounds.
+        """
+        if not 0 <= subgoals <= MAX_SUBGOALS:
+            raise ValueError(f"A goal set has 0 to {MAX_SUBGOALS} subgoals; this one has {subgoals}.")
+        if not 1 <= max_turns <= MAX_TURNS:
+            raise ValueError(f"max_turns is a number from 1 to {MAX_TURNS}; it was {max_turns}.")
+        self._max_turns = max_turns
+        self._hashes: list[str | None] = []  # None: the turn was passed over
+        self._verdicts: list[dict[int, bool | UnscoredReason]] = []
+        self._reached_at: list[int | None] = [None] * subgoals
+        self._by_code: set[int] = set()
+        self._untold_since: dict[int, int] = {}
+        self._prefixes: list[_Prefix] = []  # as far as they are computed and still hold
+
+    @property
+    def turns(self) -> int:
+        """The highest turn that has an input, `max_turns` at most."""
+        return len(self._hashes)
+
+    @property
+    def reached_at(self) -> tuple[int | None, ...]:
+        """For each subgoal the first turn that was judged to have reached it; None while there is none."""
+        return tuple(self._reached_at)
+
+    def set_input(self, turn: int, input_hash: str) -> bool:
+        """This turn is to be judged on this input. If it had another one, the verdicts that rested on it are void.
+
+        A turn that is passed over leaves later scores open until its input is set.
+
+        Returns:
+            Whether that changed anything. What comes after `max_turns` is not judged and changes nothing.
+
+        Raises:
+            ValueError: The turn is not positive.
+        """
+        if turn < 1:
+            raise ValueError(f"Progress is judged from turn 1 on; the turn was {turn}.")
+        if turn > self._max_turns or (turn <= self.turns and self._hashes[turn - 1] == input_hash):
+            return False
+        while self.turns < turn:
+            self._hashes.append(None)
+            self._verdicts.append({})
+        self._void(turn)
+        self._hashes[turn - 1] = input_hash
+        return True
+
+    def remove_from(self, first_gone: int) -> None:
+        """This turn and all after it are no turns any more."""
+        for turn in range(self.turns, max(first_gone, 1) - 1, -1):
+            self._void(turn)
+            del self._hashes[turn - 1], self._verdicts[turn - 1]
+
+    def take(self, turn: int, subgoal: int, verdict: bool | UnscoredReason, input_hash: str) -> bool:  # noqa: FBT001  # a verdict is data
+        """A verdict on one subgoal after one turn, judged on that input; a reason when it could not be judged.
+
+        Returns:
+            Whether it counts. It does not when the turn has another input by now.
+
+        Raises:
+            ValueError: There is no such subgoal, or code checks it.
+        """
+        self._require_subgoal(subgoal)
+        if subgoal in self._by_code:
+            raise ValueError(f"Subgoal {subgoal} is checked by code and takes no verdicts.")
+        if not 1 <= turn <= self.turns or self._hashes[turn - 1] != input_hash:
+            return False
+        self._verdicts[turn - 1][subgoal] = verdict
+        reached_at = self._reached_at[subgoal]
+        if verdict is True:
+            self._reached_at[subgoal] = turn if reached_at is None else min(turn, reached_at)
+        elif reached_at == turn:
+            self._reached_at[subgoal] = self._first_reaching(subgoal)
+        del self._prefixes[turn - 1 :]
+        return True
+
+    def know(self, subgoal: int, reached_at: int | None, untold_since: int | None = None) -> bool:
+        """What code says of a subgoal. It holds for all turns.
+
+        Args:
+            subgoal: Its place in the goal set.
+            reached_at: The turn that reached it; None for not reached.
+            untold_since: From which turn on nobody can tell, because times are missing; None if that can be told.
+
+        Returns:
+            Whether that changed anything.
+
+        Raises:
+            ValueError: There is no such subgoal, or the turn is not positive.
+        """
+        self._require_subgoal(subgoal)
+        if reached_at is not None and reached_at < 1:
+            raise ValueError(f"A subgoal is reached from turn 1 on; the turn was {reached_at}.")
+        is_new = subgoal not in self._by_code
+        before = (self._reached_at[subgoal], self._untold_since.pop(subgoal, None))
+        if untold_since is not None:
+            self._untold_since[subgoal] = untold_since
+        if not is_new and before == (reached_at, untold_since):
+            return False
+        self._by_code.add(subgoal)
+        self._reached_at[subgoal] = reached_at
+        turns = [1] if is_new else [turn for turn in (*before, reached_at, untold_since) if turn is not None]
+        del self._prefixes[min(turns) - 1 :]
+        return True
+
+    def open_questions(self) -> Iterator[tuple[int, int]]:
+        """(turn, subgoal) pairs to be judged now: of each subgoal the first turn without a verdict.
+
+        Only the first, because the verdict may make later ones needless.
+        """
+        for subgoal, reached_at in enumerate(self._reached_at):
+            if subgoal in self._by_code:
+                continue
+            last = self.turns if reached_at is None else reached_at - 1
+            for turn in range(1, last + 1):
+                if self._hashes[turn - 1] is not None and subgoal not in self._verdicts[turn - 1]:
+                    yield turn, subgoal
+                    break
+
+    def at(self, turn: int) -> TurnScores:
+        """The scores of the call up to this turn; after `max_turns` they stay what they are.
+
+        Raises:
+            ValueError: The turn is not positive, or no input of it or of a later turn is known.
+        """
+        turn = min(turn, self._max_turns)
+        if not 1 <= turn <= self.turns:
+            raise ValueError(f"There are scores of turns 1 to {self.turns}; the turn was {turn}.")
+        if not self._reached_at:
+            return _without_scores(turn, UnscoredReason.NO_SUBGOALS)
+        while len(self._prefixes) < turn:
+            self._prefixes.append(self._next_prefix())
+        last = self._prefixes[turn - 1]
+        counts = (last.reached, last.missing, last.last_reached_turn)
+        if not isinstance(last.hole, bool):
+            return TurnScores(turn, last.progress, last.hole, last.hole, last.hole, last.success, *counts)
+        return TurnScores(
+            turn,
+            last.progress,
+            self._area(last, self._max_turns),
+            self._area(last, turn),
+            self._progress_per_turn(last),
+            last.success,
+            *counts,
+        )
+
+    @property
+    def now(self) -> TurnScores:
+        """The scores of the call so far."""
+        return self.at(self.turns) if self.turns else _without_scores(0, UnscoredReason.NO_TURN_JUDGED)
+
+    def _next_prefix(self) -> _Prefix:
+        """One more turn than the prefixes hold."""
+        before = self._prefixes[-1] if self._prefixes else None
+        turn = len(self._prefixes) + 1
+        reached, last_reached_turn = 0, None
+        causes: list[UnscoredReason | None] = []
+        for subgoal, reached_at in enumerate(self._reached_at):
+            if reached_at is not None and reached_at <= turn:
+                reached += 1
+                last_reached_turn = max(reached_at, last_reached_turn or 0)
+                continue
+            verdict = (
+                self._by_code_after(turn, subgoal)
+                if subgoal in self._by_code
+                else self._verdicts[turn - 1].get(subgoal)
+            )
+            if verdict is not False:
+                causes.append(verdict if isinstance(verdict, UnscoredReason) else None)
+        progress = round(reached / len(self._reached_at), PLACES)
+        at_most = round((reached + len(causes)) / len(self._reached_at), PLACES)
+        cause = None if None in causes else next(iter(causes), None)
+        hole: UnscoredReason | bool | None = cause if causes else False
+        if before is not None and not isinstance(before.hole, bool):
+            hole = None if hole is None else before.hole
+        units = round(progress * _UNIT)
+        return _Prefix(
+            turn,
+            reached,
+            len(causes),
+            last_reached_turn,
+            cause if causes else progress,
+            cause if causes and at_most == 1 else float(at_most == 1),
+            hole,
+            before.first_units if before else units,
+            units,
+            units + (before.sum_units if before else 0),
+        )
+
+    def _by_code_after(self, turn: int, subgoal: int) -> bool | UnscoredReason:
+        """What code says after a turn of a subgoal that it does not know to be reached."""
+        since = self._untold_since.get(subgoal)
+        return UnscoredReason.TIMES_UNKNOWN if since is not None and turn >= since else False
+
+    def _area(self, last: _Prefix, width: int) -> Value:
+        """Of the curve up to that turn, its last value repeated up to the turn `width`; rounded as agent-inspect rounds."""
+        if width == 1:
+            return UnscoredReason.ONE_TURN_HAS_NO_AREA
+        doubled = 2 * last.sum_units + 2 * (width - last.turn) * last.last_units - last.first_units - last.last_units
+        units, rest = divmod(doubled, 2 * (width - 1))
+        if rest != width - 1:
+            return (units + (rest > width - 1)) / _UNIT
+        # Exactly between two results: what agent-inspect makes of it hangs on the bits it loses when it adds. Else the
+        # nearest tie is at least 1 / (2 * _UNIT * MAX_TURNS) away, thousands of times more than it can lose.
+        heights = [prefix.last_units / _UNIT for prefix in self._prefixes[: last.turn]]
+        return round(area_under(heights + heights[-1:] * (width - last.turn)), PLACES)
+
+    def _progress_per_turn(self, last: _Prefix) -> float:
+        progress = last.last_units / _UNIT
+        return round(progress / (last.last_reached_turn or 1), PLACES)
+
+    def _void(self, turn: int) -> None:
+        """The verdicts of this turn count no more."""
+        self._verdicts[turn - 1] = {}
+        for subgoal, reached_at in enumerate(self._reached_at):
+            if reached_at == turn and subgoal not in self._by_code:
+                self._reached_at[subgoal] = self._first_reaching(subgoal)
+        del self._prefixes[turn - 1 :]
+
+    def _require_subgoal(self, subgoal: int) -> None:
+        if not 0 <= subgoal < len(self._reached_at):
+            raise ValueError(
+                f"There is no subgoal {subgoal}: the goal set has {len(self._reached_at)}, counted from 0."
+            )
+
+    def _first_reaching(self, subgoal: int) -> int | None:
+        return next((turn for turn, verdicts in enumerate(self._verdicts, 1) if verdicts.get(subgoal) is True), None)

@@ -1,0 +1,331 @@
+"""Which subgoals of a call that code can check are reached, turn by turn, and what shows it.
+
+A check is known to be true, known to be false, or open, and what is known of a part of a call stays so when the call goes
+on. The rules:
+
+- A leaf (`says`, `tool_called`, `tool_result`) is true from the first turn in which it holds. It is false only when its time is
+  over: the call's end, or the end of the `within` around it.
+- `all_of` is true at the last of its parts and false at the first that is false; `any_of` is true at the first of its parts and
+  false at the last.
+- `not` swaps the two. So a negated leaf is decided when its time is over, never before: outside a `within` that is the end
+  of the call. `not` of what has already come true is false at once.
+- `within` n turns is over at turn n, as soon as there is that turn or a later one. `within` s seconds counts from the start of
+  turn 1; a turn is in time when it ends in time, and the first turn that ends later is where the time is over. What is inside
+  a `within` is under its limit too, so of two limits the stricter one holds.
+- A turn without times may be in time or not. If that decides, the check stays open, even when the call is over.
+
+The evidence of what is decided are the turns that show it: as long as their facts stay, it stays. For what did not happen,
+and for what happened in time, these are all turns up to where it was decided.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, assert_never
+
+from consumers.engine.judging.turn_facts import Leaf, TurnFacts, leaf_of
+from schemas.goals.checks import AllOf, AnyOf, CodeCheck, Judge, Not, Says, ToolCalled, ToolResult, Within
+from schemas.goals.goal_set import GoalSet
+
+MS_PER_SECOND: Final = 1_000
+
+
+class CheckState(StrEnum):
+    """How far a subgoal is: not decided; reached; not reached, and it cannot be any more."""
+
+    OPEN = "open"
+    REACHED = "reached"
+    MISSED = "missed"
+
+
+class CheckResult(NamedTuple):
+    """What is known of one subgoal.
+
+    Attributes:
+        state: How far it is.
+        turn: Where it was decided; None while it is open.
+        evidence: The turns that show it, in order; it stands as long as their facts stay. Empty while it is open.
+    """
+
+    state: CheckState
+    turn: int | None = None
+    evidence: tuple[int, ...] = ()
+
+
+OPEN: Final = CheckResult(CheckState.OPEN)
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """A leaf, by its number among those of the set."""
+
+    leaf: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """Parts of which all must be true, or any."""
+
+    parts: tuple["_Node", ...]
+    needs_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Negated:
+    part: "_Node"
+
+
+@dataclass(frozen=True, slots=True)
+class _Limited:
+    part: "_Node"
+    turns: int | None
+    ms: float | None
+
+
+_Node = _One | _Several | _Negated | _Limited
+
+
+class CheckPlan:
+    """The checks of a goal set, ready to be used by any number of calls."""
+
+    def __init__(self, goals: GoalSet) -> None:
+        self.leaves: list[Leaf] = []
+        self.nodes: dict[str, _Node] = {
+            subgoal.id: self._node(subgoal.check) for subgoal in goals.subgoals if not isinstance(subgoal.check, Judge)
+        }
+
+    @property
+    def subgoals(self) -> tuple[str, ...]:
+        """The ids of the subgoals that code checks, in the set's order."""
+        return tuple(self.nodes)
+
+    def _node(self, check: CodeCheck) -> _Node:
+        match check:
+            case Says() | ToolCalled() | ToolResult():
+                self.leaves.append(leaf_of(check))
+                return _One(len(self.leaves) - 1)
+            case AllOf() | AnyOf():
+                return _Several(tuple(map(self._node, check.checks)), needs_all=isinstance(check, AllOf))
+            case Not():
+                return _Negated(self._node(check.check))
+            case Within():
+                ms = None if check.seconds is None else check.seconds * MS_PER_SECOND
+                return _Limited(self._node(check.check), check.turns, ms)
+            case _:
+                assert_never(check)
+
+
+class _Window(NamedTuple):
+    """What time a check has: up to a turn, up to a number of ms from the call's start (None is no limit), and to the end."""
+
+    is_over: bool
+    turns: int | None = None
+    ms: float | None = None
+
+    def narrowed(self, limited: _Limited) -> "_Window":
+        """The stricter of its own limits and those of a `within`."""
+        turns = [each for each in (self.turns, limited.turns) if each is not None]
+        ms = [each for each in (self.ms, limited.ms) if each is not None]
+        return _Window(self.is_over, min(turns, default=None), min(ms, default=None))
+
+
+class _Known(NamedTuple):
+    """Something decided: what, where, and by which turns."""
+
+    value: bool
+    turn: int
+    evidence: frozenset[int]
+
+
+class SubgoalChecks:
+    """The subgoals of one call that code checks. It keeps of each turn whether leaves held, and its times: no texts."""
+
+    def __init__(self, plan: CheckPlan) -> None:
+        self._plan = plan
+        self._hashes: dict[int, str] = {}
+        self._times: dict[int, tuple[int | None, int | None]] = {}
+        self._turns: list[int] = []
+        self._hits: list[list[int]] = [[] for _ in plan.leaves]
+        self._late_turns: dict[float, int | None] = {}
+        self._results: dict[bool, Mapping[str, CheckResult]] = {}
+
+    def set_turn(self, turn: int, facts: TurnFacts) -> bool:
+        """A turn is new or may have changed; only its own leaves are looked at again.
+
+        Args:
+            turn: Its number, from 1.
+            facts: What is known of it now.
+
+        Returns:
+            Whether anything in it is different.
+        """
+        if turn < 1:
+            raise ValueError(f"turn {turn} is no turn of the conversation: they begin at 1")
+        times = (facts.start_ms, facts.end_ms)
+        is_new = turn not in self._hashes
+        if not is_new and self._hashes[turn] == facts.content_hash and self._times[turn] == times:
+            return False
+        if is_new:
+            insort(self._turns, turn)
+        if self._hashes.get(turn) != facts.content_hash:
+            for leaf, hits in zip(self._plan.leaves, self._hits, strict=True):
+                _note(hits, turn, is_hit=leaf.holds_in(facts))
+        self._hashes[turn] = facts.content_hash
+        self._times[turn] = times
+        self._forget()
+        return True
+
+    def drop_turn(self, turn: int) -> bool:
+        """There is no such turn any more, as when the call's events turn out to be fewer turns.
+
+        Returns:
+            Whether there was one.
+        """
+        if self._hashes.pop(turn, None) is None:
+            return False
+        del self._times[turn]
+        self._turns.remove(turn)
+        for hits in self._hits:
+            _note(hits, turn, is_hit=False)
+        self._forget()
+        return True
+
+    def results(self, *, is_over: bool) -> Mapping[str, CheckResult]:
+        """What is known of every subgoal that code checks, by its id.
+
+        Args:
+            is_over: Whether the call is over, so that what has not happened will not happen. A call that has no turn
+                decides nothing.
+        """
+        if is_over not in self._results:
+            window = _Window(is_over)
+            self._results[is_over] = {
+                subgoal: _result(self._known(node, window)) for subgoal, node in self._plan.nodes.items()
+            }
+        return self._results[is_over]
+
+    def untold_since(self) -> Mapping[str, int]:
+        """Subgoals of which nobody could tell whether they are reached if the call ended now, by their id.
+
+        With each the first turn that may have decided it: something happened there, and whether that was in time is not known.
+        """
+        over = self.results(is_over=True)
+        return {
+            subgoal: turn
+            for subgoal, node in self._plan.nodes.items()
+            if over[subgoal].state is CheckState.OPEN
+            and (turn := self._first_untimed(node, _Window(is_over=True))) is not None
+        }
+
+    def _forget(self) -> None:
+        """What was derived from the turns is derived again when somebody asks."""
+        self._late_turns.clear()
+        self._results.clear()
+
+    def _known(self, node: _Node, window: _Window) -> _Known | None:
+        match node:
+            case _One(leaf):
+                return self._known_of_leaf(self._hits[leaf], window)
+            case _Negated(part):
+                known = self._known(part, window)
+                return None if known is None else known._replace(value=not known.value)
+            case _Limited(part):
+                return self._known(part, window.narrowed(node))
+            case _Several(parts, needs_all):
+                return _combined([self._known(part, window) for part in parts], needs_all=needs_all)
+            case _:
+                assert_never(node)
+
+    def _first_untimed(self, node: _Node, window: _Window) -> int | None:
+        """The first turn in which a part holds that has this time, where its times do not say whether it was in time."""
+        match node:
+            case _One(leaf):
+                return next((turn for turn in self._hits[leaf] if self._is_in_time(turn, window) is None), None)
+            case _Negated(part):
+                return self._first_untimed(part, window)
+            case _Limited(part):
+                return self._first_untimed(part, window.narrowed(node))
+            case _Several(parts):
+                found = (self._first_untimed(part, window) for part in parts)
+                return min((turn for turn in found if turn is not None), default=None)
+            case _:
+                assert_never(node)
+
+    def _known_of_leaf(self, hits: list[int], window: _Window) -> _Known | None:
+        may_be_in_time = False
+        for turn in hits:
+            is_in_time = self._is_in_time(turn, window)
+            if is_in_time:
+                # With a limit in ms, the times of the turns before it could put it out of time.
+                first = turn if window.ms is None else 1
+                return _Known(value=True, turn=turn, evidence=frozenset(range(first, turn + 1)))
+            may_be_in_time |= is_in_time is None
+        over_at = self._over_at(window)
+        if over_at is None or may_be_in_time:
+            return None
+        return _Known(value=False, turn=over_at, evidence=frozenset(range(1, over_at + 1)))
+
+    def _is_in_time(self, turn: int, window: _Window) -> bool | None:
+        """Whether a turn counts for a check with this time; None when its times do not say."""
+        if window.turns is not None and turn > window.turns:
+            return False
+        if window.ms is None:
+            return True
+        late_turn = self._late_turn(window.ms)
+        if late_turn is not None and turn >= late_turn:
+            return False
+        return None if self._ended_after_ms(turn) is None else True
+
+    def _over_at(self, window: _Window) -> int | None:
+        """The turn at which a check with this time is over; None while it is not."""
+        ends = []
+        if window.turns is not None:
+            ends += self._turns[bisect_left(self._turns, window.turns) :][:1]
+        if window.ms is not None and (late_turn := self._late_turn(window.ms)) is not None:
+            ends.append(late_turn)
+        if window.is_over:
+            ends += self._turns[-1:]
+        return min(ends, default=None)
+
+    def _late_turn(self, ms: float) -> int | None:
+        """The first turn that ended later than this after the call's start; None while no turn is known to."""
+        if ms not in self._late_turns:
+            ended = ((turn, self._ended_after_ms(turn)) for turn in self._turns)
+            self._late_turns[ms] = next((turn for turn, after in ended if after is not None and after > ms), None)
+        return self._late_turns[ms]
+
+    def _ended_after_ms(self, turn: int) -> int | None:
+        """From the start of turn 1 to the end of a turn; None when one of them is not known."""
+        start_ms = self._times.get(1, (None, None))[0]
+        end_ms = self._times[turn][1]
+        return None if start_ms is None or end_ms is None else end_ms - start_ms
+
+
+def _combined(parts: Sequence[_Known | None], *, needs_all: bool) -> _Known | None:
+    """All or any of them."""
+    known = [part for part in parts if part is not None]
+    decisive = [part for part in known if part.value is not needs_all]
+    if decisive:
+        return min(decisive, key=lambda part: part.turn)
+    if len(known) < len(parts):
+        return None
+    evidence = frozenset[int]().union(*(part.evidence for part in known))
+    return _Known(needs_all, max(part.turn for part in known), evidence)
+
+
+def _result(known: _Known | None) -> CheckResult:
+    if known is None:
+        return OPEN
+    state = CheckState.REACHED if known.value else CheckState.MISSED
+    return CheckResult(state, known.turn, tuple(sorted(known.evidence)))
+
+
+def _note(hits: list[int], turn: int, *, is_hit: bool) -> None:
+    """Note whether a leaf holds in a turn, in a list of turns that stays in order."""
+    place = bisect_left(hits, turn)
+    was_hit = place < len(hits) and hits[place] == turn
+    if is_hit and not was_hit:
+        hits.insert(place, turn)
+    elif was_hit and not is_hit:
+        del hits[place]

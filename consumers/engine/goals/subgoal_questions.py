@@ -1,0 +1,118 @@
+"""How subgoals and values of tool calls are put to a judge."""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from consumers.engine.goals.tool_correctness import Finding, ToolQuestion
+from consumers.engine.judging.open_questions import Answer
+from consumers.engine.judging.rules import GoalRules
+from consumers.engine.redaction.call_redaction import CallRedactor
+from schemas.goals.goal_set import GoalSet
+from schemas.judging import (
+    PROMPT_VERSIONS,
+    GoalSetRef,
+    Judged,
+    JudgeKind,
+    JudgeRequest,
+    TranscriptItem,
+)
+from schemas.scores.all_records import UnscoredReason
+from schemas.wire import MAX_TEXT_CHARS
+
+AT_RISK: Final = 5
+"""Priority of a call that is stuck, of 0 to 9: someone may still want to step in."""
+MAX_VALUE_CHARS: Final = 4_000
+"""What a judge sees of an argument or an answer that it is to check."""
+
+About = tuple[int, int] | ToolQuestion
+"""A turn and a subgoal's place in the goal set, or a value of a tool call."""
+
+
+class SubgoalQuestions:
+    """Makes the requests of one call, and remembers what was found of tool calls.
+
+    Attributes:
+        agent: Whose budget the judges' work is for.
+        priority: How urgent questions are; more for a call at risk.
+    """
+
+    def __init__(self, conversation_id: str, goal_set: GoalSet, rules: GoalRules, redactor: CallRedactor) -> None:
+        self.agent = "unknown"
+        self.priority = 0
+        self._conversation_id = conversation_id
+        self._goal_set = goal_set
+        self._ref = GoalSetRef(id=goal_set.id, digest=goal_set.digest)
+        self._rules = rules
+        self._redactor = redactor
+        self._redacted: dict[str, str] = {}
+        self._found: dict[str, bool | UnscoredReason] = {}
+
+    def request(self, about: About, transcript: tuple[TranscriptItem, ...], broker_ms: int) -> JudgeRequest:
+        """The question as it is put."""
+        if isinstance(about, ToolQuestion):
+            turn, subgoal_id, subgoal = (
+                about.turn,
+                f"tool-{about.expected}-{about.parameter or 'answer'}",
+                _put(about, self._redactor),
+            )
+        else:
+            turn, place = about
+            asked = self._goal_set.subgoals[place]
+            subgoal_id, subgoal = asked.id, self._told(asked.details)
+        rules, instruction = self._rules, self._goal_set.user_instruction
+        return JudgeRequest(
+            conversation_id=self._conversation_id, kind=JudgeKind.SUBGOAL, turn=turn, goal_set=self._ref,
+            subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._told(instruction),
+            transcript=transcript, trials=rules.trials, stops_early=rules.stops_early,
+            retry_waves=rules.retry_waves, prompt_version=PROMPT_VERSIONS[JudgeKind.SUBGOAL], asked_at_ms=broker_ms,
+            deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent, priority=self.priority,
+        )  # fmt: skip
+
+    def _told(self, text: str) -> str:
+        """A text of the goal set as judges get it: without personal data, as the call that they compare it with."""
+        redacted = self._redacted.get(text)
+        if redacted is None:
+            redacted = self._redacted[text] = self._redactor.beginning(text, MAX_TEXT_CHARS)
+        return redacted
+
+    def found(self, question: ToolQuestion) -> Finding:
+        """What a judge said about a value of a tool call."""
+        return self._found.get(_key(question))
+
+    def find(self, answer: Answer[About]) -> bool | UnscoredReason:
+        """What an answer says; one about a tool call is remembered."""
+        result = answer.result
+        if isinstance(result, Judged):
+            finding: bool | UnscoredReason = result.is_completed
+        else:
+            finding = result if isinstance(result, UnscoredReason) else UnscoredReason.INVALID_ANSWERS
+        if isinstance(answer.about, ToolQuestion):
+            self._found[_key(answer.about)] = finding
+        return finding
+
+
+def turn_of(about: About) -> int:
+    """The turn that a question is about."""
+    return about.turn if isinstance(about, ToolQuestion) else about[0]
+
+
+def _key(question: ToolQuestion) -> str:
+    return "\x00".join((str(question.turn), question.parameter or "", question.check, _json(question.value)))
+
+
+def _put(question: ToolQuestion, redactor: CallRedactor) -> str:
+    """A tool question in plain words, as a subgoal of its turn."""
+    found = redactor.redact_value({question.parameter or "": question.value})
+    value = next(iter(found.values()))
+    what = "the answer" if question.parameter is None else f"the argument {question.parameter!r}"
+    return (
+        f"In turn {question.turn} the assistant used the tool {question.call.tool!r}, and {what} of that use is as it must "
+        f"be. It must be so: {redactor.redact(question.check)} It is: {_json(value)}"
+    )
+
+
+def _json(value: object) -> str:
+    if isinstance(value, Mapping | list):
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)[:MAX_VALUE_CHARS]
+    return str(value)[:MAX_VALUE_CHARS]

@@ -1,0 +1,169 @@
+"""Which of the tool calls that a goal set expects were made, turn by turn.
+
+The rules of matching are agent-inspect's. What costs nothing is looked at first, so a judge is asked only about calls that may
+still be right; and what is not known, or not yet, stays apart from what is wrong. Turns count from 1; a goal set's `turn`, an
+index, from 0.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from consumers.engine.goals.curve_area import PLACES
+from consumers.engine.judging.turn_facts import CalledTool
+from consumers.engine.records.score_values import Value
+from schemas.goals.goal_set import ExpectedOutput, ExpectedParameter, ExpectedToolCall
+from schemas.scores.all_records import UnscoredReason
+
+
+class ToolQuestion(NamedTuple):
+    """What a judge is to say about a tool call that was made.
+
+    Attributes:
+        turn: The turn in which it was made.
+        expected: Place of the expected call in the goal set, from 0.
+        made: Place of the call among those made in the turn, from 0.
+        parameter: The argument it is about; None for the answer.
+        check: What must hold, in plain words.
+        value: What it must hold of; empty when the argument is not there.
+        call: The call that was made.
+    """
+
+    turn: int
+    expected: int
+    made: int
+    parameter: str | None
+    check: str
+    value: Any
+    call: CalledTool
+
+
+Finding = bool | UnscoredReason | None
+"""Whether something is as expected; a reason when that cannot be known, None when it is not known yet."""
+
+Answers = Callable[[ToolQuestion], Finding]
+"""The judge's verdict on a question, as far as there is one."""
+
+
+class ToolCorrectness:
+    """The expected tool calls of one conversation and what became of them.
+
+    A call that was made may serve several expected ones, and calls that nobody expects cost nothing: it shows what was
+    missed, not what was too much.
+    """
+
+    __slots__ = ("_expected", "_findings", "_questions")
+
+    def __init__(self, expected: Sequence[ExpectedToolCall]) -> None:
+        """Nothing has been looked at."""
+        self._expected = tuple(expected)
+        self._findings: dict[int, Finding] = {}
+        self._questions: dict[int, tuple[ToolQuestion, ...]] = {}
+
+    def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> bool:
+        """Look for the calls that are expected in this turn among those made in it; again when either changes.
+
+        Returns:
+            Whether a finding changed.
+        """
+        before = dict(self._findings)
+        for place, expected in enumerate(self._expected):
+            if _turn_of(expected) == turn:
+                search = _Search(turn, place, answers)
+                self._findings[place] = search.finding(expected, made)
+                self._questions[place] = tuple(search.open)
+        return self._findings != before
+
+    def forget_from(self, first_gone: int) -> None:
+        """This turn and all after it are no turns any more."""
+        for place, expected in enumerate(self._expected):
+            turn = _turn_of(expected)
+            if turn is not None and turn >= first_gone:
+                self._findings.pop(place, None)
+                self._questions.pop(place, None)
+
+    def open_questions(self) -> Iterator[ToolQuestion]:
+        """What a judge has to answer now. Of several calls of a tool only the first that may be right is asked about."""
+        for questions in self._questions.values():
+            yield from questions
+
+    @property
+    def findings(self) -> tuple[Value, ...]:
+        """For each expected call 1 or 0, or why that is not known; None while it is open or its turn has not come."""
+        return tuple(_value(self._findings.get(place)) for place in range(len(self._expected)))
+
+    def at(self, turn: int) -> Value:
+        """The share of the calls expected up to this turn that were made: agent-inspect's number for these turns."""
+        due = [self._findings.get(place) for place, each in enumerate(self._expected) if _is_due(each, turn)]
+        if not due:
+            return UnscoredReason.NO_TOOL_CALL_DUE
+        if None in due:
+            return None
+        unknown = next((finding for finding in due if isinstance(finding, UnscoredReason)), None)
+        return unknown or round(due.count(True) / len(due), PLACES)
+
+    def at_end(self, last_turn: int) -> Value:
+        """As `at`, but a call that is expected in no turn of the conversation leaves the score unknown."""
+        if any(not _is_due(each, last_turn) for each in self._expected):
+            return UnscoredReason.EXPECTED_TURN_NOT_REACHED
+        return self.at(last_turn)
+
+
+class _Search:
+    """One expected call, looked for in one turn. `open` are the questions without an answer that hold it up."""
+
+    def __init__(self, turn: int, expected: int, answers: Answers) -> None:
+        self._turn = turn
+        self._expected = expected
+        self._answers = answers
+        self.open: list[ToolQuestion] = []
+
+    def finding(self, expected: ExpectedToolCall, made: Sequence[CalledTool]) -> Finding:
+        """The first call that is as expected decides, and one that may be holds up the rest."""
+        reason: Finding = False
+        for place, call in enumerate(made):
+            if call.tool.strip() == expected.tool.strip():
+                finding = self._is_as_expected(place, expected, call)
+                if finding is True or finding is None:
+                    return finding
+                reason = reason or finding
+        return reason
+
+    def _is_as_expected(self, place: int, expected: ExpectedToolCall, call: CalledTool) -> Finding:
+        required: dict[str | None, ExpectedParameter | ExpectedOutput] = {
+            parameter.name: parameter
+            for parameter in expected.expected_parameters  # of a repeated name the last counts
+        }
+        if expected.expected_output is not None:
+            required[None] = expected.expected_output
+        questions = []
+        for name, each in required.items():
+            is_there, value = (True, call.answer) if name is None else _argument(call, name)
+            if each.check is not None:
+                questions.append(ToolQuestion(self._turn, self._expected, place, name, each.check, value, call))
+            elif not is_there or value != each.value:
+                return False
+        answers = [self._answers(question) for question in questions]
+        if False in answers:
+            return False
+        unanswered = [question for question, answer in zip(questions, answers, strict=True) if answer is None]
+        self.open += unanswered
+        return None if unanswered else next((answer for answer in answers if answer is not True), True)
+
+
+def _argument(call: CalledTool, name: str) -> tuple[bool, Any]:
+    """Whether there is such an argument, and its value; the first whose name is the same but for blanks around it."""
+    return next(((True, value) for each, value in call.arguments.items() if each.strip() == name.strip()), (False, ""))
+
+
+def _turn_of(expected: ExpectedToolCall) -> int | None:
+    """The turn in which the call is expected; None when it names none, as agent-inspect reads it."""
+    return expected.turn + 1 if isinstance(expected.turn, int) and expected.turn >= 0 else None
+
+
+def _is_due(expected: ExpectedToolCall, turn: int) -> bool:
+    due = _turn_of(expected)
+    return due is not None and due <= turn
+
+
+def _value(finding: Finding) -> Value:
+    return float(finding) if isinstance(finding, bool) else finding

@@ -1,0 +1,78 @@
+"""Calls that are over, so that what comes again, or late, of one is recognised and opens no second call of its name."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from schemas.events.codec import InputSource
+
+_Through = tuple[int, ...]
+_CLOSED_HERE: _Through = tuple(-1 for _ in InputSource)  # what comes again of it is recognised by its offset
+
+
+class ClosedCalls:
+    """Closed conversation ids: those that a replay has yet to meet, all of them, and of the others the newest.
+
+    A replay may begin long before the newest calls closed, at the first record of the oldest open call or, in a group without
+    offsets, at the first record there is. It meets a closed call again only where that has records at or after the offset at
+    which reading starts; how many those are is bounded by what the inputs hold. They are kept until the replay is behind the
+    last of them. The others matter only for records that came after their end, and their number is bounded.
+    """
+
+    def __init__(self, most: int) -> None:
+        """None is closed.
+
+        Args:
+            most: How many are remembered that no replay meets again.
+        """
+        self._most = most
+        self._starts: Mapping[InputSource, int] | None = None
+        self._awaited: dict[str, _Through] = {}
+        self._awaited_until: _Through = _CLOSED_HERE
+        self._past: OrderedDict[str, _Through] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._awaited) + len(self._past)
+
+    def __contains__(self, conversation_id: str) -> bool:
+        return conversation_id in self._awaited or conversation_id in self._past
+
+    def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
+        """The first record that will be read of each input. Unless this is known, every recalled call may be met again."""
+        self._starts = dict(offsets)
+
+    def recall(self, conversation_id: str, through: Mapping[InputSource, int]) -> None:
+        """An earlier evaluator has closed this call, having folded it that far."""
+        last = tuple(through.get(source, -1) for source in InputSource)
+        self._awaited.pop(conversation_id, None)
+        self._past.pop(conversation_id, None)
+        starts = self._starts
+        if starts is None or any(offset >= starts.get(source, 0) for source, offset in through.items()):
+            self._awaited[conversation_id] = last
+            self._awaited_until = tuple(map(max, self._awaited_until, last))
+        else:
+            self._remember(conversation_id, last)
+
+    def close(self, conversation_id: str, last_offsets: Mapping[InputSource, int]) -> None:
+        """A call has closed here. `last_offsets` is how far the inputs have been read."""
+        self._remember(conversation_id, _CLOSED_HERE)
+        if self._awaited and all(
+            last_offsets.get(source, -1) >= offset
+            for source, offset in zip(InputSource, self._awaited_until, strict=True)
+        ):
+            recalled, self._awaited = self._awaited, {}
+            newest, self._past = self._past, OrderedDict()
+            for each, last in (*recalled.items(), *newest.items()):
+                self._remember(each, last)
+
+    def was_folded(self, conversation_id: str, source: InputSource, offset: int) -> bool | None:
+        """Whether this record was a part of the closed call; None when no such call has closed."""
+        last = self._awaited.get(conversation_id) or self._past.get(conversation_id)
+        return None if last is None else offset <= last[_PLACES[source]]
+
+    def _remember(self, conversation_id: str, last: _Through) -> None:
+        self._past[conversation_id] = last
+        if len(self._past) > self._most:
+            self._past.popitem(last=False)
+
+
+_PLACES: Mapping[InputSource, int] = {source: place for place, source in enumerate(InputSource)}

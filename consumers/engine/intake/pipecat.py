@@ -1,0 +1,31 @@
+"""What the records of pipecat's observers are to a call: words, tools, and measurements."""
+
+from typing import Final
+
+from consumers.engine.measures.measures import Measures
+from consumers.engine.turns.live_call import LiveSide
+from schemas.events.codec import InputSource
+from schemas.events.pipecat import FunctionCallRecord, ObserverRecord
+from schemas.events.pipecat_metrics import PipecatMetric
+
+PIPECAT_RECORDS: Final = (FunctionCallRecord, ObserverRecord, PipecatMetric)
+_MESSAGES: Final = frozenset({"user_message", "assistant_message"})
+
+
+def take_pipecat_record(
+    event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveSide, measures: Measures
+) -> int:
+    """Tell the parts of a call that read it.
+
+    Returns:
+        Characters that are kept of it until the call closes; those of a function call are counted with its record.
+    """
+    if isinstance(event, ObserverRecord):
+        text = event.data.get("content") if isinstance(event.data, dict) else None
+        if isinstance(text, str) and event.type in _MESSAGES:
+            live.message(time_ms, text, event.data, is_user=event.type == "user_message")
+            return len(text)
+    elif isinstance(event, FunctionCallRecord):
+        live.function_call(event.data, time_ms)
+    measures.observe(InputSource.PIPECAT, event, time_ms)
+    return 0

@@ -1,0 +1,89 @@
+"""Recognising repeated records: by producer and event id, by the simulator's sequence with the same bytes, or by the id that
+an ElevenLabs agent gave an event, with its words.
+
+Never by content alone: callers do say the same thing twice. Ids and bytes are remembered as 8-byte hashes in flat arrays.
+"""
+
+import hashlib
+from array import array
+
+from consumers.engine.intake.admission import Arrival
+from schemas.events.codec import InputSource
+
+MAX_PRODUCERS = 16
+"""Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
+
+_AGENT = "\0agent"  # what the agent itself says of its events, whoever brought them: no producer has this name
+
+
+class SeenEvents:
+    """What one producer sent in one call, newest `bound` events.
+
+    An event whose sequence is above all earlier ones is new without a look; only others are searched for.
+    """
+
+    __slots__ = ("_bound", "_digests", "_highest")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._digests = array("Q")
+        self._highest: int | None = None
+
+    def is_repeat(self, identity: bytes, sequence: int | None) -> bool:
+        """Whether this event was seen before; if not, it is from now on.
+
+        Args:
+            identity: What makes it the same event: its id, or its sequence and bytes.
+            sequence: Its number among the producer's events; None when it has none.
+        """
+        digest = int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "big")
+        highest = self._highest
+        is_ahead = sequence is not None and (highest is None or sequence > highest)
+        if not is_ahead and digest in self._digests:
+            return True
+        if is_ahead:
+            self._highest = sequence
+        self._digests.append(digest)
+        if len(self._digests) > self._bound:
+            del self._digests[: self._bound // 2]  # in halves, so that it stays cheap
+        return False
+
+
+class Repeats:
+    """What the producers of one call have sent."""
+
+    __slots__ = ("_bound", "_seen")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._seen: dict[str, SeenEvents] = {}
+
+    def is_repeat(self, arrival: Arrival) -> bool:
+        """Whether the record was there before: by its envelope's id, of the simulator by sequence and bytes."""
+        envelope = arrival.envelope
+        sequence: int | None
+        is_elevenlabs = arrival.source is InputSource.ELEVENLABS
+        if is_elevenlabs and envelope is not None and envelope.is_agent_event and self._is_repeated_by_agent(arrival):
+            return True
+        if envelope is not None and envelope.id is not None:
+            producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
+        else:
+            sequence = getattr(arrival.event, "sequence", None)
+            # Where no model declares it, a field of that name holds whatever the producer put there.
+            if not is_elevenlabs or not isinstance(sequence, int):
+                return False
+            producer, identity = "", b"%d:%s" % (sequence, arrival.value)
+        return self._has_seen(producer, identity, sequence)
+
+    def _is_repeated_by_agent(self, arrival: Arrival) -> bool:
+        """A reconnected monitor is sent the last events again: the bridge gives them other ids and times."""
+        identity = getattr(arrival.event, "identity", None)
+        return identity is not None and self._has_seen(_AGENT, identity, None)
+
+    def _has_seen(self, producer: str, identity: bytes, sequence: int | None) -> bool:
+        seen = self._seen.get(producer)
+        if seen is None:
+            if len(self._seen) >= MAX_PRODUCERS:
+                return False
+            seen = self._seen[producer] = SeenEvents(self._bound)
+        return seen.is_repeat(identity, sequence)

@@ -1,0 +1,173 @@
+"""What a check by code sees of one turn, and whether the leaves of a check hold there."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Protocol
+
+from schemas.goals.checks import Between, Equals, Matcher, Matches, OneOf, Present, Says, ToolCalled, ToolResult
+from schemas.goals.patterns import compiled, is_found
+
+MAX_SEARCHED_CALLS: Final = 50
+"""Tool calls of a turn that are looked at, the first ones; a turn makes some five, more than this is a loop of the agent."""
+WHOLE_ANSWER: Final = "."
+"""The path of a tool's whole answer."""
+
+_ABSENT: Final = object()
+"""What is at a path that leads nowhere."""
+
+
+class CalledTool(NamedTuple):
+    """One use of a tool.
+
+    Attributes:
+        tool: Its name.
+        arguments: Its parameters by name.
+        answer: What it answered, as JSON has it.
+        is_success: Whether the answer says that it worked; None while there is none.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
+    answer: Any
+    is_success: bool | None
+
+
+@dataclass(frozen=True)
+class TurnFacts:
+    """One turn, from the end of the assistant's answer before it to the end of its own.
+
+    Attributes:
+        user_words: What the user said, empty if nothing or not known yet.
+        assistant_words: What the assistant said in answer; the same.
+        calls: The tools used, in the order of their calls.
+        start_ms: When the turn began, on the clock of the call's events; None when nobody knows.
+        end_ms: When the last of it that is known of happened; None when nobody knows.
+    """
+
+    user_words: str
+    assistant_words: str
+    calls: tuple[CalledTool, ...] = ()
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Hash of what was said and done, without the times: what the leaves of a check depend on."""
+        told = [self.user_words, self.assistant_words, [list(call) for call in self.calls]]
+        text = json.dumps(told, sort_keys=True, ensure_ascii=False, default=str)
+        return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+class Leaf(Protocol):
+    """The part of a check that looks at one turn."""
+
+    def holds_in(self, turn: TurnFacts) -> bool:
+        """Whether it comes true in this turn, taken alone."""
+
+
+def leaf_of(check: Says | ToolCalled | ToolResult) -> Leaf:
+    """The leaf of a check, with its patterns ready to search."""
+    return _Said(check) if isinstance(check, Says) else _ToolUsed(check)
+
+
+class _Said:
+    def __init__(self, check: Says) -> None:
+        self._is_user = check.speaker == "user"
+        self._pattern = compiled(check.pattern)
+
+    def holds_in(self, turn: TurnFacts) -> bool:
+        return is_found(self._pattern, turn.user_words if self._is_user else turn.assistant_words)
+
+
+class _Wanted(NamedTuple):
+    """What one argument or one part of an answer must be."""
+
+    path: str
+    matcher: Matcher
+    pattern: re.Pattern[str] | None
+
+    def fits(self, whole: object) -> bool:
+        value = _at(whole, self.path)
+        match self.matcher:
+            case Present(present=is_wanted):
+                return (value is not _ABSENT) is is_wanted
+            case _ if value is _ABSENT:
+                return False
+            case Equals(equals=wanted):
+                return is_same(value, wanted)
+            case OneOf(one_of=several):
+                return any(is_same(value, wanted) for wanted in several)
+            case Between(at_least=least, at_most=most):
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                return is_number and (least is None or value >= least) and (most is None or value <= most)
+        return self.pattern is not None and is_found(self.pattern, _text(value))
+
+
+class _ToolUsed:
+    def __init__(self, check: ToolCalled | ToolResult) -> None:
+        self._tool = check.tool
+        self._arguments = _wanted(check.arguments)
+        self._must_answer = isinstance(check, ToolResult)
+        self._is_success = None
+        self._answer: tuple[_Wanted, ...] = ()
+        if isinstance(check, ToolResult):
+            self._is_success = None if check.outcome is None else check.outcome == "success"
+            self._answer = _wanted(check.result)
+
+    def holds_in(self, turn: TurnFacts) -> bool:
+        return any(self._fits(call) for call in turn.calls[:MAX_SEARCHED_CALLS])
+
+    def _fits(self, call: CalledTool) -> bool:
+        if call.tool != self._tool or (self._must_answer and call.is_success is None):
+            return False
+        if self._is_success is not None and call.is_success is not self._is_success:
+            return False
+        return all(each.fits(call.arguments) for each in self._arguments) and all(
+            each.fits(call.answer) for each in self._answer
+        )
+
+
+def _wanted(matchers: Mapping[str, Matcher]) -> tuple[_Wanted, ...]:
+    return tuple(
+        _Wanted(path, matcher, compiled(matcher.matches) if isinstance(matcher, Matches) else None)
+        for path, matcher in matchers.items()
+    )
+
+
+def _at(whole: object, path: str) -> Any:
+    """What is at a path of names and indexes with dots between them. A name that has dots itself comes first."""
+    if path == WHOLE_ANSWER:
+        return whole
+    if isinstance(whole, Mapping) and path in whole:
+        return whole[path]
+    value = whole
+    for name in path.split("."):
+        if isinstance(value, Mapping) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return _ABSENT
+    return value
+
+
+def is_same(value: object, wanted: object) -> bool:
+    """Equality as JSON has it: numbers by value, and a truth value is no number."""
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        return value.keys() == wanted.keys() and all(is_same(value[name], wanted[name]) for name in wanted)
+    if isinstance(value, list) and isinstance(wanted, list):
+        return len(value) == len(wanted) and all(is_same(*pair) for pair in zip(value, wanted, strict=True))
+    return value == wanted
+
+
+def _text(value: object) -> str:
+    """What a pattern is searched in."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

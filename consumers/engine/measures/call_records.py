@@ -1,0 +1,90 @@
+"""The record of a call: everything measured of it as a whole, while it runs and in the end."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from consumers.engine.judging.ratings import Outcome, rating_fields
+from consumers.engine.measures.eva.live_scores import Metrics, metric_fields, metric_inputs
+from consumers.engine.measures.stages.values import STAGES
+from consumers.engine.measures.talk.talk_measure import Speech
+from consumers.engine.measures.words.transcript_errors import CallDifferences
+from consumers.engine.records.revisions import Cause, Fields, RecordBook
+from consumers.engine.records.score_values import GoalValues, Value, result_of
+from schemas.judging import JudgeKind
+from schemas.scores.all_records import CallValues, Result, TurnStatus, UnscoredReason
+from schemas.scores.latency_stages import Stage
+
+SUBJECT: Final = ("call", None, 0)
+
+
+class CallMeasured(NamedTuple):
+    """The measured values of a call, before they become a record.
+
+    Attributes:
+        through_turn: The last turn that counts.
+        speech: How it sounds.
+        differences: How far its transcripts differ.
+        metrics: EVA's.
+        agreement: By the place of a stage, in how many turns several sources measured it and in how many they disagree.
+        ratings: What judges say of the call, each with the turn up to which it counts.
+        goals: What its goals say; None without any.
+        unscored_turns: By value, in how many turns it is not known, by reason; at the close.
+    """
+
+    through_turn: int
+    speech: Speech
+    differences: CallDifferences
+    metrics: Metrics
+    agreement: Mapping[int, tuple[int, int]]
+    ratings: Mapping[JudgeKind, tuple[Outcome, int]]
+    goals: GoalValues | None
+    unscored_turns: Mapping[str, Mapping[UnscoredReason, int]]
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Plain values from which everything else follows."""
+        return (
+            self.through_turn,
+            self.speech.inputs,
+            self.differences.inputs,
+            metric_inputs(self.metrics),
+            tuple(sorted(self.agreement.items())),
+            tuple(self.ratings.items()),
+            self.goals,
+            tuple((name, tuple(sorted(counts.items()))) for name, counts in sorted(self.unscored_turns.items())),
+        )
+
+    def fields(self) -> Fields:
+        """The fields of a `CallValues`."""
+        fields: dict[str, Any] = {
+            "through_turn": self.through_turn,
+            "speech": self.speech.fields,
+            "stt_wer": self.differences.stt_wer,
+            "transcript_disagreement": self.differences.disagreement,
+            "eva": metric_fields(self.metrics),
+            "stages": dict(sorted(map(_agreed, self.agreement.items()))),
+            "unscored_turns": self.unscored_turns,
+        }
+        fields |= {kind.value: rating_fields(*rated) for kind, rated in self.ratings.items()}
+        if self.goals is not None:
+            fields["tool_correctness"] = _result(self.goals.tool_correctness)
+            fields["success_final_turn"] = _result(self.goals.success_final_turn)
+            fields["unscored_subgoals"] = dict(self.goals.unscored_subgoals)
+        return fields
+
+
+def call_record(book: RecordBook, measured: CallMeasured, cause: Cause, *, is_over: bool) -> CallValues | None:
+    """The call as it is now, if that differs from what was published; when it is over in any case."""
+    return book.record(
+        CallValues, SUBJECT, TurnStatus.FINAL if is_over else TurnStatus.PROVISIONAL, (is_over, *measured.inputs), cause,
+        fields=measured.fields,
+    )  # fmt: skip
+
+
+def _agreed(agreed: tuple[int, tuple[int, int]]) -> tuple[Stage, dict[str, int]]:
+    stage, (compared, disputed) = agreed
+    return STAGES[stage], {"compared": compared, "disputed": disputed}
+
+
+def _result(value: Value) -> Result | None:
+    return None if value is None else result_of(value)

@@ -1,0 +1,174 @@
+"""Whether a value fits a JSON schema: the part of JSON Schema 2020-12 that descriptions of an agent's tools use.
+
+A keyword that is not known here forbids nothing, as the standard wants it; nor does `format`, a pattern that could keep the
+evaluator busy, or a reference that leads nowhere. Values and schemas are bounded by the size of a record; how deep they go,
+and how much of them is compared, is bounded here.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from consumers.engine.judging.turn_facts import is_same
+from schemas.goals.patterns import MAX_SEARCHED_CHARS, PatternError, worst_steps
+
+MAX_SCHEMA_DEPTH: Final = 32
+"""Schemas inside schemas, and references that lead to each other; what is deeper forbids nothing."""
+MAX_CHECKS: Final = 10_000
+"""Comparisons of a value with a schema for one answer; what is left then forbids nothing."""
+_KEPT_PATTERNS: Final = 256
+
+_TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": lambda value: _is_number(value) and _is_whole(value),
+}
+
+
+def fits(value: object, schema: object) -> bool:
+    """Whether the value is one that the schema allows.
+
+    Example:
+        >>> schema = {"type": "object", "properties": {"bags": {"type": "integer", "maximum": 3}}, "required": ["bags"]}
+        >>> fits({"bags": 2}, schema), fits({"bags": 4}, schema), fits({"bags": "2"}, schema), fits({}, schema)
+        (True, False, False, False)
+    """
+    return _Check(schema).fits(value, schema, 0)
+
+
+class _Check:
+    """One comparison; `root` is what references start from."""
+
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._left = MAX_CHECKS
+
+    def fits(self, value: object, schema: object, depth: int) -> bool:
+        self._left -= 1
+        if depth > MAX_SCHEMA_DEPTH or self._left < 0:
+            return True
+        if not isinstance(schema, dict):
+            return schema is not False
+        return (
+            _is_of_type(value, schema.get("type"))
+            and _is_one_of(value, schema)
+            and self._combines(value, schema, depth + 1)
+            and (not isinstance(value, dict) or self._fits_object(value, schema, depth + 1))
+            and (not isinstance(value, list) or self._fits_array(value, schema, depth + 1))
+            and (not isinstance(value, str) or _fits_text(value, schema))
+            and (not _is_number(value) or _fits_number(value, schema))
+        )
+
+    def _combines(self, value: object, schema: dict[str, Any], depth: int) -> bool:
+        target = self._target(schema.get("$ref"))
+        if target is not None and not self.fits(value, target, depth):
+            return False
+        if not all(self.fits(value, each, depth) for each in _list(schema.get("allOf"))):
+            return False
+        if "anyOf" in schema and not any(self.fits(value, each, depth) for each in _list(schema["anyOf"])):
+            return False
+        if "oneOf" in schema and sum(self.fits(value, each, depth) for each in _list(schema["oneOf"])) != 1:
+            return False
+        return "not" not in schema or not self.fits(value, schema["not"], depth)
+
+    def _target(self, reference: object) -> object:
+        """What a reference inside the schema leads to; None when there is none."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        found: object = self._root
+        for name in reference[1:].split("/")[1:]:
+            found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        return found
+
+    def _fits_object(self, value: dict[str, Any], schema: dict[str, Any], depth: int) -> bool:
+        properties = schema.get("properties")
+        known = properties if isinstance(properties, dict) else {}
+        if not all(name in value for name in _list(schema.get("required")) if isinstance(name, str)):
+            return False
+        if not all(self.fits(value[name], each, depth) for name, each in known.items() if name in value):
+            return False
+        others = schema.get("additionalProperties", True)
+        return others is True or all(self.fits(value[name], others, depth) for name in value if name not in known)
+
+    def _fits_array(self, value: list[Any], schema: dict[str, Any], depth: int) -> bool:
+        if not _is_within(len(value), schema, "minItems", "maxItems"):
+            return False
+        items = schema.get("items", True)
+        return items is True or all(self.fits(each, items, depth) for each in value)
+
+
+def _is_of_type(value: object, types: object) -> bool:
+    names = [types] if isinstance(types, str) else _list(types)
+    checks = [_TYPES[name] for name in names if isinstance(name, str) and name in _TYPES]
+    return not checks or any(check(value) for check in checks)
+
+
+def _is_one_of(value: object, schema: dict[str, Any]) -> bool:
+    if "const" in schema and not is_same(value, schema["const"]):
+        return False
+    return "enum" not in schema or any(is_same(value, each) for each in _list(schema["enum"]))
+
+
+def _fits_text(value: str, schema: dict[str, Any]) -> bool:
+    if not _is_within(len(value), schema, "minLength", "maxLength"):
+        return False
+    pattern = schema.get("pattern")
+    searched = _searched(pattern) if isinstance(pattern, str) else None
+    return searched is None or searched.search(value[:MAX_SEARCHED_CHARS]) is not None
+
+
+def _fits_number(value: Any, schema: dict[str, Any]) -> bool:
+    above: Any = schema.get("exclusiveMinimum")
+    below: Any = schema.get("exclusiveMaximum")
+    step: Any = schema.get("multipleOf")
+    return (
+        _is_within(value, schema, "minimum", "maximum")
+        and (not _is_number(above) or value > above)
+        and (not _is_number(below) or value < below)
+        and (not _is_number(step) or step <= 0 or _is_multiple(value, step))
+    )
+
+
+def _is_multiple(value: Any, step: Any) -> bool:
+    if isinstance(value, int) and isinstance(step, int):
+        return value % step == 0
+    try:
+        return _is_whole(value / step)
+    except OverflowError:  # no float is that large
+        return True
+
+
+def _is_within(size: Any, schema: dict[str, Any], least_name: str, most_name: str) -> bool:
+    least: Any = schema.get(least_name)
+    most: Any = schema.get(most_name)
+    if _is_number(least) and size < least:
+        return False
+    return not (_is_number(most) and size > most)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, int) or (math.isfinite(number) and number.is_integer())
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+@lru_cache(_KEPT_PATTERNS)
+def _searched(pattern: str) -> re.Pattern[str] | None:
+    """The pattern, if it cannot keep the evaluator busy."""
+    try:
+        worst_steps(pattern)
+        return re.compile(pattern)
+    except (PatternError, re.error):
+        return None

@@ -1,0 +1,105 @@
+"""The stage latencies that sources reported of one call, in the order in which the stages began, and what they say of one turn."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from consumers.engine.measures.stages.reading import RANKS, Measured
+from schemas.scores.latency_stages import SEVERAL, Several, Stage, StageSource
+
+MAX_VALUES_PER_TURN = 256
+"""Values of one turn that count, the earliest ones. A turn with tools has about thirty; more is a loop in the producer."""
+
+STAGES = tuple(Stage)
+SOURCES = tuple(StageSource)
+STAGE_PLACES: Mapping[Stage, int] = {stage: place for place, stage in enumerate(STAGES)}
+_CODES = [(stage, source, rank) for stage in STAGES for source in SOURCES for rank in RANKS]
+_CODE_OF = {meaning: code for code, meaning in enumerate(_CODES)}
+
+
+class Reported(NamedTuple):
+    """What one source says of one stage of a turn; `rank` is that of the values it was made of."""
+
+    rank: int
+    seconds: float
+    model: str
+
+
+Reports = dict[Stage, dict[StageSource, Reported]]
+"""What is reported of one turn."""
+
+
+class StageValues:
+    """Values in the order of their begin, then of what they say: the same whatever order they came in.
+
+    They are columns, because a call has hundreds and nobody reads most of them twice.
+    """
+
+    def __init__(self) -> None:
+        self._begins_s = array("d")
+        self._codes = array("H")
+        self._seconds = array("d")
+        self._models: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def add(self, value: Measured) -> bool:
+        """Keep it; false when it is there already, to the last digit: a record that came twice."""
+        begins_s = self._begins_s
+        begin_s = value.begin_s
+        code = _CODE_OF[value.stage, value.source, value.rank]
+        place = bisect_left(begins_s, begin_s)
+        last = bisect_right(begins_s, begin_s, lo=place)
+        if place < last:
+            own = (code, value.seconds, value.model)
+            place += bisect_left(range(place, last), own, key=self._says)
+            if place < last and self._says(place) == own:
+                return False
+        begins_s.insert(place, begin_s)
+        self._codes.insert(place, code)
+        self._seconds.insert(place, value.seconds)
+        self._models.insert(place, value.model)
+        return True
+
+    def _says(self, place: int) -> tuple[int, float, str]:
+        return self._codes[place], self._seconds[place], self._models[place]
+
+    def slice(self, from_s: float, until_s: float) -> tuple[int, float, float]:
+        """Which values these are, for comparison: how many, and where the first and the last begin. None is ever taken out."""
+        begins_s = self._begins_s
+        first, last = bisect_left(begins_s, from_s), bisect_left(begins_s, until_s)
+        return (last - first, begins_s[first], begins_s[last - 1]) if first < last else (0, from_s, from_s)
+
+    def reports(self, from_s: float, until_s: float) -> Reports:
+        """What the values say that began from `from_s` to before `until_s` (epoch): the window of a turn."""
+        found: Reports = {}
+        asked: dict[StageSource, float] = {}
+        first, last = bisect_left(self._begins_s, from_s), bisect_left(self._begins_s, until_s)
+        for place in range(first, min(last, first + MAX_VALUES_PER_TURN)):
+            stage, source, rank = _CODES[self._codes[place]]
+            seconds, model = self._seconds[place], self._models[place]
+            _take(found, stage, source, Reported(rank, seconds, model))
+            # Pipecat measures how long it waits for the first sentence from the first token on; others from the request on.
+            if stage is Stage.LLM_FIRST_TOKEN:
+                asked[source] = seconds
+            elif stage is Stage.SENTENCE_AGGREGATION and source in asked:
+                _take(found, Stage.LLM_FIRST_SENTENCE, source, Reported(1, asked[source] + seconds, model))
+        return found
+
+
+def _take(found: Reports, stage: Stage, source: StageSource, value: Reported) -> None:
+    """Add a value, of those of a turn in their order."""
+    by_source = found.get(stage)
+    if by_source is None:
+        found[stage] = {source: value}
+        return
+    known = by_source.get(source)
+    if known is not None and value.rank >= known.rank:
+        several = SEVERAL[stage]
+        if value.rank > known.rank or several is Several.FIRST:
+            return
+        if several is Several.SUM:
+            value = value._replace(seconds=known.seconds + value.seconds)
+    by_source[source] = value

@@ -1,0 +1,169 @@
+"""How a call sounds: talk, pace, monologues, silence, overlap and repeated questions.
+
+The arithmetic is in `conversation_measures` and `repeated_questions`.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from consumers.engine.measures.talk.repeated_questions import RepeatedQuestions, questions_in
+from consumers.engine.measures.talk.talk_arithmetic import CallMeasures, SideMeasures, SpokenTurn, ToolRun, measures_of
+from consumers.engine.turns.heard.heard_turn import HeardSides, HeardTurn, HeardTurns
+from consumers.engine.turns.heard.turn_words import Purpose
+from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.timeline.spans import length_ms, merged
+from consumers.engine.turns.timeline.tool_uses import PairedUse
+from schemas.scores.all_records import NotApplicable, Result, Scored, Unscored, UnscoredReason
+
+LONG_SILENCE_MS: Final = 3_000
+"""From here on a silence is dead air and ends a monologue. Fixed, whatever `dead_air_ms` is, so that the values mean the same
+everywhere, and in a back-test with other limits.
+"""
+MAX_RUNNING_WORK: Final = 500_000
+"""Turns, stretches of sound, tools and pieces of text read for the running values of one call, a second or two; beyond it only
+the final ones are published. A call of two hours with 250 turns takes a quarter of it.
+"""
+_PIECE_CHARS: Final = 64
+"""Characters of a text that take as long to read as a turn does."""
+
+_NO_EVENTS: Final = Unscored(reason=UnscoredReason.NO_SPEECH_EVENTS)
+_NO_USER: Final = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
+_NO_ASSISTANT: Final = Unscored(reason=UnscoredReason.NO_ASSISTANT_SPEECH)
+_NO_BEGINNING: Final = Unscored(reason=UnscoredReason.TIMES_UNKNOWN)
+_NO_WORDS: Final = NotApplicable(reason="what this side said is in no transcript")
+_RATIO_DIGITS = 4
+_PACE_DIGITS = 1
+
+
+class Talk(NamedTuple):
+    """How long each side was heard in a turn, in ms, and how many words it said; None where that is not known."""
+
+    user_ms: int | None
+    assistant_ms: int | None
+    user_words: int | None
+    assistant_words: int | None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `TurnTalk`."""
+        return {
+            "user": {"speech_ms": _known(self.user_ms, _NO_USER), "words": self.user_words},
+            "assistant": {"speech_ms": _known(self.assistant_ms, _NO_ASSISTANT), "words": self.assistant_words},
+        }
+
+
+class Speech(NamedTuple):
+    """How a call sounds.
+
+    Attributes:
+        inputs: What the values follow from, in plain values.
+        fields: Those of a `SpeechScore`.
+        work: How much was read for it.
+    """
+
+    inputs: tuple[Any, ...]
+    fields: dict[str, Any]
+    work: int
+
+
+def word_count(text: str) -> int:
+    """Words in a text, as blanks part them.
+
+    Example:
+        >>> word_count("It's $1.50 at 4 p.m.")
+        5
+    """
+    return len(text.split())
+
+
+def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None) -> Talk:
+    """Who spoke how long in a turn; a stretch of sound without an end goes on until `end_ms`, or is left out."""
+    user, assistant = turn.user.said(Purpose.TALK), turn.assistant.said(Purpose.TALK)
+    return Talk(
+        length_ms(merged(turn.user.spans(end_ms))) if sides.user else None,
+        length_ms(merged(turn.assistant.spans(end_ms))) if sides.assistant else None,
+        word_count(user) if user else None,
+        word_count(assistant) if assistant else None,
+    )
+
+
+def speech_of(live: LiveSide, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool) -> Speech:
+    """Measures the call.
+
+    Args:
+        live: The call.
+        heard: Its turns.
+        turns: Those that count.
+        last_ms: Time of its last event.
+        is_over: Whether it is over: sound without an end ends then, and the caller may have waited until then.
+    """
+    end_ms = heard.sound_end_ms(last_ms) if is_over else None
+    user_asks, assistant_asks = RepeatedQuestions(), RepeatedQuestions()
+    has_user_words = has_assistant_words = False
+    work = 0
+    spoken = {}
+    for number, turn in heard.turns(turns).items():
+        user, assistant = turn.user.spans(end_ms), turn.assistant.spans(end_ms)
+        by_user, by_assistant = turn.user.said(Purpose.TALK), turn.assistant.said(Purpose.TALK)
+        spoken[number] = SpokenTurn(user, assistant, word_count(by_user), word_count(by_assistant))
+        user_asks.put(number, questions_in(by_user))
+        assistant_asks.put(number, questions_in(by_assistant))
+        has_user_words |= bool(by_user)
+        has_assistant_words |= bool(by_assistant)
+        work += 1 + len(user) + len(assistant) + (len(by_user) + len(by_assistant)) // _PIECE_CHARS
+    tools = [_run(use.called_at_ms, use) for use in live.turns.tools if use.called_at_ms is not None]
+    measured = measures_of(spoken, tools, LONG_SILENCE_MS, end_ms)
+    sides = heard.sides
+    unknown = _unknown(sides, measured)
+    began_ms = live.history.first_time_ms()
+    of_user = user_asks if has_user_words else None
+    of_assistant = assistant_asks if has_assistant_words else None
+    inputs = (
+        measured, sides, began_ms, of_user and (of_user.count, of_user.turns),
+        of_assistant and (of_assistant.count, of_assistant.turns),
+    )  # fmt: skip
+    fields = {
+        "result": unknown or Scored(value=round(measured.talk_ratio or 0.0, _RATIO_DIGITS)),
+        "source": sides.source,
+        "user": _side(measured.user, of_user, None if sides.user else _NO_USER),
+        "assistant": _side(measured.assistant, of_assistant, None if sides.assistant else _NO_ASSISTANT),
+        "overlap_ms": unknown or Scored(value=measured.overlap_ms),
+        "dead_air_ms": unknown or Scored(value=measured.dead_air_ms),
+        "first_word_ms": _first_word(began_ms, measured.first_assistant_ms, sides),
+    }
+    return Speech(inputs, fields, work + len(tools))
+
+
+def _run(start_ms: int, use: PairedUse) -> ToolRun:
+    return ToolRun(start_ms, None if use.duration_ms is None else start_ms + use.duration_ms)
+
+
+def _known(value: int | None, unknown: Unscored) -> Result:
+    return unknown if value is None else Scored(value=value)
+
+
+def _unknown(sides: HeardSides, measured: CallMeasures) -> Unscored | None:
+    """Why nothing is known that takes both sides."""
+    if sides.source is None or measured.talk_ratio is None:
+        return _NO_EVENTS
+    if not sides.user:
+        return _NO_USER
+    return None if sides.assistant else _NO_ASSISTANT
+
+
+def _side(measured: SideMeasures, asks: RepeatedQuestions | None, unheard: Unscored | None) -> dict[str, Any]:
+    pace = measured.words_per_minute
+    return {
+        "speech_ms": unheard or Scored(value=measured.speech_ms),
+        "longest_monologue_ms": unheard or Scored(value=measured.longest_ms),
+        "words_per_minute": unheard or (_NO_WORDS if pace is None else Scored(value=round(pace, _PACE_DIGITS))),
+        "repeated_questions": _NO_WORDS if asks is None else Scored(value=asks.count),
+        "repeated_in_turns": () if asks is None else asks.turns,
+    }
+
+
+def _first_word(began_ms: int | None, first_ms: int | None, sides: HeardSides) -> Result:
+    if first_ms is None:
+        return _NO_ASSISTANT if sides.source else _NO_EVENTS
+    if began_ms is None or began_ms >= first_ms:
+        return _NO_BEGINNING
+    return Scored(value=first_ms - began_ms)

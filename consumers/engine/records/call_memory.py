@@ -1,0 +1,82 @@
+"""What `scores` holds of a call that was still open when its evaluator ended: what its successor must not say again."""
+
+from typing import NamedTuple
+
+from schemas.events.codec import InputSource
+from schemas.goals.goal_set import GoalSet
+from schemas.ledger_record import ScoredElsewhere
+from schemas.scores.all_records import (
+    AnyScoreRecord,
+    DeadAirFact,
+    GoalsFact,
+    TurnValues,
+    Unscored,
+    UnscoredReason,
+)
+from schemas.topics import SOURCE_BY_TOPIC
+
+Subject = tuple[str, int | None, int]
+"""Name, turn and index: what a record is about. A higher revision of a subject replaces a lower one."""
+
+
+class Recalled(NamedTuple):
+    """The newest record of a subject that was written."""
+
+    revision: int
+    input_hash: str
+    had_value: bool
+    is_withdrawn: bool
+
+
+class CallMemory:
+    """The records of one call, in the order in which they were written.
+
+    Attributes:
+        published: Newest record of each subject.
+        offsets: How far each input was folded when the last of them was made.
+        silences_ms: Since when each silence lasted that was declared dead air. They were known by waiting, so they stand,
+            whatever a replay would find.
+        goal_set: The call's goals, whatever their source has by now.
+        counted: By turn, the values that were ever published and so are counted, as `first_known` names them.
+    """
+
+    __slots__ = ("counted", "goal_set", "offsets", "published", "silences_ms")
+
+    def __init__(self) -> None:
+        self.published: dict[Subject, Recalled] = {}
+        self.offsets: dict[InputSource, int] = {}
+        self.silences_ms: set[int] = set()
+        self.goal_set: GoalSet | None = None
+        self.counted: dict[int, set[str]] = {}
+
+    def take(self, record: AnyScoreRecord | ScoredElsewhere) -> None:
+        """One more record of the call."""
+        subject = (record.name, record.turn, record.index)
+        last = self.published.get(subject)
+        self.published[subject] = Recalled(
+            record.revision,
+            record.input_hash,
+            record.is_first or (last is not None and last.had_value),
+            _is_withdrawn(record),
+        )
+        for source, offset in sources(record.offsets).items():
+            if offset > self.offsets.get(source, -1):
+                self.offsets[source] = offset
+        if isinstance(record, DeadAirFact):
+            self.silences_ms.add(record.silent_since_ms)
+        elif isinstance(record, GoalsFact):
+            self.goal_set = record.goal_set
+        elif isinstance(record, TurnValues) and record.turn is not None and record.first_known:
+            self.counted.setdefault(record.turn, set()).update(record.first_known)
+
+
+def sources(offsets: dict[str, int]) -> dict[InputSource, int]:
+    """Offsets by input instead of by topic; a topic that is no input of ours is left out."""
+    return {SOURCE_BY_TOPIC[topic]: offset for topic, offset in offsets.items() if topic in SOURCE_BY_TOPIC}
+
+
+def _is_withdrawn(record: AnyScoreRecord | ScoredElsewhere) -> bool:
+    result = getattr(record, "result", None)
+    if isinstance(result, Unscored):
+        return result.reason is UnscoredReason.WITHDRAWN
+    return bool(getattr(record, "is_withdrawn", False))

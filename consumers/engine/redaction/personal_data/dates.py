@@ -1,0 +1,213 @@
+"""Days as people write and say them: "3/14/85", "March 3rd, 1985", "the third of march nineteen eighty five"."""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from consumers.engine.redaction.personal_data.vocabulary import (
+    CENTURIES,
+    DAY_ENDINGS,
+    DECADES,
+    MONTHS,
+    ORDINALS,
+    TEENS,
+    TENS,
+    UNITS,
+)
+from consumers.engine.redaction.personal_data.words import Kind, Words
+
+OLD_TWO_DIGIT_YEAR: Final = 40
+"""A year of two digits from here on is of the last century."""
+_CENTURY: Final = 1900
+_MOST_DAYS: Final = 31
+_MONTHS_A_YEAR: Final = 12
+_FIRST_YEAR: Final = 1880
+_LAST_YEAR: Final = 2099
+
+_SAID_IN_DATES: Final = frozenset({*MONTHS, "born", "birth"})
+"""A text without any of these words spells out no date."""
+_NUMERIC: Final = re.compile(
+    r"(?<![\d.:/-])(?:(?P<y>\d{4})(?P<s>[-/.])(?P<m>\d{1,2})(?P=s)(?P<d>\d{1,2})"
+    r"|(?P<a>\d{1,2})(?P<t>[-/.])(?P<b>\d{1,2})(?P=t)(?P<c>\d{4}|\d{2}))(?![\d:]|[-/.]\d)"
+)
+
+
+class Date(NamedTuple):
+    """A day in a text, from word `first` to word `last`.
+
+    Attributes:
+        year: The year in full; None when none is said.
+        has_day: Whether more than the month or the year is said.
+        has_century: Whether the year is said with its century: 1985, nineteen eighty five.
+    """
+
+    first: int
+    last: int
+    year: int | None
+    has_day: bool = True
+    has_century: bool = True
+
+
+def find_dates(words: Words) -> Iterator[Date]:
+    """Every day in the text, from left to right; months with their year, and years behind "born in"."""
+    numeric = _numeric(words)
+    if words.texts.isdisjoint(_SAID_IN_DATES):
+        yield from numeric.values()
+        return
+    index = 0
+    while index < len(words.all):
+        date = numeric.get(index) or _in_words(words, index) or _year_of_birth(words, index)
+        if date is not None:
+            yield date
+        index = index + 1 if date is None else date.last + 1
+
+
+def full_year(year: int) -> int:
+    """A year of two digits with its century.
+
+    Example:
+        >>> full_year(85), full_year(7), full_year(1985)
+        (1985, 2007, 1985)
+    """
+    if year > 99:  # two digits
+        return year
+    return year + (_CENTURY if year >= OLD_TWO_DIGIT_YEAR else _CENTURY + 100)
+
+
+def is_day(first: int, second: int) -> bool:
+    """Whether two numbers can be a day and a month, in either order."""
+    return 1 <= min(first, second) <= _MONTHS_A_YEAR and 1 <= max(first, second) <= _MOST_DAYS
+
+
+def _numeric(words: Words) -> dict[int, Date]:
+    """Days in figures, by the index of their first word."""
+    found: dict[int, Date] = {}
+    index = 0
+    for match in _NUMERIC.finditer(words.source):
+        while words.all[index].end <= match.start():
+            index += 1
+        last = index
+        while words.all[last].end < match.end():
+            last += 1
+        if match["y"] is not None:
+            year, one, other = int(match["y"]), int(match["m"]), int(match["d"])
+        else:
+            year, one, other = full_year(int(match["c"])), int(match["a"]), int(match["b"])
+        if is_day(one, other) and _FIRST_YEAR <= year <= _LAST_YEAR:
+            has_century = match["y"] is not None or len(match["c"]) > 2
+            found[index] = Date(index, last, year, has_century=has_century)
+    return found
+
+
+def _in_words(words: Words, index: int) -> Date | None:
+    """March 3rd 1985, or the 3rd of March 1985; the year may be missing."""
+    if words.all[index].text in MONTHS:
+        at = index + 1
+        at += words.is_at(at, {"."})
+        at += words.is_at(at, {"the"})
+        day = _day(words, at)
+        if day is not None:
+            return _with_year(words, index, day)
+        at += words.is_at(at, {"of", ","})
+        year, last = _year(words, at)
+        return None if year is None else Date(index, last, year, has_day=False)
+    begin = index + 1 if words.all[index].text == "the" else index
+    day = _day(words, begin)
+    if day is None:
+        return None
+    month = day + 1
+    while words.is_at(month, {"of", "-", ".", "day"}) and month <= day + 2:
+        month += 1
+    if not words.is_at(month, MONTHS):
+        return None
+    return _with_year(words, index, month)
+
+
+def _with_year(words: Words, first: int, last: int) -> Date:
+    at = last + 1
+    while words.is_at(at, {",", ".", "of", "in", "the", "year", "-", "'", "\u2019"}) and at <= last + 3:
+        at += 1
+    year, end = _year(words, at)
+    if year is None:
+        return Date(first, last, None)
+    return Date(first, end, year, has_century=len(words.all[at].text) > 2 and words.all[at].text not in DECADES)
+
+
+def _day(words: Words, index: int) -> int | None:
+    """The last word of a day of the month that begins here."""
+    if not 0 <= index < len(words.all):
+        return None
+    word = words.all[index]
+    if word.kind is Kind.NUMBER:
+        if len(word.text) > 2 or not 1 <= int(word.text) <= _MOST_DAYS:  # a day has two digits
+            return None
+        return index + 1 if words.is_joined(index) and words.is_at(index + 1, DAY_ENDINGS) else index
+    if word.text in ORDINALS or word.text in TEENS:
+        return index
+    if word.text in {"twenty", "thirty"}:
+        unit = index + 2 if words.is_at(index + 1, {"-"}) else index + 1
+        if unit < len(words.all) and (
+            int(ORDINALS.get(words.all[unit].text, "10")) < 10 or words.all[unit].text in UNITS
+        ):  # units
+            return unit
+        return index
+    return index if UNITS.get(word.text, "0") != "0" else None
+
+
+def _year(words: Words, index: int) -> tuple[int | None, int]:
+    """The year that begins here, and its last word."""
+    if not 0 <= index < len(words.all):
+        return None, index
+    word = words.all[index]
+    if word.kind is Kind.NUMBER:
+        is_year = len(word.text) in {2, 4} and not words.is_at(index + 1, {":", "%"})
+        year = full_year(int(word.text)) if is_year else 0
+        return (year, index) if _FIRST_YEAR <= year <= _LAST_YEAR else (None, index)
+    century = CENTURIES.get(word.text)
+    if century is not None:
+        at = index + 1
+        at += words.is_at(at, {"-"})
+        if words.is_at(at, {"hundred"}):
+            at += 1
+            at += words.is_at(at, {"and"})
+            rest, last = _below_hundred(words, at)
+            return (century, at - 1) if rest is None else (century + rest, last)
+        rest, last = _below_hundred(words, at)
+        if rest is not None:
+            return century + rest, last
+    if word.text == "two" and words.is_at(index + 1, {"thousand"}):
+        at = index + 2
+        at += words.is_at(at, {"and"})
+        rest, last = _below_hundred(words, at)
+        return (2000, index + 1) if rest is None else (2000 + rest, last)
+    if word.text in TENS:
+        rest, last = _below_hundred(words, index)
+        if rest is not None and rest >= OLD_TWO_DIGIT_YEAR:
+            return _CENTURY + rest, last
+    return None, index
+
+
+def _below_hundred(words: Words, index: int) -> tuple[int | None, int]:
+    """Eighty five, oh five, twelve; and the last word of it."""
+    if index >= len(words.all):
+        return None, index
+    text = words.all[index].text
+    if text in TEENS:
+        return int(TEENS[text]), index
+    if text in TENS:
+        unit = index + 2 if words.is_at(index + 1, {"-"}) else index + 1
+        ones = UNITS.get(words.all[unit].text, "0") if unit < len(words.all) else "0"
+        return (int(TENS[text] + ones), unit) if ones != "0" else (int(TENS[text]) * 10, index)
+    if text in {"oh", "o", "zero"} and index + 1 < len(words.all) and words.all[index + 1].text in UNITS:
+        return int(UNITS[words.all[index + 1].text]), index + 1
+    if text in UNITS:
+        return int(UNITS[text]), index
+    return None, index
+
+
+def _year_of_birth(words: Words, index: int) -> Date | None:
+    """The year of "born in 1985"."""
+    if not (words.is_at(index - 1, {"in"}) and words.is_at(index - 2, {"born", "birth"})):
+        return None
+    year, last = _year(words, index)
+    return None if year is None else Date(index, last, year, has_day=False)

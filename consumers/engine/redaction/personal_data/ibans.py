@@ -1,0 +1,102 @@
+"""Bank accounts: a country, two check digits and what that country's accounts consist of, written or spelled letter by letter."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+from stdnum import iban, numdb
+
+from consumers.engine.redaction.personal_data.digit_runs import Digits, Group
+from consumers.engine.redaction.personal_data.span import Span
+from consumers.engine.redaction.personal_data.vocabulary import SPELLING_WORDS
+from consumers.engine.redaction.personal_data.words import Kind, Words
+
+MOST_LETTERS_OF_A_GROUP: Final = 6
+"""Letters that stand together; longer ones are a word, and end the account."""
+MAX_GAP_WORDS: Final = 3
+NEAR_WORDS: Final = 6
+
+_CUES: Final = frozenset({"iban", "ibans"})
+_GAPS: Final = frozenset({"-", "\u2013", ",", ".", "and", "then", "uh", "um", "space", "dash", "hyphen"})
+_PARTS: Final = re.compile(r"(\d+)!")
+
+
+class _Spelling:
+    """The letters and digits of a text from some word on, word by word."""
+
+    def __init__(self, words: Words, digits: Digits) -> None:
+        self._words = words
+        self._groups: dict[int, Group] = {group.first: group for run in digits.runs for group in run.groups}
+
+    def part(self, index: int) -> tuple[str, int] | None:
+        """What the word at an index adds, and the index of the last word of it; None when it adds nothing."""
+        word = self._words.all[index]
+        group = self._groups.get(index)
+        if group is not None:
+            return group.digits, group.last
+        if word.kind is Kind.NUMBER:
+            return word.text, index
+        if word.kind is Kind.WORD and word.text.isascii():
+            letters = SPELLING_WORDS.get(word.text, word.text)
+            return (letters, index) if len(letters) <= MOST_LETTERS_OF_A_GROUP else None
+        return None
+
+    def next(self, index: int) -> int | None:
+        """The index of the next word after pauses and dashes; None when something else comes."""
+        for following in range(index + 1, min(index + 2 + MAX_GAP_WORDS, len(self._words.all))):
+            if self._words.all[following].text not in _GAPS:
+                return following
+        return None
+
+
+def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
+    """Places of bank accounts, from left to right."""
+    spelling = _Spelling(words, digits)
+    index = 0
+    while index < len(words.all):
+        last = _last_of_account(words, spelling, index) if words.all[index].kind is Kind.WORD else None
+        if last is not None:
+            yield Span(words.all[index].start, words.all[last].end)
+        index = index + 1 if last is None else last + 1
+
+
+def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | None:
+    """The last word of the account that begins with this word."""
+    account, at, length = "", first, 0
+    while True:
+        part = spelling.part(at)
+        if part is None:
+            return None
+        account, last = account + part[0].upper(), part[1]
+        if not length and len(account) >= 2:  # the letters of the country
+            length = _length(account[:2])
+        beginning = account[:4]
+        if (len(account) >= 2 and not length) or (beginning[2:] and not beginning[2:].isdecimal()):  # as above
+            return None
+        if len(account) >= length > 0:
+            break
+        following = spelling.next(last)
+        if following is None:
+            return None
+        at = following
+    is_one = len(account) == length and (
+        iban.is_valid(account, check_country=False) or _is_said_to_be_one(words, first)
+    )
+    return last if is_one else None
+
+
+def _is_said_to_be_one(words: Words, first: int) -> bool:
+    """Whether it is called an IBAN, so that it is one though a letter was misheard."""
+    if words.texts.isdisjoint(_CUES):
+        return False
+    return any(near.text in _CUES for near in words.before(first, NEAR_WORDS))
+
+
+@cache
+def _length(country: str) -> int:
+    """Letters and digits of an account of that country; 0 when it has none."""
+    if not country.isalpha():
+        return 0
+    (_, facts), *_rest = numdb.get("iban").info(country)
+    return 4 + sum(int(count) for count in _PARTS.findall(facts["bban"])) if "bban" in facts else 0

@@ -1,0 +1,248 @@
+"""Takes personal data out of texts before they leave the engine. Scores are computed on what was said; what leaves is this.
+
+What is found is replaced by its type in brackets, which nothing looks into again: redacting twice is redacting once.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
+from typing import Any, Final
+
+from consumers.engine.redaction.personal_data.birth_dates import find_birth_dates
+from consumers.engine.redaction.personal_data.cards import find_cards
+from consumers.engine.redaction.personal_data.digit_runs import Digits
+from consumers.engine.redaction.personal_data.emails import find_emails
+from consumers.engine.redaction.personal_data.ibans import find_ibans
+from consumers.engine.redaction.personal_data.phones import PhoneFinder
+from consumers.engine.redaction.personal_data.span import Span
+from consumers.engine.redaction.personal_data.vocabulary import NUMBER_WORDS
+from consumers.engine.redaction.personal_data.words import Words
+from schemas.goals.patterns import compiled
+from schemas.redaction import CUSTOM, Detector, RedactionRules, tag_of
+
+MAX_ROUNDS: Final = 10
+"""A text is looked at again after something was taken out, until nothing is found; the second look nearly always ends it."""
+FEWEST_DIGITS: Final = 4
+LEAST_NUMBER: Final = 100_000
+"""A number smaller than this has too few digits to be anything that is looked for."""
+MOST_NUMBER: Final = 10**40
+"""A number larger than this has too many."""
+MAX_CHARS: Final = 50_000
+"""Characters of one text, or of one JSON value in texts that can hold something, that are looked at: an hour of talk without
+an answer. What is beyond is left out, and `TOO_LONG` stands for it. At worst that many take half a second."""
+TOO_LONG: Final = "[TOO_LONG]"
+MARGIN_CHARS: Final = 400
+"""Longer than anything that is found: an account number said digit by digit has 150."""
+
+_NUMBERS: Final = re.compile(r"\d+")
+_LETTERS: Final = re.compile(r"[a-z]+")
+_TWO_NUMBER_WORDS: Final = re.compile(
+    r"\b(?:{0})\b[\s,.;-]{{1,3}}(?:{0})\b".format("|".join(sorted(NUMBER_WORDS, key=len, reverse=True)))
+)
+_SEALED: Final = re.compile(r"\[[A-Z][A-Z_]{1,39}\]")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\W]+")
+_TELLING_WORDS: Final = frozenset({"dot", "point", "gmail", "yahoo", "outlook", "hotmail", "icloud", "birthday", "dob"})
+_KEYS_OF_A_PLACE: Final = 2
+"""How many keys above a value tell what it is: its own and the one around."""
+_IN_ORDER: Final = (Detector.EMAIL, Detector.IBAN, Detector.CARD, Detector.BIRTH_DATE, Detector.PHONE)
+"""What is certain comes first, so that nothing else takes a part of it."""
+
+
+class Redactor:
+    """Takes out what the rules say. Deterministic, without a memory of texts, and fit for a snapshot.
+
+    Attributes:
+        rules: What is looked for.
+        counts: What was taken out by type, since whoever reads it last emptied it.
+        looked_at_chars: Characters looked at closely, ever; what cannot hold anything is not.
+    """
+
+    def __init__(self, rules: RedactionRules | None = None) -> None:
+        """Without rules the default ones: everything is looked for."""
+        self.rules = rules or RedactionRules()
+        self.counts: Counter[str] = Counter()
+        self.looked_at_chars = 0
+        self._phones = PhoneFinder(self.rules.phone_regions)
+        self._detectors = tuple(detector for detector in _IN_ORDER if detector in self.rules.detectors)
+        self._patterns = {tag_of(name): compiled(pattern) for name, pattern in self.rules.patterns.items()}
+
+    def redact(self, text: str) -> str:
+        """The text with the type of everything found in the place of it.
+
+        Example:
+            >>> Redactor().redact("It's jane dot doe at example dot com, card four one one one, 1111 1111 1111.")
+            "It's [EMAIL], card [CARD]."
+        """
+        if not self.rules.enabled:
+            return text
+        if len(text) > MAX_CHARS and self.is_worth_a_look(text):
+            return self.beginning(text, MAX_CHARS) + TOO_LONG
+        return self._redact(text, "")
+
+    def beginning(self, text: str, most: int, key: str = "") -> str:
+        """The redacted text up to about `most` characters. Nothing is cut off in its middle and so overlooked.
+
+        Args:
+            text: The text.
+            most: How much of it is wanted.
+            key: What it is the value of, if that is known.
+
+        Example:
+            >>> Redactor().beginning("card 4111 1111 1111 1111 is mine", 12)
+            'card [CARD] '
+        """
+        if not self.rules.enabled:
+            return text[:most]
+        read = text[: most + 2 * MARGIN_CHARS]
+        redacted = self._redact(read, _words_of((key,)) if key else "")
+        # What is cut where reading ended may be the beginning of something.
+        certain = len(redacted) - (MARGIN_CHARS if len(read) < len(text) else 0)
+        return redacted[: max(0, min(most, certain))]
+
+    def redact_value(self, value: Any) -> Any:
+        """A JSON value of the same shape. Texts are redacted, keys too, and numbers that are personal data become texts.
+
+        A key tells what its value is, as words before it would: ten digits under `phone` are a telephone number.
+
+        Example:
+            >>> Redactor().redact_value({"customer": {"phone": 4155550123, "seats": 2}})
+            {'customer': {'phone': '[PHONE]', 'seats': 2}}
+        """
+        return _Value(self._redact, self.is_worth_a_look).redacted(value, ()) if self.rules.enabled else value
+
+    def is_worth_a_look(self, text: str) -> bool:
+        """Whether there can be anything in it; where there cannot, redacting it changes nothing and costs nothing."""
+        return self.rules.enabled and (bool(self._patterns) or may_hold_any(text))
+
+    def _redact(self, text: str, lead: str) -> str:
+        """Looks until nothing is found. `lead` are words that stand before the text and are not of it."""
+        for _ in range(MAX_ROUNDS):
+            redacted = self._look(text, lead)
+            if redacted == text:
+                break
+            text = redacted
+        return text
+
+    def _look(self, text: str, lead: str) -> str:
+        """One look for everything."""
+        if self._patterns:
+            self.looked_at_chars += len(text)
+        for tag, pattern in self._patterns.items():
+            text = self._replaced(text, _matches(pattern, text), tag, CUSTOM)
+        if not may_hold_any(lead + text):
+            return text
+        self.looked_at_chars += len(lead) + len(text)
+        words = digits = None
+        for detector in self._detectors:
+            if words is None or digits is None:
+                words = Words(lead + text)
+                digits = Digits(words)
+            found = [span for span in self._found(detector, words, digits) if span.end > len(lead)]
+            if found:
+                places = (Span(max(0, span.start - len(lead)), span.end - len(lead)) for span in found)
+                text = self._replaced(text, places, tag_of(detector), detector.value)
+                words = digits = None
+        return text
+
+    def _found(self, detector: Detector, words: Words, digits: Digits) -> Iterable[Span]:
+        match detector:
+            case Detector.EMAIL:
+                return find_emails(words)
+            case Detector.IBAN:
+                return find_ibans(words, digits)
+            case Detector.CARD:
+                return find_cards(words, digits)
+            case Detector.BIRTH_DATE:
+                return find_birth_dates(words, digits, self.rules.latest_birth_year)
+            case Detector.PHONE:
+                return self._phones.find(words, digits)
+
+    def _replaced(self, text: str, spans: Iterable[Span], tag: str, counted: str) -> str:
+        parts: list[str] = []
+        end = 0
+        for span in spans:
+            parts += (text[end : span.start], tag)
+            end = span.end
+            self.counts[counted] += 1
+        return "".join((*parts, text[end:])) if parts else text
+
+
+class _Value:
+    """A JSON value on its way through a redactor, which looks at so much of it and no more."""
+
+    def __init__(self, redact: Callable[[str, str], str], is_worth_a_look: Callable[[str], bool]) -> None:
+        self._redact = redact
+        self._is_worth_a_look = is_worth_a_look
+        self._left = MAX_CHARS
+
+    def redacted(self, value: Any, keys: tuple[str, ...]) -> Any:
+        if isinstance(value, str):
+            return self._text(value, keys)
+        if isinstance(value, Mapping):
+            return self._mapping(value, keys)
+        if isinstance(value, list | tuple):
+            return [self.redacted(each, keys) for each in value]
+        if isinstance(value, int | float) and not isinstance(value, bool) and LEAST_NUMBER <= abs(value) < MOST_NUMBER:
+            # 4155550123.0 is no other number than 4155550123.
+            text = str(int(value) if float(value).is_integer() else value)
+            redacted = self._text(text, keys)
+            # A number stays one or is taken out whole, so that the value stays JSON.
+            return value if redacted == text else _SEALED.findall(redacted)[0]
+        return value
+
+    def _mapping(self, value: Mapping[Any, Any], keys: tuple[str, ...]) -> dict[Any, Any]:
+        redacted: dict[Any, Any] = {}
+        for key, each in value.items():
+            name = self._text(key, ()) if isinstance(key, str) else key
+            number = len(redacted)
+            while name != key and (name in redacted or name in value):
+                name, number = f"{name} {number}", number + 1  # a key of its own, as it was
+            redacted[name] = self.redacted(each, (*keys, str(name))[-_KEYS_OF_A_PLACE:])
+        return redacted
+
+    def _text(self, text: str, keys: tuple[str, ...]) -> str:
+        lead = _words_of(keys) if keys else ""
+        if not self._is_worth_a_look(lead + text):
+            return text
+        self._left -= len(lead) + len(text)
+        return self._redact(text, lead) if self._left >= 0 else TOO_LONG
+
+
+def may_hold_any(text: str) -> bool:
+    """Whether there can be anything in it; nearly all that is said ends here, after some microseconds."""
+    if "@" in text or sum(map(len, _NUMBERS.findall(text))) >= FEWEST_DIGITS:
+        return True
+    lower = text.lower()
+    if "at)" in lower or "at]" in lower:  # jane[at]example.com
+        return True
+    if "birth" in lower or "born" in lower or "d.o.b" in lower:
+        return True
+    said = _LETTERS.findall(lower)
+    if not _TELLING_WORDS.isdisjoint(said):
+        return True
+    return not NUMBER_WORDS.isdisjoint(said) and _TWO_NUMBER_WORDS.search(lower) is not None
+
+
+def _words_of(keys: tuple[str, ...]) -> str:
+    """Keys as words that stand before their value: `dateOfBirth` is "date of birth: "."""
+    # Nobody looks further back for what a value is, and a producer may have keys of any length.
+    return " ".join(_HUMP.sub(" ", _SEALED.sub(" ", key[-MARGIN_CHARS:])).strip() for key in keys) + ": "
+
+
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+    """What a pattern finds, apart from what was taken out already; one that reaches into that takes it along whole."""
+    sealed = [Span(*found.span()) for found in _SEALED.finditer(text)]
+    end = first = 0
+    for found in pattern.finditer(text):
+        start, stop = found.span()
+        while first < len(sealed) and sealed[first].end <= start:
+            first += 1
+        touched = list(takewhile(lambda each: each.start < stop, sealed[first : first + stop - start + 1]))  # noqa: B023  # used at once
+        known = sum(min(each.end, stop) - max(each.start, start) for each in touched)
+        if stop - start == known or start < end:
+            continue
+        if touched:
+            start, stop = min(start, touched[0].start), max(stop, touched[-1].end)
+        end = stop
+        yield Span(start, stop)

@@ -1,0 +1,102 @@
+"""The records of one call with an ElevenLabs agent: which of them counts, and when it is placed beside the live turns.
+
+Several come when one is fetched while the call runs. Where they and the words of a call have cost too much, the last word is
+left to the close, at which the record that says most is placed whatever was done before.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from consumers.engine.effects import Count, Effect
+from consumers.engine.turns.bot.agent_record import AgentRecord, RecordedTurn
+from consumers.engine.turns.bot.machine import SpeakingMachine
+from schemas.events.elevenlabs_record import ConversationRecord
+
+MAX_RECORDS: Final = 16
+"""Records of one call that are placed while it runs. A webhook sends one; a bridge that fetches too early a few."""
+MAX_PLACING_WORK: Final = 500_000
+"""Turns and pieces of text read to place records while one call runs, half a second; words of two hours that come after their
+record, one by one, take two fifths of it.
+"""
+
+_LIMIT: Final = "callgauge_limits_hit_total"
+_NOTHING: Final = RecordedTurn("", frozenset(), None, {})
+
+
+class AgentRecords:
+    """Takes the records of one call.
+
+    Attributes:
+        current: The one that is placed beside the turns; None before one has come.
+        is_any: Whether one has come.
+    """
+
+    def __init__(self) -> None:
+        self.current: AgentRecord | None = None
+        self.is_any = False
+        self._newest: AgentRecord | None = None
+        self._count = 0
+        self._work = 0
+
+    def take(self, record: ConversationRecord) -> None:
+        """What the provider has recorded of the call; of several the one that says most counts."""
+        best = self._newest or self.current
+        if best is None or best.is_worth_less_than(record):
+            self._newest = AgentRecord(record)
+            self.is_any = True
+
+    def follow(self, machine: SpeakingMachine, out: list[Effect]) -> set[int]:
+        """Place a record that is new, and the current one again if other words are known.
+
+        Returns:
+            The live turns of which now something else is recorded.
+        """
+        was_over = self._work > MAX_PLACING_WORK
+        record = self.current if machine.have_words_changed and not was_over else None
+        if self._newest is not None and self._count <= MAX_RECORDS:
+            self._count += 1
+            if self._count <= MAX_RECORDS:
+                record = self._newest
+            else:
+                out.append(Count(_LIMIT, ("agent_records",)))
+        if record is None:
+            return set()
+        changed = self._place(record, machine)
+        if self._work > MAX_PLACING_WORK and not was_over:
+            out.append(Count(_LIMIT, ("placed_records",)))
+        return changed
+
+    def finish(self, machine: SpeakingMachine | None) -> None:
+        """Place what says most beside the words that are known in the end; nowhere in a call that has other turns."""
+        record = self._newest or self.current
+        if machine is None:
+            self.current = record
+        elif record is not None:
+            self._place(record, machine)
+
+    def forget(self) -> set[int]:
+        """The call has other turns from now on, which a record does not know.
+
+        Returns:
+            The turns of which something was recorded.
+        """
+        if self.current is None:
+            return set()
+        turns = set(self.current.placed)
+        self.current.forget()
+        return turns
+
+    def _place(self, record: AgentRecord, machine: SpeakingMachine) -> set[int]:
+        """This is the current one from now on; the turns of which it says something else than was said before."""
+        before = {} if self.current is None else self.current.placed
+        if record is self._newest:
+            self._newest = None
+        self.current = record
+        self._work += record.place(machine)
+        machine.have_words_changed = False
+        return _changed(before, record.placed)
+
+
+def _changed(before: Mapping[int, RecordedTurn], after: Mapping[int, RecordedTurn]) -> set[int]:
+    pairs = {turn: (before.get(turn, _NOTHING), after.get(turn, _NOTHING)) for turn in before.keys() | after.keys()}
+    return {turn for turn, (old, new) in pairs.items() if old is not new and old.measured != new.measured}

@@ -1,0 +1,98 @@
+"""Uses of tools as an ElevenLabs agent or pipecat reports them: by the id of the call, in any order, again and again."""
+
+from collections.abc import Iterator
+
+from consumers.engine.turns.bot.history import SpeakingTurns
+from consumers.engine.turns.bot.machine import Moment
+from consumers.engine.turns.timeline.entries import ToolUse
+from schemas.events.codec import InputSource
+
+
+class _Tool:
+    """One use of a tool, as far as its events have come: `call` and `reply` are its keys on the timeline."""
+
+    __slots__ = ("arguments", "call", "called_ms", "replied_ms", "reply", "result", "result_is_error")
+
+    def __init__(self) -> None:
+        self.call: int | None = None
+        self.called_ms = 0
+        self.arguments: object = None
+        self.reply: int | None = None
+        self.replied_ms = 0
+        self.result: object = None
+        self.result_is_error = False
+
+
+class ReportedTools:
+    """The tools of one call that `source` reports; of what is said twice the earlier time and the fuller value count."""
+
+    __slots__ = ("_source", "_tools")
+
+    def __init__(self, source: InputSource) -> None:
+        self._source = source
+        self._tools: dict[str, _Tool] = {}
+
+    def called(
+        self,
+        speaking: SpeakingTurns,
+        call_id: str,
+        name: str,
+        at_ms: int,
+        arguments: object,
+        event_id: int | None = None,
+    ) -> bool:
+        """A tool runs from `at_ms`; `arguments` are None where nothing is said of them.
+
+        Returns:
+            Whether that is news.
+        """
+        tool = self._tools.setdefault(call_id, _Tool())
+        is_news = tool.call is None
+        if arguments is not None:
+            tool.arguments = arguments
+        if tool.call is not None:
+            speaking.timeline.remove(tool.call)
+        tool.called_ms = at_ms if is_news else min(tool.called_ms, at_ms)
+        use = ToolUse(name, tool.arguments, call_id, source=self._source)
+        tool.call = speaking.from_agent(Moment.TOOL_CALL, tool.called_ms, event_id, use)
+        return is_news
+
+    def answered(
+        self,
+        speaking: SpeakingTurns,
+        call_id: str,
+        name: str,
+        at_ms: int,
+        result: object,
+        event_id: int | None = None,
+        *,
+        is_error: bool,
+    ) -> bool:
+        """A tool has answered at `at_ms`; `result` is None where nothing is said of it.
+
+        Returns:
+            Whether that is news.
+        """
+        tool = self._tools.setdefault(call_id, _Tool())
+        is_news = tool.reply is None
+        tool.result_is_error = tool.result_is_error or is_error
+        if result is not None:
+            tool.result = result
+        if tool.reply is not None:
+            speaking.timeline.remove(tool.reply)
+        tool.replied_ms = at_ms if is_news else min(tool.replied_ms, at_ms)
+        # That it failed may be all that is known; to EVA a tool without an answer has not answered.
+        answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
+        use = ToolUse(name, answer, call_id, is_error=tool.result_is_error, source=self._source)
+        tool.reply = speaking.from_agent(Moment.TOOL_RESPONSE, tool.replied_ms, event_id, use)
+        return is_news
+
+    def withdraw(self, speaking: SpeakingTurns) -> None:
+        """Another source is to be believed: nothing of these is on the timeline any more."""
+        for key in self._keys():
+            speaking.timeline.remove(key)
+        self._tools.clear()
+
+    def _keys(self) -> Iterator[int]:
+        for tool in self._tools.values():
+            yield from (key for key in (tool.call, tool.reply) if key is not None)

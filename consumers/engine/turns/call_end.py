@@ -1,0 +1,65 @@
+"""When a call is over although nothing more is heard of it: announced, silent for too long, or too long altogether."""
+
+from consumers.engine.limits import Limits
+from consumers.engine.turns.dead_air import Taken
+from schemas.scores.all_records import CloseReason
+
+
+class CallEnd:
+    """The end of one call, by the broker's times of its records.
+
+    Attributes:
+        last_ms: Of the latest record so far.
+        awaits_record: Whether the agent is one of ElevenLabs: its record follows the end of the call.
+    """
+
+    __slots__ = ("_announced", "_first_ms", "_limits", "_reason", "_recorded_ms", "awaits_record", "last_ms")
+
+    def __init__(self, first_ms: int, limits: Limits) -> None:
+        self.last_ms = first_ms
+        self._limits = limits
+        self._first_ms = first_ms
+        self._announced: Taken | None = None
+        self._reason = CloseReason.ENDED
+        self._recorded_ms: int | None = None
+        self.awaits_record = False
+
+    def heard(self, broker_ms: int) -> None:
+        """A record was taken at this time."""
+        if broker_ms > self.last_ms:
+            self.last_ms = broker_ms
+        elif broker_ms < self._first_ms:
+            self._first_ms = broker_ms
+
+    def announce(self, taken: Taken, reason: CloseReason) -> bool:
+        """Somebody says that the call is over. Of several the one that the broker took first counts.
+
+        Returns:
+            Whether this is the first so far.
+        """
+        if self._announced is not None and taken >= self._announced:
+            return False
+        self._announced, self._reason = taken, reason
+        return True
+
+    def recorded(self, taken: Taken) -> None:
+        """The record of a conversation that is over was taken; of several the first counts."""
+        if self._recorded_ms is None or taken.broker_ms < self._recorded_ms:
+            self._recorded_ms = taken.broker_ms
+
+    def by_silence(self) -> tuple[int, CloseReason]:
+        """If nothing more comes: from which broker time on the call is over, and why."""
+        limits = self._limits
+        due_ms, reason = self.last_ms + limits.idle_ms, CloseReason.IDLE
+        longest_ms = self._first_ms + limits.max_call_duration_ms
+        if longest_ms < due_ms:
+            due_ms, reason = longest_ms, CloseReason.LIMIT_DURATION
+        if self._announced is not None:
+            announced_ms = self._announced.broker_ms + limits.closing_grace_ms
+            if self._recorded_ms is not None:
+                announced_ms = max(announced_ms, self._recorded_ms + limits.closing_grace_ms)
+            elif self.awaits_record:
+                announced_ms = max(announced_ms, self._announced.broker_ms + limits.agent_record_grace_ms)
+            if announced_ms <= due_ms:
+                return announced_ms, self._reason
+        return due_ms, reason

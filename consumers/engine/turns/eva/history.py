@@ -1,0 +1,224 @@
+"""EVA's side of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from consumers.engine.turns.eva.labels import EMPTY_UTTERANCES
+from consumers.engine.turns.eva.metric_context import metric_context
+from consumers.engine.turns.eva.text_groups import TextGroup, TextStream
+from consumers.engine.turns.eva.turn_machine import TurnMachine
+from consumers.engine.turns.eva.turn_state import text_mark
+from consumers.engine.turns.timeline.entries import AUDIT_RANK, SIMULATOR_RANK, TIME_SHIFT, Kind, key_time_ms, order_key
+from consumers.engine.turns.timeline.timeline import Replays, Timeline
+from schemas.events.call import PipelineType
+from schemas.metric_context import MetricContext
+
+MAX_PENDING_TEXT_UPDATES = 64
+"""Text updates kept for audit entries that have not arrived yet; an audio-LLM call has one in flight."""
+
+
+class CallerLine(NamedTuple):
+    """How the stream of the simulated caller ends, in the stream's own order.
+
+    Attributes:
+        has_events: Whether there is anything in it.
+        last_reason: The reason that its last event gives for the state of the line; None if that event is of another kind.
+    """
+
+    has_events: bool
+    last_reason: str | None
+
+
+class TextListener(Protocol):
+    """Who else wants to know where text groups begin."""
+
+    def text_placed(self, key: int) -> None:
+        """A group now begins at this key."""
+
+    def text_displaced(self, key: int) -> None:
+        """No group begins at this key any more."""
+
+
+class EvaHistory:
+    """Events of the three sources in, `context` out. It is right after every event, in whatever order the sources arrive.
+
+    Each source must keep its own order; a change of the pipeline type folds everything again.
+    """
+
+    def __init__(self, pipeline_type: PipelineType = PipelineType.CASCADE) -> None:
+        self.pipeline_type = pipeline_type
+        self.replays = Replays()
+        self.machine = TurnMachine(pipeline_type, self.replays)
+        self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
+        self.text_stream = TextStream(self, self.replays)
+        self.listener: TextListener | None = None
+        self._audit_count = 0
+        self._simulator_count = 0
+        self._line_state: tuple[int, str | None] = (0, None)
+        self._started_ms: int | None = None
+        self._last_audit_ms: int | None = None
+        self._last_simulator_ms: int | None = None
+        self._last_user_key: int | None = None
+        self._user_keys: dict[int, int] = {}
+        self._text_updates: dict[int, str] = {}
+
+    def audit(self, kind: Kind | None, time_ms: int, payload: object) -> int:
+        """An entry of the audit log; `kind` None for one that no rule reads but that did happen.
+
+        Returns:
+            Its key in the merged history.
+        """
+        self._audit_count += 1
+        if self._last_audit_ms is None or time_ms > self._last_audit_ms:
+            self._last_audit_ms = time_ms
+        key = order_key(time_ms, AUDIT_RANK, self._audit_count)
+        if kind is not None:
+            self.timeline.insert(key, kind, payload)
+        return key
+
+    def text_at(self, key: int) -> str:
+        """The text of the element with this key as it is now; empty when there is none."""
+        payload = self.timeline.payload(key)
+        return payload.text if isinstance(payload, TextGroup) else payload if isinstance(payload, str) else ""
+
+    def text_mark(self, key: int) -> int:
+        """Another number when the text of the element with this key is another, for the price of a length; 0 when there is none."""
+        payload = self.timeline.payload(key)
+        return (
+            payload.length if isinstance(payload, TextGroup) else text_mark(payload) if isinstance(payload, str) else 0
+        )
+
+    def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> int:
+        """The caller's turn as the agent received it, perhaps a placeholder.
+
+        Returns:
+            Its key in the merged history.
+        """
+        self._last_user_key = order_key(time_ms, AUDIT_RANK, self._audit_count + 1)
+        if turn_id is not None:
+            text = self._text_updates.pop(turn_id, text)
+            self._user_keys[turn_id] = self._last_user_key
+        return self.audit(Kind.AUDIT_USER, time_ms, text)
+
+    def update_user_text(self, text: str, turn_id: int | None) -> bool:
+        """Put the text in place of a placeholder: of the entry with `turn_id`, or of the last.
+
+        Returns:
+            False when there is no such entry and the update cannot wait for it.
+        """
+        key = self._last_user_key if turn_id is None else self._user_keys.get(turn_id)
+        if key is not None:
+            self.timeline.replace(key, text)
+            return True
+        if turn_id is None or len(self._text_updates) >= MAX_PENDING_TEXT_UPDATES:
+            return False
+        self._text_updates[turn_id] = text
+        return True
+
+    def simulator(self, kind: Kind | None, time_ms: int, payload: object) -> None:
+        """An event of the simulated caller; `kind` None for one that no rule reads but that did happen."""
+        self._simulator_count += 1
+        if kind is Kind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
+            return
+        if self._last_simulator_ms is None or time_ms > self._last_simulator_ms:
+            self._last_simulator_ms = time_ms
+        if kind is not None:
+            self.timeline.insert(order_key(time_ms, SIMULATOR_RANK, self._simulator_count), kind, payload)
+
+    def line_state(self, details: object) -> None:
+        """The newest event of the simulated caller was about the line, with these details."""
+        reason = details.get("reason") if isinstance(details, Mapping) else None
+        self._line_state = (self._simulator_count, reason if isinstance(reason, str) else None)
+
+    @property
+    def caller_line(self) -> CallerLine:
+        """How the simulated caller's stream ends."""
+        place, reason = self._line_state
+        return CallerLine(self._simulator_count > 0, reason if place == self._simulator_count else None)
+
+    def set_pipeline_type(self, pipeline_type: PipelineType) -> None:
+        """Fold the call again from its first event by the rules of another pipeline."""
+        if pipeline_type is self.pipeline_type:
+            return
+        elements = [element for element in self.timeline if element[1] != Kind.TEXT_GROUP]
+        if pipeline_type is not PipelineType.S2S:
+            elements += [
+                (group.key, Kind.TEXT_GROUP, group) for group in self.text_stream.groups() if group.key is not None
+            ]
+            elements.sort(key=lambda element: element[0])
+        touched = set(self.machine.turns)
+        self.pipeline_type = pipeline_type
+        self.machine = TurnMachine(pipeline_type, self.replays)
+        self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
+        for key, kind, payload in elements:
+            self.timeline.insert(key, kind, payload)
+        self.replays.elements += len(elements)
+        self.machine.touched |= touched
+
+    def place(self, group: TextGroup) -> None:
+        """A text group begins: part of the history except in speech-to-speech calls."""
+        if group.key is None:
+            return
+        if self.pipeline_type is not PipelineType.S2S:
+            self.timeline.insert(group.key, Kind.TEXT_GROUP, group)
+        if self.listener is not None:
+            self.listener.text_placed(group.key)
+
+    def displace(self, key: int) -> None:
+        """A text group vanished."""
+        if self.pipeline_type is not PipelineType.S2S:
+            self.timeline.remove(key)
+        if self.listener is not None:
+            self.listener.text_displaced(key)
+
+    def reread(self, group: TextGroup) -> None:
+        """A text group changed in a way that rules read."""
+        if group.key is not None and self.pipeline_type is not PipelineType.S2S:
+            self.timeline.reread(group.key)
+
+    def release(self) -> None:
+        """Cut the cycle with the text stream."""
+        self.listener = None
+        del self.text_stream
+
+    def session_end_s(self) -> float:
+        """Where sound without an end stops (E1): the session's end, else the last event."""
+        return (self.machine.session_ended_ms or self.last_time_ms() or 0) / 1000
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["machine"], state["timeline"]
+        state["elements"] = list(self.timeline)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        elements = state.pop("elements")
+        self.__dict__.update(state)
+        replayed = self.replays.elements
+        self.machine = TurnMachine(self.pipeline_type, self.replays)
+        self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
+        for key, kind, payload in elements:
+            self.timeline.insert(key, kind, payload)
+        self.machine.touched.clear()
+        self.replays.elements = replayed
+
+    def call_started(self, time_ms: int) -> None:
+        """Somebody says that the call began; of several the earliest counts."""
+        self._started_ms = time_ms if self._started_ms is None else min(time_ms, self._started_ms)
+
+    def first_time_ms(self) -> int | None:
+        """When the call began: by its start event or its first element that a rule reads, whichever is earlier."""
+        first_ms = next((key_time_ms(key) for key, _, _ in self.timeline), None)
+        known_ms = [time_ms for time_ms in (self._started_ms, first_ms) if time_ms is not None]
+        return min(known_ms, default=None)
+
+    def last_time_ms(self) -> int | None:
+        """Time of the last event of the merged history; None while it is empty."""
+        times = [self._last_audit_ms, self._last_simulator_ms]
+        if self.pipeline_type is not PipelineType.S2S:
+            times.append(self.text_stream.last_time_ms())
+        return max((time for time in times if time is not None), default=None)
+
+    def context(self, ended_reason: str | None) -> MetricContext:
+        """EVA's result for the events so far: the core with the tail added to a copy."""
+        return metric_context(self.machine, self.pipeline_type, self.last_time_ms(), ended_reason)

@@ -1,0 +1,58 @@
+"""What pipecat's `FunctionCallObserver` says of a call's tools: they are its tools where no audit log has any."""
+
+from typing import Final
+
+from consumers.engine.turns.bot.history import SpeakingTurns
+from consumers.engine.turns.bot.reported_tools import ReportedTools
+from consumers.engine.turns.dead_air import SilenceWatch, Taken
+from schemas.events.codec import InputSource
+from schemas.events.pipecat import FunctionCall
+
+_MS_PER_SECOND: Final = 1_000
+
+
+class FunctionCalls:
+    """Follows one call. A tool that the model has only asked for is not in use: it may wait for another, and never run. One
+    that was cancelled runs no more and has not answered.
+    """
+
+    __slots__ = ("_heard", "_log_has_tools", "_tools")
+
+    def __init__(self) -> None:
+        self._tools = ReportedTools(InputSource.PIPECAT)
+        self._heard: set[tuple[str, bool]] = set()
+        self._log_has_tools = False
+
+    def take(
+        self, call: FunctionCall, logged_ms: int, taken: Taken, silence: SilenceWatch, speaking: SpeakingTurns | None
+    ) -> bool:
+        """One moment of a function call. Where a simulated caller hears the call, there is no `speaking`.
+
+        Returns:
+            Whether a tool runs no more.
+        """
+        call_id, name = call.tool_call_id, call.function_name
+        is_over = call.is_over
+        if call_id is None or name is None or not (is_over or call.is_in_progress):
+            return False
+        at_ms = logged_ms if call.timestamp is None else int(call.timestamp * _MS_PER_SECOND)
+        if (call_id, is_over) not in self._heard:
+            self._heard.add((call_id, is_over))
+            silence.function_settled(at_ms, taken) if is_over else silence.function_called(at_ms, taken)
+        if speaking is None or self._log_has_tools:
+            return is_over
+        if not is_over:
+            self._tools.called(speaking, call_id, name, at_ms, call.arguments)
+        elif call.in_progress_at is not None:
+            self._tools.called(speaking, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
+        if call.has_answered:
+            result = call.result if call.error is None else {"status": "error", "message": call.error}
+            self._tools.answered(speaking, call_id, name, at_ms, result, is_error=call.has_failed)
+        return is_over
+
+    def give_way(self, speaking: SpeakingTurns | None) -> None:
+        """The audit log has a tool, so its tools are the call's."""
+        if not self._log_has_tools:
+            self._log_has_tools = True
+            if speaking is not None:
+                self._tools.withdraw(speaking)

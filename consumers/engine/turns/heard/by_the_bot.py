@@ -1,0 +1,179 @@
+"""Turns as the bot heard them: its own view of who speaks, read from the machine that follows it."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from consumers.engine.turns.bot.machine import SpeakingMachine, SpeakingTurn, Words
+from consumers.engine.turns.eva.history import EvaHistory
+from consumers.engine.turns.eva.turn_state import text_mark
+from consumers.engine.turns.heard.heard_turn import HeardSide, HeardSides, HeardTurn, HeardTurns, last_end_s
+from consumers.engine.turns.heard.turn_words import Texts, WordSource
+from consumers.engine.turns.timeline.entries import key_time_ms
+from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolUses
+from consumers.engine.turns.timeline.turn_view import Source, TurnView
+from schemas.scores.all_records import Anchor
+
+_NOTHING = SpeakingTurn()
+_WRITTEN_RANK = 1
+_RANKS = {
+    True: {WordSource.LOG: 0, WordSource.BOT: 1},
+    False: {WordSource.SYNTHESIS: 0, WordSource.LOG: _WRITTEN_RANK, WordSource.BOT: 2},
+}
+"""The rank under which the machine keeps the words of a source."""
+
+
+def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
+    """Who waited for whom in a turn: by the detector where it heard, else by the turn ruling, else by the transcript.
+
+    An ElevenLabs agent says when its transcripts and answers arrived. That it was cut off says that the user was heard.
+    """
+    bot_starts = (state.bot_starts if has_bot_events else state.bot_texts) or state.agent_said
+    source: Source = "pipecat"
+    is_speaking = False
+    end_s: float | None = None
+    anchor: Anchor | None = None
+    if state.vad_starts:
+        anchor = Anchor.VAD
+        is_speaking = len(state.vad_ends) < len(state.vad_starts)
+        end_s = None if is_speaking else state.vad_ends[-1]
+    elif state.release_starts:
+        anchor = Anchor.TURN_RELEASE
+        is_speaking = len(state.release_ends) < len(state.release_starts)
+        end_s = None if is_speaking else state.release_ends[-1]
+    elif state.transcripts:
+        anchor = Anchor.TRANSCRIPT
+        source = "audit"
+        end_s = state.transcripts[-1]
+    elif state.agent_heard or state.user_interrupted:
+        anchor = Anchor.ESTIMATED
+        source = "elevenlabs"
+        is_speaking = not state.agent_heard
+        end_s = None if is_speaking else state.agent_heard[-1]
+    return TurnView(
+        has_user=anchor is not None,
+        has_assistant=bool(bot_starts),
+        is_user_speaking=is_speaking,
+        user_end_s=end_s,
+        assistant_start_s=bot_starts[0] if bot_starts else None,
+        anchor=anchor,
+        source=source if anchor is not None else None,
+        user_interrupted=state.user_interrupted,
+        assistant_interrupted=state.assistant_interrupted,
+        are_times_exact=state.are_times_exact,
+    )
+
+
+def views_by_the_bot(machine: SpeakingMachine, numbers: Iterable[int] | None = None) -> dict[int, TurnView]:
+    """The views of those of these turns that are there, or of all; see `view_of_speaking`."""
+    turns, has_bot_events = machine.turns, machine.has_bot_events
+    there = turns if numbers is None else [number for number in numbers if number in turns]
+    return {number: view_of_speaking(turns[number], has_bot_events=has_bot_events) for number in there}
+
+
+class HeardByTheBot(HeardTurns):
+    """The bot's turns, those of which only words are known too."""
+
+    is_simulated = False
+
+    def __init__(self, machine: SpeakingMachine, history: EvaHistory, tools: ToolUses) -> None:
+        user, assistant = machine.has_user_events, machine.has_bot_events
+        sides = HeardSides(user, assistant, "pipecat" if user or assistant else None)
+        super().__init__(tools, sides, machine.turn, machine.last_tool)
+        self._machine = machine
+        self._history = history
+
+    def numbers(self) -> set[int]:
+        """Every turn."""
+        return {*self._machine.turns, *self._machine.words}
+
+    def sound_end_ms(self, last_ms: int | None) -> int | None:
+        """The time of the last event."""
+        return last_ms
+
+    def _build(self, number: int, tools: Sequence[PairedUse]) -> HeardTurn | None:
+        machine = self._machine
+        state = machine.turns.get(number)
+        said = machine.words.get(number, ())
+        if state is None and not said:
+            return None
+        heard, before = state or _NOTHING, machine.turns.get(number - 1, _NOTHING)
+        words = _Words(said, self._history)
+        starts, ends = heard.vad_starts, heard.vad_ends
+        if not starts:
+            starts, ends = heard.release_starts, heard.release_ends
+        endpointing_s = None
+        if heard.vad_ends and heard.release_ends:
+            endpointing_s = heard.release_ends[-1] - heard.vad_ends[-1]
+        return HeardTurn(
+            number,
+            HeardSide(words, starts, ends, heard.transcripts, heard.agent_heard, is_user=True, is_paired_by_time=True),
+            HeardSide(
+                words,
+                heard.bot_starts,
+                heard.bot_ends,
+                heard.bot_texts,
+                heard.agent_said,
+                is_user=False,
+                is_paired_by_time=True,
+            ),
+            words,
+            tools,
+            None if state is None else view_of_speaking(state, has_bot_events=machine.has_bot_events),
+            tuple(heard.times_s),
+            begin_s=starts[0] if starts else _begin_s(heard, before),
+            answer_before_end_s=last_end_s(before.bot_starts, before.bot_ends),
+            endpointing_s=endpointing_s,
+            user_interrupted=heard.user_interrupted,
+            assistant_interrupted=heard.assistant_interrupted,
+            is_fallback=heard.is_fallback,
+        )
+
+
+def _begin_s(state: SpeakingTurn, before: SpeakingTurn) -> float | None:
+    """When a turn begins whose caller has no sound.
+
+    A transcript comes when the caller has spoken, and its latency began before it: at the earliest behind the bot's last words
+    of the turn before.
+    """
+    if state.transcripts:
+        return ((before.bot_starts or before.bot_texts)[-1:] or state.transcripts)[0]
+    return min(chain(*state.times_s), default=None)
+
+
+class _Words:
+    """The words of one turn; those of the log are looked up when somebody asks for them."""
+
+    __slots__ = ("_history", "_said")
+
+    def __init__(self, said: Sequence[Words], history: EvaHistory) -> None:
+        self._said = said
+        self._history = history
+
+    @property
+    def mark(self) -> int:
+        mark_at = self._history.text_mark
+        return sum(text_mark(words.ref) if isinstance(words.ref, str) else mark_at(words.ref) for words in self._said)
+
+    @property
+    def logged_times_ms(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def is_corrected(self) -> bool:
+        # Then the whole of it is a text of this rank. The audit log's words are keys in EVA's history.
+        return any(
+            not words.is_user and words.rank == _WRITTEN_RANK and isinstance(words.ref, str) for words in self._said
+        )
+
+    def texts(self, source: WordSource, *, is_user: bool) -> Texts:
+        rank = _RANKS[is_user].get(source)
+        text_at = self._history.text_at
+        return tuple(
+            words.ref if isinstance(words.ref, str) else text_at(words.ref)
+            for words in self._said
+            if words.is_user is is_user and words.rank == rank
+        )
+
+    def first_logged_ms(self, *, is_user: bool) -> int | None:
+        keys = (words.ref for words in self._said if words.is_user is is_user)
+        return next((key_time_ms(key) for key in keys if isinstance(key, int)), None)

@@ -1,0 +1,242 @@
+"""The live view of a call: compares turns with what was published, and publishes moments: latencies, interruptions, tools."""
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+
+from consumers.engine.records.call_memory import Subject
+from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolEntry, ToolUses, UseKey
+from consumers.engine.turns.timeline.turn_view import TurnView, voice_to_voice_ms
+from schemas.scores.all_records import (
+    AnyScoreRecord,
+    InterruptionFact,
+    Scored,
+    ToolOutcome,
+    ToolUseFact,
+    TurnStatus,
+    Unscored,
+    UnscoredReason,
+    VoiceToVoiceLatency,
+)
+
+LATENCY = "voice_to_voice_latency_ms"
+_INTERRUPTIONS = ("interruption_by_user", "interruption_by_assistant")
+
+_WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
+
+
+class LiveTurns:
+    """Views of the turns as last seen, and their status: open, provisional (left), settled (every stream is past it, and no
+    sound of it is without an end).
+
+    Attributes:
+        ever_settled: Turns that were settled once, whatever became of them.
+    """
+
+    def __init__(self, book: RecordBook) -> None:
+        self._book = book
+        self._views: dict[int, TurnView] = {}
+        self._left_at_ms: dict[int, int] = {}
+        self._settled: set[int] = set()
+        self.ever_settled: set[int] = set()
+        self._unended: dict[int, int] = {}
+        self._current = 0
+        self._highest = 0
+        self._tools = ToolUses()
+
+    @property
+    def turns(self) -> set[int]:
+        """Turns that exist as last seen."""
+        return set(self._views)
+
+    def view(self, turn: int) -> TurnView | None:
+        """The turn as last seen; None when it does not exist."""
+        return self._views.get(turn)
+
+    @property
+    def tools(self) -> ToolUses:
+        """The uses of tools as last seen."""
+        return self._tools
+
+    @property
+    def highest_turn(self) -> int:
+        """Largest turn number seen; 0 before the first turn."""
+        return self._highest
+
+    @property
+    def unsettled_since_ms(self) -> int | None:
+        """When the oldest turn that is left but not settled was left; None when there is none."""
+        return min(self._left_at_ms.values(), default=None)
+
+    def update(
+        self,
+        touched: AbstractSet[int],
+        views: dict[int, TurnView],
+        last_tool: ToolEntry | None,
+        current: int,
+        cause: Cause,
+    ) -> tuple[list[AnyScoreRecord], set[int]]:
+        """What changed, as records, and the turns whose uses of tools are others.
+
+        Args:
+            touched: Turns that may have changed, in any order.
+            views: Their views; a touched turn without one does not exist any more.
+            last_tool: Newest tool event of the call's timeline.
+            current: The turn the call is in.
+            cause: What changed them.
+        """
+        if self._unended:
+            for turn in self._unended.keys() & touched:
+                self._left_at_ms[turn] = self._unended.pop(turn)
+        has_moved = current != self._current
+        self._current = current
+        records: list[AnyScoreRecord | None] = []
+        for turn in sorted(touched) if len(touched) > 1 else touched:
+            view = views.get(turn)
+            old = self._views.get(turn)
+            if view is None:
+                if old is not None:
+                    records += self._forget(turn, cause)
+                continue
+            if view == old and not has_moved:
+                continue
+            self._views[turn] = view
+            self._highest = max(self._highest, turn)
+            self._move(turn, cause)
+            if view != old:
+                records += self._turn_records(turn, view, old, cause)
+        changed = self._tools.follow(last_tool)
+        if changed:
+            records += [self._tool_record(key, changed[key], cause) for key in sorted(changed)]
+        return [record for record in records if record is not None], {turn for turn, _ in changed}
+
+    def settle(self, passed_ms: int, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
+        """Settles the turns that every stream has passed, and returns them: those left at or before `passed_ms`. One with an
+        open sound waits for its end.
+        """
+        settled = []
+        for turn in sorted(turn for turn, left in self._left_at_ms.items() if left <= passed_ms):
+            left_at_ms = self._left_at_ms.pop(turn)
+            if rests_on_open_sound(turn):
+                self._unended[turn] = left_at_ms
+                continue
+            self._settled.add(turn)
+            self.ever_settled.add(turn)
+            settled.append(turn)
+        return settled
+
+    def final_records(
+        self, views: dict[int, TurnView], last_tool: ToolEntry | None, cause: Cause
+    ) -> list[AnyScoreRecord]:
+        """The call is over: latencies that are others now that every sound has an end, and tools that never answered."""
+        self._views = dict(views)
+        records: list[AnyScoreRecord | None] = []
+        records += [self._latency(turn, views[turn], TurnStatus.FINAL, cause) for turn in sorted(views) if turn >= 1]
+        self._tools.follow(last_tool)
+        records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self._tools]
+        return [record for record in records if record is not None]
+
+    def take_back(self, subjects: Iterable[Subject], cause: Cause) -> list[AnyScoreRecord]:
+        """Withdraw what an earlier evaluator of the call published and this one does not know."""
+        records = [self._taken_back(subject, cause) for subject in subjects]
+        return [record for record in records if record is not None]
+
+    def status(self, turn: int) -> TurnStatus:
+        """How far the turn can still change."""
+        if turn in self._settled:
+            return TurnStatus.SETTLED
+        return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
+
+    def _move(self, turn: int, cause: Cause) -> None:
+        """Note when a turn was left, or that the call is in it again."""
+        if turn >= self._current:
+            self._left_at_ms.pop(turn, None)
+            self._settled.discard(turn)
+        elif turn not in self._settled:
+            self._left_at_ms.setdefault(turn, cause.event_time_ms or 0)
+
+    def _turn_records(
+        self, turn: int, view: TurnView, old: TurnView | None, cause: Cause
+    ) -> list[AnyScoreRecord | None]:
+        """What a changed view says anew: the latency if its ends moved, an interruption if there now is one or is none."""
+        records: list[AnyScoreRecord | None] = []
+        if turn >= 1 and (old is None or view.timing != old.timing):
+            records.append(self._latency(turn, view, self.status(turn), cause))
+        was = (False, False) if old is None else (old.user_interrupted, old.assistant_interrupted)
+        now = view.user_interrupted, view.assistant_interrupted
+        if now != was:
+            for name, is_so, was_so in zip(_INTERRUPTIONS, now, was, strict=True):
+                if is_so is not was_so:
+                    records.append(self._interruption(name, turn, cause, is_withdrawn=not is_so))
+        return records
+
+    def _latency(self, turn: int, view: TurnView, status: TurnStatus, cause: Cause) -> VoiceToVoiceLatency | None:
+        """The latency, once it is known; it is taken back when it is not known any more. Why, is in the turn's own record."""
+        result = voice_to_voice_ms(view)
+        subject = (LATENCY, turn, 0)
+        if not isinstance(result, Scored):
+            last = self._book.published.get(subject)
+            return None if last is None or not last.had_value else self._latency_taken_back(turn, cause)
+        inputs = (view.user_end_s, view.assistant_start_s, view.anchor, view.recorded_ms)
+        return self._book.record(
+            VoiceToVoiceLatency, subject, status, inputs, cause, result=result, anchor=view.anchor, source=view.source
+        )
+
+    def _latency_taken_back(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
+        return self._book.record(
+            VoiceToVoiceLatency, (LATENCY, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
+            result=_WITHDRAWN, anchor=None, source=None,
+        )  # fmt: skip
+
+    def _interruption(self, name: str, turn: int, cause: Cause, *, is_withdrawn: bool) -> InterruptionFact | None:
+        return self._book.record(
+            InterruptionFact, (name, turn, 0), self.status(turn), (is_withdrawn,), cause,
+            has_value=not is_withdrawn, is_withdrawn=is_withdrawn,
+        )  # fmt: skip
+
+    def _forget(self, turn: int, cause: Cause) -> list[AnyScoreRecord | None]:
+        """The turn does not exist any more: every moment of it is taken back."""
+        del self._views[turn]
+        self._left_at_ms.pop(turn, None)
+        self._unended.pop(turn, None)
+        self._settled.discard(turn)
+        if turn == self._highest:
+            self._highest = max(self._views, default=0)
+        published = self._book.published
+        return [
+            self._taken_back((name, turn, 0), cause)
+            for name in (LATENCY, *_INTERRUPTIONS)
+            if (name, turn, 0) in published
+        ]
+
+    def _taken_back(self, subject: Subject, cause: Cause) -> AnyScoreRecord | None:
+        name, turn, index = subject
+        if turn is None:
+            return None
+        if name in _INTERRUPTIONS:
+            return self._interruption(name, turn, cause, is_withdrawn=True)
+        if name == "tool_call":
+            return self._tool_record((turn, index), None, cause)
+        if name == LATENCY:
+            return self._latency_taken_back(turn, cause)
+        return None
+
+    def _tool_record(
+        self, key: UseKey, use: PairedUse | None, cause: Cause, *, is_over: bool = False
+    ) -> ToolUseFact | None:
+        """A use whose outcome is known, at the end also one that was never answered; otherwise what was published is taken back."""
+        turn, index = key
+        subject = ("tool_call", turn, index)
+        if use is None or (use.outcome is None and not is_over):
+            if subject not in self._book.published:
+                return None
+            return self._book.record(
+                ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
+                tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
+            )  # fmt: skip
+        status = TurnStatus.FINAL if is_over else self.status(turn)
+        outcome = use.outcome or ToolOutcome.UNANSWERED
+        return self._book.record(
+            ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms), cause,
+            tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
+        )  # fmt: skip

@@ -1,0 +1,175 @@
+"""Tool calls with their responses: by their id where they have one, else first call of a tool, first response of it, in the
+order of the timeline.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from consumers.engine.turns.timeline.entries import ToolUse
+from schemas.events.codec import InputSource
+from schemas.scores.all_records import ToolOutcome
+
+_ERROR_STATUSES = frozenset({"error", "failed", "failure"})
+
+UseKey = tuple[int, int]
+"""Turn, and how many uses of that turn were before it."""
+_Pairing = tuple[str, str | None]
+"""The tool, and the id of the call where it has one: what a response answers."""
+
+
+class ToolEntry:
+    """One tool event and, through `previous`, all of the call before it: a value that checkpoints share."""
+
+    __slots__ = ("is_response", "place", "previous", "time_ms", "turn", "use")
+
+    def __init__(
+        self, previous: "ToolEntry | None", turn: int, use: ToolUse, time_ms: int, *, is_response: bool
+    ) -> None:
+        self.previous = previous
+        self.place: int = 0 if previous is None else previous.place + 1
+        self.turn = turn
+        self.use = use
+        self.time_ms = time_ms
+        self.is_response = is_response
+
+    def is_as(self, other: "ToolEntry") -> bool:
+        """Whether the other one, at the same place of another chain, is of the same event."""
+        # An event keeps its payload through replays and snapshots; only its turn can become another.
+        return self.use is other.use and self.turn == other.turn and self.is_response is other.is_response
+
+
+@dataclass(slots=True)
+class PairedUse:
+    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. What it was given and what
+    it answered are the events' own values, shared and not to be changed. `source` says who reports it.
+    """
+
+    turn: int
+    index: int
+    tool: str
+    called_at_ms: int | None
+    outcome: ToolOutcome | None = None
+    duration_ms: int | None = None
+    arguments: object = None
+    answer: object = None
+    source: InputSource = InputSource.AUDIT
+
+
+class ToolUses:
+    """The pairing of a call's tool events. It follows the end of their chain, at the cost of what changed there."""
+
+    def __init__(self) -> None:
+        self._entries: list[ToolEntry] = []
+        self._uses: list[PairedUse] = []
+        self._waiting: dict[_Pairing, list[PairedUse]] = {}  # one or two: an empty deque is ten times as large
+        self._by_turn: dict[int, list[PairedUse]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Flat, because a chain is pickled as deep as it is long. The machine rebuilds its own chain, of other objects, which
+        # the next follow takes for what they are: the same events.
+        return _restored, ([(entry.turn, entry.use, entry.time_ms, entry.is_response) for entry in self._entries],)
+
+    def __iter__(self) -> Iterator[PairedUse]:
+        """Every use, in the order in which they began."""
+        for entry, use in zip(self._entries, self._uses, strict=True):
+            if _begins(entry, use):
+                yield use
+
+    def of_turn(self, turn: int) -> Sequence[PairedUse]:
+        """The uses that began in a turn, in their order."""
+        return self._by_turn.get(turn, ())
+
+    def has_call(self, turn: int) -> bool:
+        """Whether a tool was called in a turn; a response that nobody called for is no call."""
+        return any(use.called_at_ms is not None for use in self.of_turn(turn))
+
+    def follow(self, last: ToolEntry | None) -> Mapping[UseKey, PairedUse | None]:
+        """Pair as the chain that ends with `last` says.
+
+        Returns:
+            The uses that changed; None for one that is no more.
+        """
+        changed: dict[UseKey, PairedUse | None] = {}
+        entries = self._entries
+        fresh: list[ToolEntry] = []
+        while last is not None and not (last.place < len(entries) and entries[last.place] is last):
+            fresh.append(last)
+            last = last.previous
+        shared = 0 if last is None else last.place + 1
+        while fresh and shared < len(entries) and entries[shared].is_as(fresh[-1]):
+            entries[shared] = fresh.pop()
+            shared += 1
+        while len(entries) > shared:
+            self._take_back(changed)
+        for entry in reversed(fresh):
+            self._take(entry, changed)
+        return changed
+
+    def _take(self, entry: ToolEntry, changed: dict[UseKey, PairedUse | None]) -> None:
+        tool = entry.use.name
+        pairing = tool, entry.use.call_id
+        waiting = self._waiting.get(pairing)
+        if entry.is_response and waiting:
+            use = waiting.pop(0)
+        else:
+            of_turn = self._by_turn.setdefault(entry.turn, [])
+            called_at_ms = None if entry.is_response else entry.time_ms
+            use = PairedUse(entry.turn, len(of_turn), tool, called_at_ms, source=entry.use.source)
+            of_turn.append(use)
+            if not entry.is_response:
+                use.arguments = entry.use.value
+                self._waiting.setdefault(pairing, []).append(use)
+        if entry.is_response:
+            use.answer = entry.use.value
+            use.outcome = ToolOutcome.ERROR if entry.use.is_error else outcome_of(entry.use.value)
+            use.duration_ms = None if use.called_at_ms is None else max(0, entry.time_ms - use.called_at_ms)
+        self._entries.append(entry)
+        self._uses.append(use)
+        changed[use.turn, use.index] = use
+
+    def _take_back(self, changed: dict[UseKey, PairedUse | None]) -> None:
+        """Undo the last entry: the exact reverse of taking it."""
+        entry, use = self._entries.pop(), self._uses.pop()
+        pairing = use.tool, entry.use.call_id
+        if not _begins(entry, use):
+            use.outcome = use.duration_ms = use.answer = None
+            self._waiting[pairing].insert(0, use)
+            changed[use.turn, use.index] = use
+            return
+        if not entry.is_response:
+            self._waiting[pairing].pop()
+        self._by_turn[use.turn].pop()
+        changed[use.turn, use.index] = None
+
+
+def _restored(entries: list[tuple[int, ToolUse, int, bool]]) -> ToolUses:
+    last: ToolEntry | None = None
+    for turn, use, time_ms, is_response in entries:
+        last = ToolEntry(last, turn, use, time_ms, is_response=is_response)
+    uses = ToolUses()
+    uses.follow(last)
+    return uses
+
+
+def _begins(entry: ToolEntry, use: PairedUse) -> bool:
+    """Whether the use is there by this entry: a call, or a response that nobody had called for."""
+    return not entry.is_response or use.called_at_ms is None
+
+
+def outcome_of(response: object) -> ToolOutcome:
+    """Whether a tool's answer says that it failed: an error status, an `error_type` or an `error`.
+
+    Example:
+        >>> outcome_of({"status": "error", "error_type": "not_found"}), outcome_of({"status": "ok"}), outcome_of(None)
+        (<ToolOutcome.ERROR: 'error'>, <ToolOutcome.SUCCESS: 'success'>, <ToolOutcome.SUCCESS: 'success'>)
+        >>> outcome_of({"status": {"code": 200}})
+        <ToolOutcome.SUCCESS: 'success'>
+    """
+    if not isinstance(response, Mapping):
+        return ToolOutcome.SUCCESS
+    status = response.get("status")
+    is_error_status = isinstance(status, str) and status in _ERROR_STATUSES  # some tools put an object there
+    if is_error_status or response.get("error_type") or response.get("error"):
+        return ToolOutcome.ERROR
+    return ToolOutcome.SUCCESS

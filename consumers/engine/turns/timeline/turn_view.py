@@ -1,0 +1,70 @@
+"""The cheap view of a live turn: who waited for whom, whichever machine followed the call, and how long.
+
+Moments are published of it at every event that touches a turn, and building a whole `HeardTurn` each time would cost more. The
+adapters `heard_by_the_caller` and `heard_by_the_bot` make both.
+"""
+
+from typing import Literal, NamedTuple
+
+from schemas.scores.all_records import Anchor, Scored, Unscored, UnscoredReason
+
+Source = Literal["elevenlabs", "pipecat", "audit"]
+EVA_DIGITS = 6
+"""Decimals of a second to which EVA rounds a latency; doing the same first makes ours equal to its, times 1000."""
+MS_DIGITS = 3
+
+
+class TurnView(NamedTuple):
+    """A turn as heard. `user_end_s` is None while the user speaks or was not heard; `anchor` says how its end is known.
+
+    `are_times_exact` is false where times say only what came first. `recorded_ms` is the latency that the agent's provider
+    measured itself; the ends are then those of the estimate.
+    """
+
+    has_user: bool
+    has_assistant: bool
+    is_user_speaking: bool
+    user_end_s: float | None
+    assistant_start_s: float | None
+    anchor: Anchor | None
+    source: Source | None
+    user_interrupted: bool
+    assistant_interrupted: bool
+    are_times_exact: bool = True
+    recorded_ms: float | None = None
+
+    @property
+    def timing(self) -> tuple[object, ...]:
+        """What a latency depends on."""
+        return (*self[:7], self.are_times_exact, self.recorded_ms)
+
+    @property
+    def heard_ms(self) -> float | None:
+        """From the end of the user's speech to the assistant's, as heard; None where that is not known."""
+        if self.user_end_s is None or self.assistant_start_s is None or not self.are_times_exact:
+            return None
+        return round(round(self.assistant_start_s - self.user_end_s, EVA_DIGITS) * 1000, MS_DIGITS)
+
+
+def voice_to_voice_ms(view: TurnView) -> Scored | Unscored | None:
+    """Silence the caller sat through: from the end of the user's last speech of the turn to the assistant's first.
+
+    Returns:
+        Milliseconds, negative when the assistant began before the user had finished; unscored while the user is still
+        heard, and where times say only what came first; None while one side has not been heard, since nothing can be said yet.
+    """
+    if view.recorded_ms is not None:
+        return Scored(value=view.recorded_ms)
+    if not view.has_user or view.assistant_start_s is None:
+        return None
+    if view.user_end_s is None:
+        return Unscored(reason=UnscoredReason.USER_STILL_SPEAKING)
+    heard_ms = view.heard_ms
+    return Unscored(reason=UnscoredReason.TIMES_UNKNOWN) if heard_ms is None else Scored(value=heard_ms)
+
+
+def unmeasured_reason(view: TurnView, *, has_speech_events: bool) -> UnscoredReason:
+    """Why a turn of an ended call has no latency."""
+    if not has_speech_events:
+        return UnscoredReason.NO_SPEECH_EVENTS
+    return UnscoredReason.NO_USER_SPEECH if not view.has_user else UnscoredReason.NO_ASSISTANT_SPEECH

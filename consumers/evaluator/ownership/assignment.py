@@ -1,0 +1,383 @@
+"""The partitions that are ours, and how far each of their inputs is read."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.reading.broker_clock import LOG_APPEND_TIME, BrokerClock
+from consumers.evaluator.reading.input_gaps import InputGaps
+from consumers.evaluator.reading.partition_clock import (
+    End,
+    InputProgress,
+    LogEnd,
+    broker_time_ms,
+    in_order_until_ms,
+    lag_ms,
+)
+from consumers.evaluator.reading.record_order import Records
+from consumers.evaluator.recall.commit_note import SnapshotPlace
+from schemas.undecodable import UndecodableRecord
+
+LabelValues = tuple[str, ...]
+
+
+class NotCoPartitionedError(Exception):
+    """The group gave us a partition number of some inputs only: calls would be torn apart, so the process must end."""
+
+
+def assigned_numbers(assigned: Iterable[TopicPartition], topics: Iterable[str]) -> list[int]:
+    """The partition numbers of an assignment, ascending.
+
+    Raises:
+        NotCoPartitionedError: A number came with some of the topics only.
+    """
+    assigned, topics = set(assigned), tuple(topics)
+    numbers = sorted({tp.partition for tp in assigned})
+    wanted = {TopicPartition(topic, number) for topic in topics for number in numbers}
+    if missing := wanted - assigned:
+        raise NotCoPartitionedError(
+            f"Assignment: the group gave us partitions {numbers}, but not "
+            f"{', '.join(sorted(f'{tp.topic}[{tp.partition}]' for tp in missing))}. A conversation needs all inputs in one "
+            "process, so the evaluator ends. All inputs are there with equal numbers of partitions, as far as the broker "
+            "says; check that every member of the group runs the same version, and with the same topic prefix."
+        )
+    return numbers
+
+
+class _Told(NamedTuple):
+    """The latest answers of the broker about an input, on the steady clock.
+
+    Attributes:
+        stamp: What the client shows as the time of the latest one, on the wall clock.
+        earlier_ms: When the one before it had come: what the latest says was true until then at least.
+        latest_ms: When the latest had come, or before that; None if nobody knows.
+    """
+
+    stamp: int | None
+    earlier_ms: int | None
+    latest_ms: int | None
+
+
+_NOT_TOLD = _Told(None, None, None)
+
+
+class _Empty(NamedTuple):
+    """Of an input nothing was outstanding from `position` on, at a moment of the steady clock."""
+
+    position: int
+    at_ms: int
+
+
+class _Input:
+    """What is known of one input of a partition number.
+
+    Attributes:
+        tp: Its name and number.
+        told: What the broker last said about it.
+        empty: When nothing of it was outstanding; None if something is.
+        progress: How far it was read at the last look; None before one, and after the time was corrected.
+        caught_up_at_ms: When it was last seen at its end, by our estimate of broker time; None if never.
+    """
+
+    __slots__ = ("caught_up_at_ms", "empty", "progress", "told", "tp")
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.told = _NOT_TOLD
+        self.empty: _Empty | None = None
+        self.progress: InputProgress | None = None
+        self.caught_up_at_ms: int | None = None
+
+
+class Assignment:
+    """The partitions that are ours. A rebalance takes some away and adds others; the rest keep their state.
+
+    Attributes:
+        gaps: Offsets that were not handed over.
+        held: By number.
+        paused: Inputs that are not read on, because they are far ahead of another of their number.
+    """
+
+    def __init__(
+        self, topics: Iterable[str], log_ends: Mapping[TopicPartition, LogEnd | None], clock: BrokerClock
+    ) -> None:
+        """Starts with none.
+
+        Args:
+            topics: The inputs, by their names on this cluster.
+            log_ends: As `LogEnds.ends`; read each time.
+            clock: What time it is at the broker.
+        """
+        self.held: dict[int, Held] = {}
+        self.paused: set[TopicPartition] = set()
+        self._topics = tuple(topics)
+        self.gaps = InputGaps()
+        self._log_ends = log_ends
+        self._clock = clock
+        self._since_ms = clock.now_ms()
+        self._inputs: dict[int, dict[str, _Input]] = {}
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    @property
+    def active(self) -> dict[int, Held]:
+        """Those whose records are folded, by number."""
+        return {number: each for number, each in self.held.items() if each.partition.is_active}
+
+    def of_ours(self, numbers: Collection[int]) -> list[int]:
+        """Those of these numbers whose state we have, handed over or not."""
+        held = {number: self.held[number].partition for number in numbers if number in self.held}
+        return [number for number, each in held.items() if each.is_active or each.has_handed_over]
+
+    @property
+    def waiting(self) -> list[int]:
+        """Numbers of those that are ours and not folded yet."""
+        return [number for number, each in self.held.items() if not each.partition.is_active]
+
+    @property
+    def unwritten_records(self) -> int:
+        """Records decided and not written, of all partitions."""
+        return sum(each.partition.outbox.records for each in self.held.values())
+
+    def inputs_of(self, numbers: Iterable[int]) -> list[TopicPartition]:
+        """The input partitions of these numbers."""
+        return [TopicPartition(topic, number) for number in numbers for topic in self._topics]
+
+    def keep_only(self, numbers: Collection[int]) -> list[Held]:
+        """Gives up the others, and what was known of where the broker is with any of them.
+
+        Returns:
+            Those given up, dropped.
+        """
+        gone = [self.held.pop(number) for number in list(self.held) if number not in numbers]
+        for each in gone:
+            each.partition.drop()
+        for each in self.held.values():
+            each.partition.read_again()
+        self.paused.clear()
+        self.gaps.forget_positions()
+        self._clock.forget()
+        self._inputs.clear()
+        self._since_ms = self._clock.now_ms()
+        self._committed.clear()
+        return gone
+
+    def _inputs_of(self, number: int) -> dict[str, _Input]:
+        """By topic."""
+        inputs = self._inputs.get(number)
+        if inputs is None:
+            inputs = {topic: _Input(TopicPartition(topic, number)) for topic in self._topics}
+            self._inputs[number] = inputs
+        return inputs
+
+    def polled(self, polled: Mapping[int, Sequence[Records]]) -> None:
+        """These are about to be folded: how far the inputs are known depends on them, and what time it is.
+
+        Args:
+            polled: Records of one poll, by number; each run is of one topic, in order.
+
+        Raises:
+            InputMadeAnewError: An input hands over other records under offsets that were read already.
+        """
+        for number, runs in polled.items():
+            partition = self.held[number].partition
+            inputs = self._inputs_of(number)
+            for run in runs:
+                first, last = run[0], run[-1]
+                tp, empty = inputs[first.topic].tp, inputs[first.topic].empty
+                begins_at = first.first_offset if isinstance(first, UndecodableRecord) else first.offset
+                self.gaps.handed_over(tp, partition.next_offsets[first.topic], begins_at, last.offset)
+                # The times of what cannot be decoded prove nothing.
+                is_dated = not isinstance(first, UndecodableRecord) and not isinstance(last, UndecodableRecord)
+                if empty is not None and is_dated and first.offset >= empty.position:
+                    is_of_broker = first.timestamp_type == LOG_APPEND_TIME
+                    self._clock.weigh(tp, empty.at_ms, first.timestamp, last.timestamp, is_of_broker=is_of_broker)
+            partition.polled(runs)
+        if self._clock.correct():  # the broker times of how far the inputs are known do not hold any more
+            self._since_ms = self._clock.now_ms()
+            for inputs in self._inputs.values():
+                for each in inputs.values():
+                    each.progress = each.caught_up_at_ms = None
+
+    async def look(self, consumer: AIOKafkaConsumer, numbers: Iterable[int] | None = None) -> None:
+        """Learns how far inputs are read, from what the client knows: it never waits for the broker.
+
+        Args:
+            consumer: The client.
+            numbers: Active partitions to look at; None for all. What is looked at less often is known up to less.
+        """
+        assigned = consumer.assignment()  # in the middle of a rebalance it may be the next one
+        clock = self._clock
+        was_stepped = clock.was_stepped()
+        now_ms = clock.now_ms()
+        came_ms: dict[int, int] = {}  # by stamp: one answer is about many inputs
+        # After a step all are looked at: what came before it has a time that nobody could tell later.
+        for number in self.active if numbers is None or was_stepped else numbers:
+            held = self.held[number]
+            partition = held.partition
+            positions: dict[str, int] = {}
+            for topic, each in self._inputs_of(number).items():
+                tp = each.tp
+                # Without an answer there is perhaps no position either, and asking for that would wait.
+                visible_end = consumer.highwater(tp) if tp in assigned else None
+                if visible_end is None:
+                    continue
+                stamp = consumer.last_poll_timestamp(tp)
+                if stamp is not None and stamp != each.told.stamp:
+                    if stamp not in came_ms:
+                        came_ms[stamp] = clock.steady_ms_of(stamp)
+                    # When it came is not known if the clock, by which the client stamps answers, was set about then; it was
+                    # after the one before it, at any rate.
+                    latest_ms = each.told.latest_ms
+                    each.told = _Told(stamp, latest_ms, latest_ms if was_stepped else came_ms[stamp])
+                end = self._end(each, visible_end, consumer.last_stable_offset(tp))
+                position = await consumer.position(tp)
+                is_paused = tp in self.paused
+                before = each.progress
+                is_stuck = (
+                    before is not None and position == before.position and position < end.offset and not is_paused
+                )
+                each.progress = progress = InputProgress(
+                    position=position,
+                    end=end.offset,
+                    told_at_ms=None if end.told_at_ms is None else clock.broker_ms(end.told_at_ms),
+                    newest_told_at_ms=None if end.newest_told_at_ms is None else clock.broker_ms(end.newest_told_at_ms),
+                    is_paused=is_paused,
+                    last_record_ms=partition.last_record_ms.get(topic),
+                    since_ms=self._since_ms,
+                    moved_at_ms=before.moved_at_ms if before is not None and is_stuck else now_ms,
+                )
+                positions[topic] = partition.next_offsets[topic] if partition.merge.waits(topic) else position
+                if progress.is_at_end:
+                    each.caught_up_at_ms = progress.told_at_ms
+                is_hidden = visible_end > end.offset  # by a transaction: older than it will seem
+                is_empty = position >= end.offset and not is_hidden
+                each.empty = _Empty(position, end.told_at_ms) if is_empty and end.told_at_ms is not None else None
+            held.read_to(positions)
+
+    def _end(self, each: _Input, visible_end: int, stable_end: int | None) -> End:
+        """Where an input ends, as it is known at the moment."""
+        # What stands after an open transaction cannot be read: for us it is not written yet.
+        readable_end = visible_end if stable_end is None or stable_end < 0 else stable_end
+        # An answer may lie unread for as long as we are frozen, and says how things were when it was asked for: after
+        # the one before it had come.
+        end = End(readable_end, each.told.earlier_ms, each.told.latest_ms)
+        return end.or_of_log(self._log_ends[each.tp], visible_end) if each.tp in self._log_ends else end
+
+    def fold(self, number: int, runs: Sequence[Records]) -> None:
+        """Folds one poll's records of an active partition, and those that waited, then lets time pass: all as far as its
+        inputs are known.
+        """
+        partition = self.held[number].partition
+        known_ms = self.known_ms(number)
+        if runs or partition.merge.waiting_records:
+            partition.fold(runs, known_ms, self._until_ms(number))
+        if known_ms is not None:
+            partition.advance(known_ms)
+
+    def advance(self) -> None:
+        """Lets broker time pass in each partition, as far as all of its inputs are known."""
+        for number in self.active:
+            self.fold(number, ())
+
+    def hold_back(self, consumer: AIOKafkaConsumer, full: Collection[int] = ()) -> None:
+        """Stops reading inputs that are far ahead of another of their number, and goes on where the other has come near.
+
+        Args:
+            consumer: Whose partitions they are.
+            full: Numbers of which nothing is read on, because too much of them waits to be written.
+        """
+        for number, held in self.held.items():
+            merge = held.partition.merge
+            if not held.partition.is_active or not (self.paused or number in full or merge.waiting_records):
+                continue
+            for topic, each in self._inputs_of(number).items():
+                is_paused = each.tp in self.paused
+                is_full = number in full or merge.is_full(topic, is_paused=is_paused)
+                if is_full and not is_paused:
+                    consumer.pause(each.tp)
+                    self.paused.add(each.tp)
+                elif is_paused and not is_full:
+                    consumer.resume(each.tp)
+                    self.paused.remove(each.tp)
+
+    def known_ms(self, number: int) -> int | None:
+        """Broker time up to which all inputs of a partition are known; None if one of them is not known at all."""
+        inputs = [each.progress for each in self._inputs_of(number).values()]
+        known = [progress for progress in inputs if progress is not None]
+        known_ms = broker_time_ms(known) if len(known) == len(inputs) else None
+        if known_ms is None or self._clock.is_trusted():
+            return known_ms
+        return min(known_ms, max(self.newest_records_ms().values(), default=0))
+
+    def _until_ms(self, number: int) -> int | None:
+        inputs = [each.progress for each in self._inputs_of(number).values()]
+        return in_order_until_ms(inputs, self._since_ms, self._clock.now_ms())
+
+    @property
+    def waiting_records(self) -> int:
+        """Records handed over that wait for another input of their number."""
+        return sum(held.partition.merge.waiting_records for held in self.held.values())
+
+    def to_commit(self, *, hands_over: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where a successor must start to read each input, with its note; `hands_over` as for `Held.to_commit`."""
+        now_ms = self._clock.steady_ms()
+        active = self.active.values()
+        return {tp: at for held in active for tp, at in held.to_commit(now_ms, hands_over=hands_over).items()}
+
+    def handed_over(self, written: Iterable[tuple[Held, SnapshotPlace]]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same of partitions whose state is written too, with where it is."""
+        now_ms = self._clock.steady_ms()
+        return {
+            tp: at
+            for held, place in written
+            for tp, at in held.to_commit(now_ms, hands_over=True, snapshot=place).items()
+        }
+
+    def not_committed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Those of them that differ from what is committed."""
+        return {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These are committed now."""
+        self._committed.update(offsets)
+
+    def watermark_lag_messages(self, group_id: str) -> dict[LabelValues, float]:
+        """Records between the oldest open call's first and the last one folded, by group, topic and partition."""
+        return {
+            (group_id, topic, str(number)): float(held.partition.next_offsets[topic] - offset)
+            for number, held in self.active.items()
+            for topic, offset in held.partition.offsets_to_commit().items()
+        }
+
+    def lag_messages(self, group_id: str) -> dict[LabelValues, float]:
+        """Outstanding records, by group, topic and partition."""
+        return {
+            (group_id, each.tp.topic, str(each.tp.partition)): each.progress.lag_messages
+            for inputs in self._inputs.values()
+            for each in inputs.values()
+            if each.progress is not None
+        }
+
+    def lag_seconds(self, group_id: str) -> dict[LabelValues, float]:
+        """Age of the oldest outstanding record, by group, topic and partition."""
+        now_ms = self._clock.now_ms()
+        return {
+            (group_id, each.tp.topic, str(each.tp.partition)): lag_ms(each.progress, each.caught_up_at_ms, now_ms)
+            / 1_000
+            for inputs in self._inputs.values()
+            for each in inputs.values()
+            if each.progress is not None
+        }
+
+    def newest_records_ms(self) -> dict[str, int]:
+        """Broker timestamp of the newest record of each topic that was read at all."""
+        newest_ms: dict[str, int] = {}
+        for held in self.held.values():
+            for topic, time_ms in held.partition.last_record_ms.items():
+                newest_ms[topic] = max(time_ms, newest_ms.get(topic, time_ms))
+        return newest_ms

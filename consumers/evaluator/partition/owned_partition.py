@@ -1,0 +1,140 @@
+"""One partition that is ours: its state, its writer, and what a successor would need."""
+
+import asyncio
+from collections.abc import Mapping
+
+from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from consumers.evaluator.partition.partition import InputStart, Partition
+from consumers.evaluator.partition.progress import Progress
+from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
+from consumers.evaluator.recall.ledger_marks import LedgerMarks, Mark
+from consumers.evaluator.writing.partition_writer import PartitionWriter
+
+
+class Held:
+    """A partition between two owners.
+
+    Attributes:
+        partition: Its state.
+        writer: Who writes what the state decides.
+        writing: The writer's work; None until it has begun.
+        fenced_at: When another process turned out to own it, in seconds of the loop's clock; None as long as it is ours.
+    """
+
+    def __init__(self, partition: Partition, writer: PartitionWriter) -> None:
+        """A partition that nothing is known of yet."""
+        self.partition = partition
+        self.writer = writer
+        self.writing: asyncio.Task[None] | None = None
+        self.fenced_at: float | None = None
+        self._marks: LedgerMarks | None = None
+        self._ledger_end = 0
+        self._input_ends: Mapping[str, int] = {}
+        self._has_caught_up = False
+        self._ledger_start = 0
+        self._starts: Mapping[str, InputStart] = {}
+        self._positions: Mapping[str, int] = {}
+        self._progress = Progress({}, 0)
+
+    @property
+    def takeovers(self) -> int:
+        """Owners since the partition last got on, this one included; 0 once it has."""
+        return self._progress.takeovers
+
+    @property
+    def scores_end(self) -> int:
+        """Offset after the last record of `scores` that is ours, or was recalled."""
+        return self._ledger_end if self.writer.scores_end is None else self.writer.scores_end
+
+    @property
+    def is_at_stops(self) -> bool:
+        """Whether everything before `partition.stops` is folded; false where there are none."""
+        partition = self.partition
+        return partition.stops is not None and all(
+            max(self._positions.get(topic, -1), partition.merge.first_offset(topic)) >= stop
+            for topic, stop in partition.stops.items()
+        )
+
+    def began(
+        self,
+        starts: Mapping[str, InputStart],
+        input_ends: Mapping[str, int],
+        ledger_start: int,
+        ledger_end: int,
+        *,
+        now_ms: int,
+        overlap_ms: int,
+        takeovers: int = 0,
+        goes_on_at: Mapping[str, int] | None = None,
+    ) -> None:
+        """What was written is recalled, or the state restored; records are folded from here on.
+
+        Args:
+            starts: By topic, where a replay begins.
+            input_ends: By topic, the end when the former owner was fenced off: it had read no further.
+            ledger_start: From where `scores` was recalled.
+            ledger_end: Up to where.
+            now_ms: Our clock.
+            overlap_ms: As the settings say.
+            takeovers: Owners since the partition last got on, this one included; 0 where nobody counts them.
+            goes_on_at: By topic, where the restored state goes on; None where it is replayed.
+        """
+        positions = {topic: start.offset for topic, start in starts.items()}
+        self._marks = LedgerMarks(Mark(now_ms, positions, ledger_start), overlap_ms)
+        self._ledger_end = ledger_end
+        self._input_ends = input_ends
+        self._ledger_start = ledger_start
+        self._starts = starts
+        self._progress = Progress(starts, takeovers)
+        self.partition.start(starts, goes_on_at)
+        self.partition.stops = self._progress.stops
+
+    def read_to(self, positions: Mapping[str, int]) -> None:
+        """By topic, how far the client has handed records over."""
+        self._positions = positions
+        if not self._has_caught_up:
+            ends = self._input_ends
+            self._has_caught_up = bool(ends) and all(positions.get(topic, -1) >= end for topic, end in ends.items())
+
+    def as_found(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets and notes that the takeover found: an owner that ends because of the broker commits them, and does not count."""
+        takeovers = self.takeovers
+        if not takeovers:
+            return {}
+        return {
+            TopicPartition(topic, self.partition.number): OffsetAndMetadata(
+                start.offset, CommitNote(self._ledger_start, start.seen_before, takeovers - 1).text()
+            )
+            for topic, start in self._starts.items()
+        }
+
+    def to_commit(
+        self, now_ms: int, *, hands_over: bool = False, snapshot: SnapshotPlace | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where a successor must start to read, and the note that tells it what to recall; nothing before it began.
+
+        Args:
+            now_ms: Our clock.
+            hands_over: Whether this owner gives the partition up in order: then it does not count as one that ended without
+                getting on.
+            snapshot: Where the state of this moment is; None where it is not written.
+        """
+        if self._marks is None:
+            return {}
+        partition = self.partition
+        positions = dict(partition.next_offsets)
+        if self._has_caught_up:  # before, calls whose records come now may have been closed by our predecessor
+            self._marks.note(Mark(now_ms, positions, self.scores_end))
+        watermarks = partition.offsets_to_commit()
+        scores = self._marks.start_for(watermarks)
+        self._progress.note(now_ms, partition.time_ms, watermarks, positions, has_caught_up=self._has_caught_up)
+        takeovers = max(0, self.takeovers - hands_over)
+        return {
+            TopicPartition(topic, partition.number): OffsetAndMetadata(
+                offset,
+                CommitNote(scores, max(positions[topic], self._starts[topic].seen_before), takeovers, snapshot).text(),
+            )
+            for topic, offset in watermarks.items()
+        }

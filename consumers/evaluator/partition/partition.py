@@ -1,0 +1,295 @@
+"""One partition number over the four inputs, as long as it is assigned to this process."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from consumers.engine.effects import Count, Effect
+from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.state_bytes import TakesBytes
+from consumers.evaluator.reading.input_merge import InputMerge
+from consumers.evaluator.reading.record_order import TIME_MS, Records, in_time_order
+from consumers.evaluator.writing.carry_out import carry_out
+from consumers.evaluator.writing.outbox import Outbox
+from consumers.runtime.registry import Instruments
+from schemas.events.codec import InputSource
+from schemas.ledger_record import LedgerRecord
+from schemas.quarantine import QuarantineRecord
+
+MAX_QUARANTINE_LINES: Final = 5
+"""Log lines about refused records of one batch; a broken producer sends thousands, and the topic holds them all."""
+MAX_INCOMPLETE_NAMED: Final = 20
+"""Calls that one log line names as incomplete; the metric counts them all."""
+
+log = structlog.get_logger()
+
+
+class Evaluates(Protocol):
+    """The verbs of the engine that a partition uses."""
+
+    @property
+    def open_calls(self) -> int: ...
+    def unfinished_calls(self) -> Sequence[str]: ...
+    @property
+    def replayed_elements(self) -> int: ...
+    def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None: ...
+    def recall(self, record: LedgerRecord) -> None: ...
+    def receive(self, arrival: Arrival) -> Sequence[Effect]: ...
+    def advance(self, now_ms: int) -> Sequence[Effect]: ...
+    def next_wakeup(self) -> int | None: ...
+    def low_watermarks(self) -> Mapping[InputSource, int]: ...
+    def drain_counts(self) -> Sequence[Count]: ...
+    def heaviest_call(self) -> tuple[int, int, str] | None: ...
+    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]: ...
+    @property
+    def redactor(self) -> Redactor: ...
+    def write_snapshot(self, into: TakesBytes) -> None: ...
+
+
+class InputStart(NamedTuple):
+    """Where reading an input partition begins.
+
+    Attributes:
+        offset: Of the first record to fold.
+        seen_before: Records below this offset were read by an earlier owner: what it refused of them is in quarantine.
+    """
+
+    offset: int
+    seen_before: int
+
+
+class Partition:
+    """The engine's state of one partition number, and what of its effects is not written yet.
+
+    It begins when the partition becomes ours and is dropped when it is another's. Nothing here waits, so nothing can come
+    between a record and its effects.
+
+    Attributes:
+        number: The partition number.
+        outbox: What to write, in order.
+        is_active: Whether records are folded. Those handed over while it is not are read again from `next_offsets`.
+        next_offsets: By topic, the offset after the last record folded.
+        last_record_ms: By topic, the latest broker timestamp of the records handed over.
+        merge: What was handed over and waits for an input that lags.
+        stops: By topic, the offset before which folding stops, while time stands still; None for none. See `progress`.
+        time_ms: Broker time that it has come to; 0 before any is known.
+        has_cut: Whether a call was closed so that the partition gets on.
+        has_handed_over: Whether its state is written for a successor. It is not active then, so that this stays true.
+        is_at_rest: Whether the engine's state is being written in another thread, so that nothing may change it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        evaluator: Evaluates,
+        limits: Limits,
+        source_by_topic: Mapping[str, InputSource],
+        instruments: Instruments,
+        redactor: Redactor | None = None,
+    ) -> None:
+        """Starts with nothing folded, inactive.
+
+        Args:
+            number: The partition number.
+            evaluator: The engine's state, new.
+            limits: Bounds on records.
+            source_by_topic: Which input each topic is, by its name on this cluster.
+            instruments: Where counts go.
+            redactor: Goes over what is told of refused records; None is one with the default rules.
+        """
+        self.number = number
+        self.outbox = Outbox()
+        self.is_active = False
+        self.next_offsets: dict[str, int] = {}
+        self.last_record_ms: dict[str, int] = {}
+        self.merge = InputMerge()
+        self.stops: Mapping[str, int] | None = None
+        self.has_cut = False
+        self.has_handed_over = False
+        self.is_at_rest = False
+        self.time_ms = 0
+        self._evaluator = evaluator
+        self._limits = limits
+        self._source_by_topic = source_by_topic
+        self._instruments = instruments
+        self._redactor = redactor or Redactor()
+        self._seen_before: Mapping[str, int] = {}
+        self._replayed_counted = 0
+        self._incomplete: frozenset[str] = frozenset()
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have not closed yet."""
+        return self._evaluator.open_calls
+
+    @property
+    def heaviest_call(self) -> tuple[int, int, str] | None:
+        """Bytes, events and id of the open call that keeps most; None when none is open."""
+        return self._evaluator.heaviest_call()
+
+    def cut(self, conversation_id: str, *, is_scored: bool) -> None:
+        """Closes an open call as a limit, without a transcript, and without final scores unless `is_scored`."""
+        self.has_cut = True
+        carry_out(self._evaluator.cut(conversation_id, is_scored=is_scored), self.outbox, self._instruments)
+
+    def start(self, starts: Mapping[str, InputStart], goes_on_at: Mapping[str, int] | None = None) -> None:
+        """Reading begins here: what earlier owners wrote has been recalled.
+
+        Args:
+            starts: By topic, where a replay begins, and how far earlier owners had read.
+            goes_on_at: By topic, where the restored state goes on; None where it is replayed.
+        """
+        self._seen_before = {topic: start.seen_before for topic, start in starts.items()}
+        if goes_on_at is None:
+            self.next_offsets = {topic: start.offset for topic, start in starts.items()}
+            # Time has a beginning, though nobody knows yet how far it has come: what depends on it waits for it.
+            self._evaluator.advance(0)
+        else:
+            self.next_offsets = dict(goes_on_at)
+        self.is_active = True
+
+    def handed_over(self) -> None:
+        """The state is written for a successor: until it is known who that is, nothing is folded and no time passes."""
+        self.is_active = False
+        self.has_handed_over = True
+
+    def stays(self) -> None:
+        """We are our own successor: what came meanwhile is read again from `next_offsets`."""
+        self.is_active = True
+        self.has_handed_over = False
+
+    def write_snapshot(self, into: TakesBytes) -> None:
+        """Writes the engine's state; `is_at_rest` must be set, and nothing may be folded or advanced meanwhile."""
+        self._evaluator.write_snapshot(into)
+
+    def go_on_with(self, evaluator: Evaluates) -> None:
+        """Takes the state that an earlier owner handed over, in place of recalling and replaying it; before `start`."""
+        self._evaluator = evaluator
+        self._redactor = evaluator.redactor
+        self._replayed_counted = evaluator.replayed_elements
+
+    def reading_starts_at(self, starts: Mapping[str, InputStart]) -> None:
+        """Reading will begin here: said before `recall`, so that calls which it cannot meet again are forgotten in time."""
+        self._evaluator.reading_starts_at({self._source_by_topic[topic]: at.offset for topic, at in starts.items()})
+
+    def recall(self, record: LedgerRecord) -> None:
+        """A record that an earlier owner wrote."""
+        self._evaluator.recall(record)
+
+    def drop(self) -> None:
+        """The partition is another's: fold nothing more, write nothing more."""
+        self.is_active = self.has_handed_over = False
+        self.outbox.clear()
+        self.merge.clear()
+
+    def read_again(self) -> None:
+        """What was handed over and not folded comes once more, from `next_offsets`."""
+        for topic in [topic for topic in self.last_record_ms if self.merge.waits(topic)]:
+            del self.last_record_ms[topic]
+        self.merge.clear()
+
+    def polled(self, runs: Sequence[Records]) -> None:
+        """These are about to be folded: how far the inputs are known depends on them."""
+        for run in runs:
+            topic = run[0].topic
+            # A producer's clock may step back, an offset does not.
+            newest_ms = max(map(TIME_MS, run))
+            self.last_record_ms[topic] = max(newest_ms, self.last_record_ms.get(topic, newest_ms))
+
+    def fold(self, runs: Sequence[Records], known_ms: int | None, until_ms: int | None = None) -> None:
+        """Folds one poll's records of this partition and what waited, time passing between them as it did at the broker.
+
+        Args:
+            runs: Of each topic those of this partition, in order.
+            known_ms: Broker time up to which every input is known, these records included; None if one is not known.
+            until_ms: Up to which broker time records may be folded: some input lags there; None if none does.
+        """
+        receive, next_offsets = self._evaluator.receive, self.next_offsets
+        outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
+        refused: list[QuarantineRecord] = []
+        if until_ms is None and self.stops is None and not self.merge.waiting_records:
+            records = in_time_order(runs)
+        else:
+            self.merge.put(runs)
+            records = self.merge.let_through(until_ms, self.stops)
+        for record in records:
+            if known_ms is not None:
+                self.advance(min(record.timestamp, known_ms))
+            arrival = admit(sources[record.topic], record, limits, self._redactor)
+            if isinstance(arrival, Arrival):
+                effects = receive(arrival)
+                if effects:
+                    carry_out(effects, outbox, instruments)
+            else:
+                refused.append(arrival)
+            next_offsets[record.topic] = record.offset + 1
+        if refused:
+            self._refuse(refused)
+
+    def advance(self, now_ms: int) -> None:
+        """Lets broker time pass, if the engine waits for that moment and the partition is not stopped."""
+        if self.stops is not None:
+            return
+        wakeup_ms = self._evaluator.next_wakeup()
+        if wakeup_ms is not None and wakeup_ms <= now_ms:
+            carry_out(self._evaluator.advance(now_ms), self.outbox, self._instruments)
+        if now_ms > self.time_ms:
+            self.time_ms = now_ms
+
+    def records_lost(self) -> None:
+        """Records of this number were deleted unread: counts and names the calls that are incomplete now, each once."""
+        unfinished = frozenset(self._evaluator.unfinished_calls())
+        incomplete = sorted(unfinished - self._incomplete)
+        self._incomplete = unfinished
+        if incomplete:
+            self._instruments.inc("callgauge_calls_incomplete_total", (), len(incomplete))
+            log.error(
+                "calls_incomplete", partition=self.number, calls=len(incomplete),
+                conversation_ids=incomplete[:MAX_INCOMPLETE_NAMED],
+                what_happens_now="They go on and close with what was read of them: their scores may lack turns and ends.",
+                what_to_do="Leave these calls out where it matters; only their producers still have the lost records.",
+            )  # fmt: skip
+
+    def offsets_to_commit(self) -> dict[str, int]:
+        """Per topic, where a successor must start to read: the oldest open call's first record, else after the last."""
+        watermarks = self._evaluator.low_watermarks()
+        return {
+            topic: min(offset, watermarks.get(self._source_by_topic[topic], offset))
+            for topic, offset in self.next_offsets.items()
+        }
+
+    def count_events(self) -> None:
+        """Moves the engine's own counts to the metrics; not while it is at rest."""
+        if self.is_at_rest:
+            return
+        carry_out(self._evaluator.drain_counts(), self.outbox, self._instruments)
+        replayed = self._evaluator.replayed_elements
+        self._instruments.inc("callgauge_replayed_elements_total", (), replayed - self._replayed_counted)
+        self._replayed_counted = replayed
+
+    def _refuse(self, refused: Sequence[QuarantineRecord]) -> None:
+        seen_before = self._seen_before
+        fresh = []
+        for record in refused:
+            if record.offset < seen_before.get(record.topic, 0):
+                self._instruments.inc("callgauge_events_total", (self._source_by_topic[record.topic], "replayed"))
+            else:
+                fresh.append(record)
+        self._report(fresh)
+
+    def _report(self, refused: Sequence[QuarantineRecord]) -> None:
+        for record in refused:
+            self.outbox.put((record,))
+            source = self._source_by_topic[record.topic]
+            self._instruments.inc("callgauge_events_total", (source, "quarantined"))
+            self._instruments.inc("callgauge_quarantined_total", (source, record.reason))
+        for record in refused[:MAX_QUARANTINE_LINES]:
+            log.warning(
+                "record_quarantined", conversation_id=record.key or None, topic=record.topic, partition=record.partition,
+                offset=record.offset, reason=record.reason.value, message=record.message(),
+            )  # fmt: skip
+        if len(refused) > MAX_QUARANTINE_LINES:
+            log.warning("more_records_quarantined", partition=self.number, records=len(refused) - MAX_QUARANTINE_LINES)

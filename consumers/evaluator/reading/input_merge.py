@@ -1,0 +1,103 @@
+"""Records of the four inputs of one partition number, let through in the order in which the broker took them.
+
+What a call is does not depend on the order in which its topics are read, but when it is over does: an end event that lies
+in a topic that lags must not be overtaken by what came long after it. So an input that runs ahead waits here for those that
+are behind, as far as they are known to be. While none is, which is nearly always, nothing waits.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from consumers.evaluator.reading.record_order import Records
+
+MAX_AHEAD_RECORDS: Final = 2_000
+"""Records of an input that wait before it is not read on: more than one answer of the broker usually has."""
+MAX_AHEAD_BYTES: Final = 2 * 2**20
+"""The same for records that are large."""
+
+
+class _Ahead:
+    """What of one input waits. `times_ms` never step back, though a producer's clock may."""
+
+    __slots__ = ("latest_ms", "records", "size_bytes", "times_ms")
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.times_ms: list[int] = []
+        self.latest_ms = 0
+        self.size_bytes = 0
+
+
+class InputMerge:
+    """Buffers of one partition number, by topic."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._inputs: dict[str, _Ahead] = {}
+
+    @property
+    def waiting_records(self) -> int:
+        """Records that wait, of all inputs."""
+        return sum(len(ahead.records) for ahead in self._inputs.values())
+
+    def waits(self, topic: str) -> bool:
+        """Whether a record of this topic waits."""
+        ahead = self._inputs.get(topic)
+        return ahead is not None and bool(ahead.records)
+
+    def first_offset(self, topic: str) -> int:
+        """Offset of the first record of this topic that waits; -1 when none does."""
+        return int(self._inputs[topic].records[0].offset) if self.waits(topic) else -1
+
+    def is_full(self, topic: str, *, is_paused: bool) -> bool:
+        """Whether this topic should not be read on; once it is not, not before half of what waits is gone."""
+        ahead = self._inputs.get(topic)
+        share = 2 if is_paused else 1
+        return ahead is not None and (
+            len(ahead.records) * share > MAX_AHEAD_RECORDS or ahead.size_bytes * share > MAX_AHEAD_BYTES
+        )
+
+    def put(self, runs: Sequence[Records]) -> None:
+        """Takes records in; each run is of one topic and follows what was taken of it before."""
+        for run in runs:
+            topic = run[0].topic
+            ahead = self._inputs.get(topic)
+            if ahead is None:
+                ahead = self._inputs[topic] = _Ahead()
+            times_ms = list(accumulate((record.timestamp for record in run), max, initial=ahead.latest_ms))[1:]
+            ahead.latest_ms = times_ms[-1]
+            ahead.records += run
+            ahead.times_ms += times_ms
+            ahead.size_bytes += sum(len(record.value or b"") for record in run)
+
+    def let_through(self, until_ms: int | None, stops: Mapping[str, int] | None = None) -> Records:
+        """Takes records out, by broker time and in each topic's own order.
+
+        Args:
+            until_ms: Up to which broker time, that included; None for all.
+            stops: By topic, the offset from which on records go on waiting; None for none.
+        """
+        records: list[Any] = []
+        times_ms: list[int] = []
+        for topic, ahead in self._inputs.items():
+            number = len(ahead.records) if until_ms is None else bisect_right(ahead.times_ms, until_ms)
+            if stops is not None:
+                number = min(number, bisect_left(ahead.records, stops[topic], key=_offset_of))
+            if number:
+                taken = ahead.records[:number]
+                records += taken
+                times_ms += ahead.times_ms[:number]
+                del ahead.records[:number], ahead.times_ms[:number]
+                ahead.size_bytes -= sum(len(record.value or b"") for record in taken)
+        # Sorting finds the ascending runs by itself and is stable, so it is a merge.
+        return [records[index] for index in sorted(range(len(records)), key=times_ms.__getitem__)]
+
+    def clear(self) -> None:
+        """Forgets what waits: it is read again, or is another's."""
+        self._inputs.clear()
+
+
+def _offset_of(record: Any) -> int:
+    return int(record.offset)

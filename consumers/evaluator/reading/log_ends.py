@@ -1,0 +1,288 @@
+"""Where the logs of replicated inputs truly end, asked of their leaders and of whoever could be their leader next.
+
+A leader shows a record to readers once the replicas in sync have it too. When one of those dies, that takes seconds, and
+a new leader begins with hiding the last records of the old one. Meanwhile readers are told that there is nothing more,
+though records were taken and have their times. Silence must not be read from that, so the leaders are asked for the end
+that replicas see, and the other replicas whether they still follow them (`leadership`).
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import structlog
+from aiokafka import TopicPartition, errors
+from aiokafka.conn import AIOKafkaConnection
+
+from consumers.evaluator.reading.broker_clock import BrokerClock
+from consumers.evaluator.reading.leadership import Agreement, Leadership, newest
+from consumers.evaluator.reading.partition_clock import LogEnd
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.first_contact import TopicsRequest
+from consumers.runtime.kafka.log_end_request import LogEndRequest
+
+ASK_EVERY_SECONDS: Final = 0.1
+"""As often as silence is looked at."""
+ANSWER_MS: Final = 5_000
+"""How long connecting, each step of logging in and each answer may take before a broker counts as silent."""
+RETRY_SECONDS: Final = 0.5
+"""How long a broker that did not answer is left alone, and all of them when it is not clear who leads."""
+LEADERS_SECONDS: Final = 60.0
+"""How often it is asked anew in any case: an input may have been given replicas, or a replica may be in sync again."""
+CLOSE_SECONDS: Final = 1.0
+"""How long disconnecting may take."""
+
+_REFUSALS: Final = {
+    error.errno: error
+    for error in (
+        errors.TopicAuthorizationFailedError,
+        errors.ClusterAuthorizationFailedError,
+        errors.UnsupportedVersionError,
+        errors.InvalidRequestError,
+    )
+}
+_FENCED_LEADER_EPOCH: Final = 74
+"""The error of a broker that knows of a later reign; aiokafka has no name for it."""
+_FIRST_CONTACT: Final = -1
+"""Whoever answered first, before the brokers have numbers."""
+_NO_ANSWER: Final = (OSError, errors.KafkaError, TimeoutError, ValueError)  # ValueError: no host name, or a false proof
+
+log = structlog.get_logger()
+
+
+class _Broker:
+    """One broker, and the connection to it as long as it answers. It is asked one question at a time."""
+
+    def __init__(self, kafka: KafkaSettings, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._kafka = kafka
+        self._connection: AIOKafkaConnection | None = None
+
+    async def send(self, request: Any) -> Any:
+        """Its answer. Raises one of `_NO_ANSWER`; the next question gets a new connection then."""
+        try:
+            if self._connection is None or not self._connection.connected():
+                self._connection = await self._kafka.connection("evaluator", self.host, self.port, ANSWER_MS)
+            return await self._connection.send(request)
+        except _NO_ANSWER:
+            self.close()
+            raise
+
+    def close(self) -> "asyncio.Future[None] | None":
+        """Disconnects; what is returned is done when that has come to its end, which may take a dead broker long."""
+        connection, self._connection = self._connection, None
+        return None if connection is None else connection.close()
+
+
+class LogEnds:
+    """Asks the replicas of inputs about ten times a second where the logs end, and whom they follow.
+
+    Attributes:
+        ends: By input with more than one replica, what its leader last said that the others agreed to; None until then. Of
+            an input that is not in it, what readers see is all there is, or a broker refuses to say more.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        topics: Collection[str],
+        clock: BrokerClock,
+        read_from: Callable[[Mapping[TopicPartition, int]], None] = lambda _: None,
+    ) -> None:
+        """Keeps what it needs; nothing is asked before `start`.
+
+        Args:
+            kafka: Where the broker is.
+            topics: The inputs, by their names on this cluster.
+            clock: By whose steady clock it counts when a broker was asked.
+            read_from: Learns again and again which broker leads each input with replicas. A reader that is with another
+                one, which is cut off, would read nothing new and not know it.
+        """
+        self._read_from = read_from
+        self._reader_told_at = -math.inf  # on the monotonic clock
+        self._clock = clock
+        self.ends: dict[TopicPartition, LogEnd | None] = {}
+        self._kafka = kafka
+        self._topics = tuple(topics)
+        self._brokers: dict[int, _Broker] = {}
+        self._views: dict[int, dict[TopicPartition, Leadership]] = {}  # of each broker that answers
+        self._looked_at: dict[int, float] = {}  # when each was last asked who leads, on the monotonic clock
+        self._doubted_at = -math.inf  # when somebody last said something else than that, by the same
+        self._agreements: dict[TopicPartition, Agreement] = {}
+        self._busy: set[int] = set()  # brokers that are asked something, or left alone for a moment
+        self._silent: set[int] = set()
+        self._is_refused = False
+
+    async def start(self) -> None:
+        """Learns which inputs have replicas, and who leads them; those of the embedded broker have none.
+
+        Raises:
+            KafkaUnreachableError: No broker answers.
+        """
+        if not self._kafka.is_embedded:
+            async with self._kafka.first_contact("evaluator") as connection:
+                self._learn(_FIRST_CONTACT, await connection.send(TopicsRequest(self._topics)))
+            if not self.ends:  # else everybody is asked at once: whoever answered may be cut off from the others
+                self._looked_at = dict.fromkeys(self._brokers, time.monotonic())
+
+    async def stop(self) -> None:
+        """Disconnects, after `ask_for_ever` has been cancelled; bounded, and harmless when repeated."""
+        closing = [closed for broker in self._brokers.values() if (closed := broker.close()) is not None]
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_SECONDS)
+
+    async def ask_for_ever(self, inputs: Callable[[], Collection[TopicPartition]]) -> bool:
+        """Keeps `ends` up to date; it does not return.
+
+        Args:
+            inputs: Those that are ours at the moment; no others are asked about.
+        """
+        async with asyncio.TaskGroup() as questions:
+            while True:
+                await asyncio.sleep(ASK_EVERY_SECONDS)
+                by_node = self._epochs_by_node(inputs())
+                lookers = {node for node in self._who_knows(by_node) if self._is_look_due(node)}
+                for node in (by_node.keys() | lookers) - self._busy:
+                    self._busy.add(node)
+                    asking = self._ask(node, by_node.get(node, {}), looks=node in lookers)
+                    questions.create_task(asking, name=f"log-ends-{node}")
+                if time.monotonic() >= self._reader_told_at + RETRY_SECONDS:
+                    self._reader_told_at = time.monotonic()
+                    self._read_from({tp: each.leadership.leader for tp, each in self._agreements.items()})
+
+    def _epochs_by_node(self, inputs: Collection[TopicPartition]) -> dict[int, dict[TopicPartition, int]]:
+        by_node: dict[int, dict[TopicPartition, int]] = {}
+        for tp in inputs:
+            if (agreement := self._agreements.get(tp)) is not None:
+                leader, epoch, _, replicas = agreement.leadership
+                for node in replicas & self._brokers.keys() if leader in self._brokers else ():
+                    by_node.setdefault(node, {})[tp] = epoch
+        return by_node
+
+    def _who_knows(self, asked: Collection[int]) -> Collection[int]:
+        """Brokers to ask who leads: those that have copies of our inputs; if none of them answers, or none has, any."""
+        if self._is_refused:
+            return ()
+        answering = [node for node in asked if node not in self._silent]
+        return asked if answering else list(self._brokers)
+
+    def _is_look_due(self, node: int) -> bool:
+        now, looked_at = time.monotonic(), self._looked_at.get(node, -math.inf)
+        return now >= looked_at + (RETRY_SECONDS if self._doubted_at >= looked_at else LEADERS_SECONDS)
+
+    async def _ask(self, node: int, epochs: Mapping[TopicPartition, int], *, looks: bool) -> None:
+        broker = self._brokers[node]
+        try:
+            if looks:
+                self._looked_at[node] = time.monotonic()
+                self._learn(node, await broker.send(TopicsRequest(self._topics)))
+            if epochs:
+                asked_at_ms = self._clock.steady_ms()
+                answer = await broker.send(LogEndRequest(epochs))
+                self._note(node, epochs, answer, asked_at_ms)
+        except (errors.IncompatibleBrokerVersion, NotImplementedError) as error:
+            self._give_up(error)
+        except _NO_ANSWER as error:
+            self._not_answered(node, error)
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            self._silent.discard(node)
+        finally:
+            self._busy.discard(node)
+
+    def _note(self, node: int, epochs: Mapping[TopicPartition, int], answer: Any, asked_at_ms: int) -> None:
+        for topic in answer.to_object()["topics"]:
+            for found in topic["partitions"]:
+                tp = TopicPartition(topic["topic"], found["partition"])
+                agreement = self._agreements.get(tp)
+                if found["error_code"] in _REFUSALS:
+                    self._give_up(_REFUSALS[found["error_code"]](tp))
+                    continue
+                if found["error_code"]:
+                    self._doubt()
+                if agreement is None or agreement.leadership.epoch != epochs.get(tp):
+                    continue
+                if found["error_code"] == _FENCED_LEADER_EPOCH:
+                    agreement.end_reign()
+                elif not found["error_code"]:
+                    self.ends[tp] = agreement.answered(node, found["offset"], asked_at_ms) or self.ends[tp]
+
+    def _learn(self, node: int, answer: Any) -> None:
+        """What a broker knows of who leads. One that is cut off knows what was: whoever knows of a later reign is right."""
+        found = answer.to_object()
+        if found["brokers"]:
+            self._know_brokers({each["node_id"]: (each["host"], each["port"]) for each in found["brokers"]})
+        self._views.pop(_FIRST_CONTACT, None)
+        view = self._views[node] = {}
+        for topic in found["topics"]:
+            for partition in topic["partitions"]:
+                tp = TopicPartition(topic["topic"], partition["partition"])
+                in_sync, replicas = frozenset(partition["isr"]), frozenset(partition["replicas"])
+                if len(replicas) > 1 and "leader_epoch" not in partition:
+                    self._give_up(errors.IncompatibleBrokerVersion("the broker does not tell the epoch of a leader"))
+                view[tp] = Leadership(partition["leader"], partition.get("leader_epoch", 0), in_sync, replicas)
+        self._compare_views()
+
+    def _compare_views(self) -> None:
+        """An input that no broker speaks of stays as it was: one that is starting knows of none."""
+        for tp in frozenset[TopicPartition]().union(*self._views.values()):
+            leadership = newest(view[tp] for view in self._views.values() if tp in view)
+            known = self._agreements.get(tp)
+            if len(leadership.replicas) < 2 or self._is_refused:
+                self.ends.pop(tp, None)
+                self._agreements.pop(tp, None)
+                continue
+            if known is not None and known.leadership[:2] == leadership[:2]:
+                known.leadership = leadership
+            else:
+                self._agreements[tp] = Agreement(leadership)
+            self.ends.setdefault(tp, None)
+            if leadership.leader not in self._brokers:
+                self._doubt()
+
+    def _know_brokers(self, addresses: Mapping[int, tuple[str, int]]) -> None:
+        for node, broker in list(self._brokers.items()):
+            if addresses.get(node) != (broker.host, broker.port) and node not in self._busy:  # else the next time
+                del self._brokers[node]
+                self._silent.discard(node)
+                self._views.pop(node, None)
+                broker.close()
+        for node, (host, port) in addresses.items():
+            self._brokers.setdefault(node, _Broker(self._kafka, host, port))
+
+    def _doubt(self) -> None:
+        """Somebody may lead that we do not know of: soon everybody is asked."""
+        self._doubted_at = time.monotonic()
+
+    def _not_answered(self, node: int, error: Exception) -> None:
+        self._doubt()
+        if self._views.pop(node, None) is not None:
+            self._compare_views()
+        if node not in self._silent:
+            self._silent.add(node)
+            broker = self._brokers[node]
+            log.warning(
+                "log_ends_not_told",
+                broker=f"{broker.host}:{broker.port}",
+                error=str(error) or type(error).__name__,
+                what_happens_now="It is asked again. Silence is not judged where it leads an input, until it answers or "
+                "another leads.",
+            )
+
+    def _give_up(self, error: Exception) -> None:
+        if not self._is_refused:
+            self._is_refused = True
+            log.warning(
+                "log_ends_refused",
+                error=str(error) or type(error).__name__,
+                what_happens_now="The end that readers see is taken for the end of the log: while replicas are not in sync, "
+                "a silence can be judged too early.",
+                what_to_do="Give this user the right to Describe the inputs, and run brokers from Kafka 2.3 on; then start "
+                "the evaluator again.",
+            )
+        self.ends.clear()
+        self._agreements.clear()
+        self._views.clear()

@@ -1,0 +1,79 @@
+"""Whether records lie where murmur2 of their key puts them: all inputs of a call must meet on one partition number."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, Protocol
+
+import structlog
+from aiokafka.partitioner import murmur2
+
+from consumers.evaluator.reading.record_order import Records
+from consumers.runtime.registry import Instruments
+from schemas.events.codec import InputSource
+
+MAX_KEYS_REMEMBERED: Final = 32_768
+"""Keys whose place is remembered, some 6 MB: hashing one takes as long as reading twenty from here."""
+
+log = structlog.get_logger()
+
+
+class KnowsPartitions(Protocol):
+    """What is asked of the client; it never waits for the broker."""
+
+    def partitions_for_topic(self, topic: str) -> Collection[int] | None: ...
+
+
+@lru_cache(maxsize=MAX_KEYS_REMEMBERED)
+def murmur2_place(key: bytes, partitions: int) -> int:
+    """The partition number that Java's and aiokafka's default partitioner gives a key."""
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
+
+
+class Placement:
+    """Counts what lies elsewhere. That is no error: one hash for all inputs will do, and this sees one record at a time."""
+
+    def __init__(self, source_by_topic: Mapping[str, InputSource], instruments: Instruments) -> None:
+        """Starts with nothing seen.
+
+        Args:
+            source_by_topic: Which input each topic is, by its name on this cluster. Verdicts go where their question
+                says, so they are not looked at.
+            instruments: Where misplaced records are counted.
+        """
+        self._sources = {topic: source for topic, source in source_by_topic.items() if source is not InputSource.JUDGE}
+        self._instruments = instruments
+        self._logged: set[InputSource] = set()
+
+    def look(self, runs: Sequence[Records], client: KnowsPartitions) -> None:
+        """Records as polled; each run is of one topic and one partition."""
+        partitions_of: dict[str, int] = {}
+        for run in runs:
+            topic, number = run[0].topic, run[0].partition
+            source = self._sources.get(topic)
+            if source is None:
+                continue
+            if topic not in partitions_of:
+                partitions_of[topic] = len(client.partitions_for_topic(topic) or ())
+            partitions = partitions_of[topic]
+            if not partitions:
+                continue
+            keys = {record.key for record in run}
+            if elsewhere := {key for key in keys if key and murmur2_place(key, partitions) != number}:
+                found = [record for record in run if record.key in elsewhere]
+                self._instruments.inc("callgauge_misplaced_records_total", (source.value,), len(found))
+                self._log_once(source, f"{topic}[{number}]@{found[0].offset}", found[0].key, partitions)
+
+    def _log_once(self, source: InputSource, where: str, key: bytes, partitions: int) -> None:
+        if source in self._logged:
+            return
+        self._logged.add(source)
+        log.warning(
+            "record_misplaced",
+            record=where,
+            conversation_id=key.decode("utf-8", "replace"),
+            expected=f"partition {murmur2_place(key, partitions)} of {partitions}, by murmur2 of the key",
+            what_happens_now="It is evaluated where it is. If another input of its call is placed by another hash, the call "
+            "is evaluated twice, by halves. This source is not logged again; callgauge_misplaced_records_total counts it.",
+            what_to_do="Let all producers place records by one hash: in librdkafka (Python's confluent-kafka, Go, Node) set "
+            "partitioner=murmur2_random. `callgauge doctor` says whether the inputs agree.",
+        )

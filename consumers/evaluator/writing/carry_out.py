@@ -1,0 +1,35 @@
+"""What each effect of the engine means to this shell: one `match`."""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact, RequestVerdict
+from consumers.evaluator.writing.outbox import Outbox
+from consumers.runtime.registry import Instruments
+from schemas.transcript import Transcript
+
+
+def carry_out(effects: Iterable[Effect], outbox: Outbox, instruments: Instruments) -> None:
+    """Counts what is to be counted and puts what is to be written into the outbox, in order.
+
+    The records of a closing call are one group: a call is closed with all its final scores and its transcript, or not at
+    all. The `closed` fact stands last.
+
+    Args:
+        effects: As the engine returned them.
+        outbox: Records to write, of one partition.
+        instruments: Where `Count` goes.
+    """
+    for effect in effects:
+        match effect:
+            case PublishScore(record) | RecordFact(record):
+                outbox.put((record,))
+            case CloseCall(conversation_id, records, transcript):
+                before = () if transcript is None else (Transcript(conversation_id, transcript),)
+                outbox.put((*before, *records))
+            case RequestVerdict(request):
+                outbox.put((request,))
+            case Count(metric, labels, by):
+                instruments.inc(metric, labels, by)
+            case _:
+                assert_never(effect)

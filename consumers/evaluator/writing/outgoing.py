@@ -1,0 +1,84 @@
+"""A record on its way to the broker: where it goes, as which bytes, and whether the rest can be written without it."""
+
+from typing import Final, NamedTuple
+
+from consumers.evaluator.writing.outbox import Written
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
+from schemas.quarantine import QuarantineRecord
+from schemas.topics import JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.transcript import Transcript
+
+_WITHOUT_TRANSCRIPT: Final = "The call closes with all its scores and has no transcript."
+_WITHOUT_QUESTION: Final = (
+    "The judge is not asked; what it should judge is unscored when the question's deadline has passed."
+)
+_WITHOUT_QUARANTINE: Final = "The refused record is not on the quarantine topic; its coordinates are in the log."
+
+
+class LeftOut(NamedTuple):
+    """What it means to write a group without one of its records.
+
+    Attributes:
+        limit: The value of the label `limit` under which it is counted.
+        what_happens_now: For a person.
+    """
+
+    limit: str
+    what_happens_now: str
+
+
+class Outgoing(NamedTuple):
+    """One record, ready to be sent.
+
+    Attributes:
+        topic: The name on this cluster.
+        key: The conversation's id; of a refused record its own key.
+        value: The bytes.
+        partition: Its number, or None where the key decides.
+        headers: None for none.
+        kind: Of a score its kind, for the count; None of anything else.
+        left_out: What comes of leaving it out; None of a score, without which nothing may be written.
+    """
+
+    topic: str
+    key: bytes
+    value: bytes
+    partition: int | None
+    headers: list[tuple[str, bytes]] | None
+    kind: str | None
+    left_out: LeftOut | None
+
+
+class Addresses:
+    """Where the records of one partition number go."""
+
+    def __init__(self, number: int, kafka: KafkaSettings) -> None:
+        """Keeps the names.
+
+        Args:
+            number: The partition number.
+            kafka: How topics are named on this cluster.
+        """
+        self.scores = kafka.topic(SCORES_TOPIC)
+        self.transcripts = kafka.topic(TRANSCRIPTS_TOPIC)
+        self._quarantine = kafka.topic(QUARANTINE_TOPIC)
+        self._requests = kafka.topic(JUDGE_REQUESTS_TOPIC)
+        self._number = number
+        # A verdict must come to the partition of its call, however the call's producer chose that.
+        self._reply_to = [(REPLY_PARTITION_HEADER, str(number).encode())]
+
+    def of(self, record: Written) -> Outgoing:
+        """The record with its address."""
+        if isinstance(record, Transcript):
+            key, left_out = record.conversation_id.encode(), LeftOut("transcript", _WITHOUT_TRANSCRIPT)
+            return Outgoing(self.transcripts, key, record.value, None, None, None, left_out)
+        value = record.model_dump_json().encode()
+        if isinstance(record, QuarantineRecord):
+            left_out = LeftOut("quarantine_record", _WITHOUT_QUARANTINE)
+            return Outgoing(self._quarantine, record.key.encode(), value, None, None, None, left_out)
+        key = record.conversation_id.encode()
+        if isinstance(record, JudgeRequest):
+            left_out = LeftOut("judge_request", _WITHOUT_QUESTION)
+            return Outgoing(self._requests, key, value, None, self._reply_to, None, left_out)
+        return Outgoing(self.scores, key, value, self._number, None, record.kind, None)

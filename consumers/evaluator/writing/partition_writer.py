@@ -1,0 +1,300 @@
+"""Writes what one partition decided, in transactions of a producer that only the partition's owner can have."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    KafkaError,
+    MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    RecordListTooLargeError,
+)
+
+from consumers.evaluator.settings import EvaluatorSettings
+from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Outbox
+from consumers.evaluator.writing.outgoing import Addresses, LeftOut, Outgoing
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.registry import Instruments
+from schemas.topic_rules import MAX_BATCH_BYTES
+from schemas.topics import OWNER_MARK_KEY
+
+REPLACED_SECONDS: Final = 5.0
+"""How long a producer may take to disconnect before another takes its place; nothing of it is on its way then."""
+
+_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+log = structlog.get_logger()
+
+
+class WriteError(Exception):
+    """A record could not be written, so what was read must be read again: end the role without committing."""
+
+
+class FencedError(Exception):
+    """Another process has taken the partition over: drop its state and write nothing more of it."""
+
+
+class NotTakenError(Exception):
+    """The broker did not take records that the partition can do without; nothing of them is written."""
+
+
+class PartitionWriter:
+    """The producer of one partition number. Starting it fences off whoever had the partition before.
+
+    What gathers between two commits goes in one transaction, because a transaction costs the same whatever it holds. On
+    a broker without transactions, which the demo has inside its process, records are written one by one.
+
+    Attributes:
+        scores_end: Offset after the last record written to the partition of `scores`; None before the first.
+        writing_since: When the write under way began, in seconds of the monotonic clock; None while there is none.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        outbox: Outbox,
+        kafka: KafkaSettings,
+        settings: EvaluatorSettings,
+        instruments: Instruments,
+    ) -> None:
+        """Keeps the settings; nothing is connected before `fence`.
+
+        Args:
+            number: The partition number.
+            outbox: What to write.
+            kafka: Where the broker is.
+            settings: The group, and how transactions are grouped.
+            instruments: Where written records are counted.
+        """
+        self.scores_end: int | None = None
+        self.writing_since: float | None = None
+        self._number = number
+        self._outbox = outbox
+        self._kafka = kafka
+        self._settings = settings
+        self._instruments = instruments
+        self._is_transactional = settings.uses_transactions and not kafka.is_embedded
+        self._addresses = Addresses(number, kafka)
+        self._producer: AIOKafkaProducer | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether a former owner is fenced off."""
+        return self._is_transactional
+
+    async def fence(self) -> int:
+        """Connects. When this returns, no earlier owner can write to the partition any more.
+
+        A broker that was killed while it ended a former owner's transaction can leave it without an end in the log of
+        `scores`: decided, but hidden from readers until the next transaction of this id ends there. So one is: it writes a
+        mark, a record without a value. Whoever has read past it has read everything.
+
+        Returns:
+            Offset after the mark; 0 on a broker without transactions.
+
+        Raises:
+            KafkaError: It could not.
+        """
+        producer = await self._start_producer()
+        if not self._is_transactional:
+            return 0
+        await producer.begin_transaction()
+        mark = await producer.send_and_wait(self._addresses.scores, None, key=OWNER_MARK_KEY, partition=self._number)
+        await producer.commit_transaction()
+        return int(mark.offset) + 1
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Disconnects; harmless when repeated. A transaction that is open then is aborted by whoever fences us."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            await asyncio.wait_for(producer.stop(), deadline_seconds)
+        except (TimeoutError, KafkaError) as error:
+            log.warning("producer_not_stopped", partition=self._number, error=str(error) or type(error).__name__)
+
+    async def run(self) -> None:
+        """Writes whatever comes into the outbox until cancelled.
+
+        A record that the topic does not take because of its size is left out and counted, and what else was to be written
+        with it is written.
+
+        Raises:
+            FencedError: The partition is another process's.
+            WriteError: Writing failed in a way that leaves open what was written, or `scores` does not take a score.
+        """
+        while True:
+            await self._outbox.until_filled()
+            began = self.writing_since = time.monotonic()
+            groups = self._outbox.first()
+            try:
+                async with self._one_at_a_time:
+                    await self._write([self._addresses.of(record) for group in groups for record in group])
+            except (ProducerFenced, OutOfOrderSequenceNumber) as error:
+                raise FencedError(f"partition {self._number} is written by another evaluator now") from error
+            except KafkaError as error:
+                raise self._broken(str(error) or type(error).__name__) from error
+            self.writing_since = None
+            self._outbox.written(len(groups))
+            # The next transaction waits for company, unless there is enough for a whole one.
+            if self._is_transactional and self._outbox.records < MAX_TRANSACTION_RECORDS:
+                await asyncio.sleep(max(0.0, self._settings.write_interval_ms / 1_000 - (time.monotonic() - began)))
+
+    async def write_apart(self, records: Sequence[Outgoing]) -> list[Any]:
+        """Writes records that the partition can do without, in a transaction of their own: all or none.
+
+        Returns:
+            What the client says of each: topic, partition and offset.
+
+        Raises:
+            NotTakenError: The broker did not take them; whatever comes next is written as before.
+            FencedError: The partition is another process's.
+            WriteError: It is not known what was written.
+        """
+        async with self._one_at_a_time:
+            producer = self._producer
+            if producer is None or not self._is_transactional:
+                raise NotTakenError("the writer has no transactions, or is stopped")
+            try:
+                await producer.begin_transaction()
+                try:
+                    sent = [
+                        await producer.send(each.topic, each.value, key=each.key, partition=None, headers=each.headers)
+                        for each in records
+                    ]
+                    written = await asyncio.gather(*sent)
+                except (ProducerFenced, OutOfOrderSequenceNumber):
+                    raise
+                except KafkaError as error:
+                    await producer.abort_transaction()
+                    await self._replace_producer()
+                    raise NotTakenError(str(error) or type(error).__name__) from error
+                await producer.commit_transaction()
+            except (ProducerFenced, OutOfOrderSequenceNumber) as error:
+                raise FencedError(f"partition {self._number} is written by another evaluator now") from error
+            except KafkaError as error:
+                raise self._broken(str(error) or type(error).__name__) from error
+            return list(written)
+
+    async def _write(self, records: Sequence[Outgoing]) -> None:
+        while too_large := await self._transaction(records):
+            self._leave_out([records[index] for index in too_large])
+            records = [each for index, each in enumerate(records) if index not in too_large]
+            await self._replace_producer()
+
+    async def _transaction(self, records: Sequence[Outgoing]) -> Collection[int]:
+        """Writes the records, all or none.
+
+        Returns:
+            The places of those that are too large; when there are any, nothing is written.
+        """
+        producer = self._producer
+        if producer is None:
+            raise WriteError("the writer is not started, or stopped: nothing can be written")
+        if self._is_transactional:
+            await producer.begin_transaction()
+        sent: dict[int, asyncio.Future[Any]] = {}
+        refused: Exception | None = None
+        for index, each in enumerate(records):
+            try:
+                sent[index] = await producer.send(
+                    each.topic, each.value, key=each.key, partition=each.partition, headers=each.headers
+                )
+            except _TOO_LARGE as error:  # the client's own bound: it was not sent
+                refused = error
+        try:
+            written = await asyncio.gather(*sent.values())
+        except _TOO_LARGE as error:
+            written, refused = [], error
+        if refused is not None:
+            if not self._is_transactional:  # some are written by now, and cannot be written again
+                raise refused
+            await producer.abort_transaction()  # and each record has its answer
+            return {
+                index
+                for index in range(len(records))
+                if index not in sent or isinstance(sent[index].exception(), _TOO_LARGE)
+            }
+        if self._is_transactional:
+            await producer.commit_transaction()
+        ends = [metadata.offset + 1 for metadata in written if metadata.topic == self._addresses.scores]
+        if ends:
+            self.scores_end = max(ends)
+        for kind, number in Counter(each.kind for each in records if each.kind is not None).items():
+            self._instruments.inc("callgauge_scores_published_total", (kind,), number)
+        transcripts = sum(each.topic == self._addresses.transcripts for each in records)
+        self._instruments.inc("callgauge_transcripts_published_total", (), transcripts)
+        return ()
+
+    def _leave_out(self, refused: Sequence[Outgoing]) -> None:
+        """Counts what is not written, with a line for each topic.
+
+        Raises:
+            WriteError: A score is among it: without it no final score of its call would be right.
+        """
+        by_topic: dict[tuple[str, LeftOut], list[Outgoing]] = {}
+        for each in refused:
+            if each.left_out is None:
+                raise self._broken(
+                    f"a score of {len(each.value)} bytes is too large for {each.topic}. Set max.message.bytes="
+                    f"{MAX_BATCH_BYTES} on it, or more"
+                )
+            by_topic.setdefault((each.topic, each.left_out), []).append(each)
+        for (topic, left_out), those in by_topic.items():
+            self._instruments.inc("callgauge_limits_hit_total", (left_out.limit,), len(those))
+            log.warning(
+                "record_too_large_to_write",
+                conversation_id=those[0].key.decode(),
+                partition=self._number,
+                topic=topic,
+                records=len(those),
+                largest_bytes=max(len(each.value) for each in those),
+                what_happens_now=left_out.what_happens_now,
+                what_to_do=f"Set max.message.bytes={MAX_BATCH_BYTES} on {topic}, or more; `callgauge topics check` shows it.",
+            )
+
+    async def _start_producer(self) -> AIOKafkaProducer:
+        producer = self._kafka.producer(
+            f"evaluator-{self._number}",
+            transactional_id=f"{self._settings.group_id}-{self._number}" if self._is_transactional else None,
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
+        )
+        self._producer = producer
+        await producer.start()
+        return producer
+
+    async def _replace_producer(self) -> None:
+        """Goes on with another producer of the same id, after a transaction that was aborted.
+
+        The broker numbers the records of a producer and still waits for those it refused: it would refuse whatever comes
+        next on that partition. A new producer begins to count anew, but its start also fences off whoever had the id. If
+        that was not our own former one, the partition had another owner in between, who has recalled what we had written and
+        goes on from there: so we must not write. Each start has the next epoch, and a gap shows it.
+
+        Raises:
+            FencedError: Another process had the id in between.
+        """
+        former = self._epoch()
+        await self.stop(REPLACED_SECONDS)
+        await self._start_producer()
+        if self._epoch() != (former[0], former[1] + 1):
+            raise FencedError(f"partition {self._number} was written by another evaluator in between")
+
+    def _epoch(self) -> tuple[int, int]:
+        """The broker's name for the producer, and how often one of its id has started; the client keeps them to itself."""
+        manager = self._producer._txn_manager  # type: ignore[union-attr]  # noqa: SLF001  # it is started here
+        return int(manager.producer_id), int(manager.producer_epoch)
+
+    def _broken(self, why: str) -> WriteError:
+        return WriteError(
+            f"Scores: records of partition {self._number} were not taken by {self._kafka.bootstrap_servers}: {why}. The "
+            "evaluator ends without committing what it read last; the next one reads it again and writes what is missing. "
+            "Check the broker and the rights on the output topics."
+        )

@@ -1,0 +1,213 @@
+"""The OpenAI-compatible endpoint: one request, one reply, whatever happens to it.
+
+The official client repeats what failed, by itself: after a pause that grows and varies, or after the one that `Retry-After`
+names, and a reply says how often. So nothing else here repeats requests.
+
+Nothing that an endpoint sends is logged but a status and an error's code, which could carry the question or the key.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import httpx2
+import openai
+import structlog
+from openai import AsyncOpenAI
+from pydantic import BaseModel, Field, ValidationError
+
+from consumers.judge.asking.reply import Delivery, Reply, ReplyFault
+from consumers.judge.asking.transport import CURRENT_DELIVERY, MAX_REPLY_BYTES, client_for
+from consumers.judge.prompting.questions import Question
+from consumers.judge.settings import JudgeSettings
+from schemas.judging import TokenUse, TrialOutcome
+
+log = structlog.get_logger()
+
+_STATUS_REDIRECT: Final = 300
+_STATUS_CLIENT_ERROR: Final = 400
+_STATUS_REQUEST_TIMEOUT: Final = 408
+_STATUS_CONFLICT: Final = 409
+_STATUS_SERVER_ERROR: Final = 500
+_MAX_CHOICES: Final = 128
+"""One is asked for; the interface allows so many."""
+_ERROR_CODE: Final = re.compile(r"[A-Za-z_]{1,64}")
+"""Of an error: a word such as `model_not_found`. Anything else might be the key or what a call's people say."""
+
+_NOT_READ: Final[Mapping[ReplyFault, tuple[str, str]]] = MappingProxyType(
+    {
+        "too_large": (
+            f"a reply has more than {MAX_REPLY_BYTES} bytes; it was dropped",
+            "Check that judge.base_url is an OpenAI-compatible endpoint, and see what it answers.",
+        ),
+        "compressed": (
+            "a reply is compressed although it was asked for without; it was dropped",
+            "Switch compression off at the endpoint of judge.base_url, or at the proxy before it.",
+        ),
+    }
+)
+"""What happened, and what to do."""
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _CachedTokens(BaseModel):
+    cached_tokens: int | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int = 0
+    prompt_tokens_details: _CachedTokens | None = None
+
+
+class _Completion(BaseModel):
+    """As much of a chat completion as is read, checked: what the client returns is what the endpoint sent, whatever it is."""
+
+    choices: list[_Choice] = Field(min_length=1, max_length=_MAX_CHOICES)
+    usage: Any = None
+
+
+class Endpoint:
+    """The client of one endpoint."""
+
+    def __init__(self, settings: JudgeSettings, api_key: str, network: httpx2.AsyncBaseTransport | None = None) -> None:
+        """Keeps a client; nothing is connected before the first question.
+
+        Args:
+            settings: Where the endpoint is, and how it is asked.
+            api_key: Its key.
+            network: Stands in for the connections, in tests.
+        """
+        self._settings = settings
+        self._logged: set[object] = set()
+        self._client = AsyncOpenAI(
+            api_key=api_key,
+            base_url=settings.base_url,
+            max_retries=settings.max_retries,
+            http_client=client_for(settings.base_url, settings.max_concurrent_requests, network),
+        )
+        self._create = self._client.chat.completions.with_raw_response.create  # loads a good part of the library
+
+    async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
+        """As in `Asks`. Repeats what fails, so that only the caller's deadline bounds how long it takes."""
+        began = time.monotonic()
+        CURRENT_DELIVERY.set(delivery)
+        text: str | None = None
+        tokens: TokenUse | None = None
+        try:
+            raw = await self._create(**self._parameters(question), timeout=timeout_seconds)
+            outcome, text, tokens = _read(raw.content, delivery)
+        except openai.APITimeoutError:
+            outcome = TrialOutcome.TIMED_OUT
+        except openai.APIConnectionError:
+            outcome = TrialOutcome.UNAVAILABLE
+        except openai.APIStatusError as error:
+            outcome = self._of_status(error, delivery)
+        except Exception as error:  # noqa: BLE001  # the client trips over what it was sent: that must not end the role
+            outcome = TrialOutcome.UNAVAILABLE
+            self._log_not_understood(error)
+        self._log_not_read(delivery)
+        return Reply(outcome, text, tokens, max(1, delivery.tries), round((time.monotonic() - began) * 1_000))
+
+    async def close(self) -> None:
+        """As in `Asks`."""
+        await self._client.close()
+
+    def _of_status(self, error: openai.APIStatusError, delivery: Delivery) -> TrialOutcome:
+        status = error.status_code
+        if status == openai.RateLimitError.status_code:
+            return TrialOutcome.RATE_LIMITED
+        if status >= _STATUS_SERVER_ERROR or status in (_STATUS_REQUEST_TIMEOUT, _STATUS_CONFLICT):
+            return TrialOutcome.UNAVAILABLE
+        what_to_do = "Look at the key, the model's name and judge.base_url."
+        if _STATUS_REDIRECT <= status < _STATUS_CLIENT_ERROR:
+            delivery.faults.add("redirected")
+            what_to_do = (
+                "Set judge.base_url to the address where the endpoint itself answers. Redirects are not followed: they would "
+                "take what the people of a call say to another place."
+            )
+        if self._is_first(status):
+            is_word = isinstance(error.code, str) and _ERROR_CODE.fullmatch(error.code)
+            log.error(
+                "judge_request_rejected", status=status, code=error.code if is_word else None, model=self._settings.model,
+                what_happens_now="such questions stay unscored (rejected)", what_to_do=what_to_do,
+            )  # fmt: skip
+        return TrialOutcome.REJECTED
+
+    def _log_not_understood(self, error: Exception) -> None:
+        if self._is_first(type(error)):
+            log.error(
+                "judge_reply_not_understood", error=type(error).__name__, model=self._settings.model,
+                what_happens_now="such requests count as failed, so their questions may stay unscored (unavailable)",
+                what_to_do="See what the endpoint of judge.base_url answers. If that is in order, report a fault of callgauge.",
+            )  # fmt: skip
+
+    def _log_not_read(self, delivery: Delivery) -> None:
+        for fault in sorted(delivery.faults & _NOT_READ.keys()):
+            if self._is_first(fault):
+                what_happened, what_to_do = _NOT_READ[fault]
+                log.error(
+                    "judge_reply_not_read", what_happened=what_happened, model=self._settings.model,
+                    what_happens_now="such answers count as unreadable", what_to_do=what_to_do,
+                )  # fmt: skip
+
+    def _is_first(self, trouble: object) -> bool:
+        """Whether it is new: a person must remove it, so one line about it is enough."""
+        if trouble in self._logged:
+            return False
+        self._logged.add(trouble)
+        return True
+
+    def _parameters(self, question: Question) -> dict[str, Any]:
+        settings = self._settings
+        parameters: dict[str, Any] = {
+            "model": settings.model,
+            "messages": [
+                {"role": "system", "content": question.system},
+                {"role": "user", "content": question.user},
+            ],
+            settings.answer_limit_name: settings.max_answer_tokens,
+        }
+        if settings.temperature is not None:
+            parameters["temperature"] = settings.temperature
+        if question.schema is not None:
+            described = {"name": "answer", "strict": True, "schema": question.schema}
+            parameters["response_format"] = {"type": "json_schema", "json_schema": described}
+        return parameters
+
+
+def _read(body: bytes, delivery: Delivery) -> tuple[TrialOutcome, str | None, TokenUse | None]:
+    try:
+        completion = _Completion.model_validate_json(body)
+    except ValidationError:
+        return TrialOutcome.UNREADABLE, None, None
+    tokens = _tokens_in(completion.usage, delivery)
+    choice = completion.choices[0]
+    if choice.message.refusal is not None or choice.finish_reason == "content_filter":
+        return TrialOutcome.REFUSED, choice.message.refusal, tokens
+    outcome = TrialOutcome.TRUNCATED if choice.finish_reason == "length" else TrialOutcome.ANSWERED
+    return outcome, choice.message.content, tokens
+
+
+def _tokens_in(usage: Any, delivery: Delivery) -> TokenUse | None:
+    """The endpoint's count; None when there is none, or something that is no count."""
+    if usage is None:
+        return None
+    try:
+        counted = _Usage.model_validate(usage)
+    except ValidationError:
+        delivery.faults.add("token_count")
+        return None
+    cached = counted.prompt_tokens_details.cached_tokens if counted.prompt_tokens_details else None
+    return TokenUse(prompt=counted.prompt_tokens, cached=cached or 0, answer=counted.completion_tokens)

@@ -1,0 +1,240 @@
+"""One question put to the model: in waves, within the limits, until it is decided."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from consumers.engine.judging.votes import Voting
+from consumers.engine.redaction.redactor import Redactor
+from consumers.judge.asking.reply import Asks, Delivery, Reply
+from consumers.judge.asking.tally import Tally
+from consumers.judge.limits.breaker import Breaker
+from consumers.judge.limits.rate_limit import RateLimit
+from consumers.judge.limits.spending import Budget, Promise
+from consumers.judge.prompting.answers import Answer, read_answer
+from consumers.judge.prompting.questions import Question, question_of
+from consumers.judge.settings import JudgeSettings
+from schemas.judging import (
+    Judged,
+    JudgeKind,
+    JudgeRequest,
+    TokenUse,
+    TrialAnswer,
+    TrialOutcome,
+    Unjudged,
+    UnjudgedReason,
+    VerdictResult,
+    Votes,
+)
+
+_ENDPOINT_FAILED: Final = frozenset(
+    {TrialOutcome.RATE_LIMITED, TrialOutcome.REJECTED, TrialOutcome.UNAVAILABLE, TrialOutcome.TIMED_OUT}
+)
+_REASONS: Final = (
+    (frozenset({TrialOutcome.REFUSED}), UnjudgedReason.REFUSED),
+    (frozenset({TrialOutcome.REJECTED}), UnjudgedReason.REJECTED),
+    (_ENDPOINT_FAILED, UnjudgedReason.UNAVAILABLE),
+)
+"""Why a vote failed, by what all of its invalid answers were; a mixture is `INVALID_ANSWERS`."""
+
+_PERHAPS_CHARGED: Final = frozenset(TrialOutcome) - {
+    TrialOutcome.RATE_LIMITED,
+    TrialOutcome.REJECTED,
+    TrialOutcome.UNAVAILABLE,
+}
+"""Without a count of tokens these are taken to cost what they can at most; an error is not charged, nor is a request that
+never reached the endpoint."""
+
+
+@dataclass(slots=True)
+class Means:
+    """What all questions share: whom to ask, and how much of it may be done.
+
+    Attributes:
+        slots: Places of requests that are on their way.
+        now_ms: The wall clock, which deadlines and budgets are held against.
+        redactor: Goes over what the model explains.
+    """
+
+    settings: JudgeSettings
+    endpoint: Asks
+    budget: Budget
+    rate_limit: RateLimit
+    breaker: Breaker
+    tally: Tally
+    slots: asyncio.Semaphore
+    now_ms: Callable[[], int]
+    redactor: Redactor
+
+
+@dataclass(slots=True)
+class Poll:
+    """The trials of one question so far. What is here when it is cut off is what was learnt.
+
+    Attributes:
+        wave: How many requests are on their way, or about to be.
+        voting: The votes so far; None for EVA's metrics.
+        cost: In the currency of the prices.
+        first_sent_ms: When the first request was sent; None before.
+    """
+
+    request: JudgeRequest
+    means: Means
+    deadline_ms: int
+    wave: int = 1
+    voting: Voting | None = None
+    answers: list[TrialAnswer] = field(default_factory=list)
+    tokens: TokenUse = field(default_factory=TokenUse)
+    cost: float = 0.0
+    requests: int = 0
+    first_sent_ms: int | None = None
+    _trials: int = 0
+
+    def __post_init__(self) -> None:
+        request = self.request
+        if request.kind is JudgeKind.SUBGOAL:
+            self.voting = Voting(request.trials, stops_early=request.stops_early, retry_waves=request.retry_waves)
+            self.wave = self.voting.next_wave
+
+    @property
+    def votes(self) -> Votes:
+        """How the trials went; all zero for EVA's metrics."""
+        voting = self.voting
+        if voting is None:
+            return Votes()
+        return Votes(complete=voting.votes_complete, incomplete=voting.votes_incomplete, invalid=voting.votes_invalid)
+
+    async def run(self) -> VerdictResult:
+        """Asks until there is a result; late only as far as the caller lets it run on."""
+        question = question_of(self.request, self.means.settings.answer_form)
+        if self.voting is not None:
+            return await self._vote(question, self.voting)
+        answers = await self._wave(question, 1)
+        if answers is None:
+            return Unjudged(reason=UnjudgedReason.OVER_BUDGET)
+        return self._failed() if answers[0] is None or answers[0].rating is None else answers[0].rating
+
+    async def _vote(self, question: Question, voting: Voting) -> VerdictResult:
+        while voting.next_wave:
+            answers = await self._wave(question, voting.next_wave)
+            if answers is None:
+                return Unjudged(reason=UnjudgedReason.OVER_BUDGET)
+            voting.take([None if answer is None else answer.grade for answer in answers])
+        return self._failed() if voting.verdict is None else Judged(is_completed=voting.verdict)
+
+    def _failed(self) -> Unjudged:
+        invalid = {answer.outcome for answer in self.answers if answer.outcome is not TrialOutcome.ANSWERED}
+        reason = next((reason for outcomes, reason in _REASONS if invalid <= outcomes), UnjudgedReason.INVALID_ANSWERS)
+        return Unjudged(reason=reason)
+
+    async def _wave(self, question: Question, count: int) -> list[Answer | None] | None:
+        """Asks so often at once; None when there is no money for all of them."""
+        means, request, now_ms = self.means, self.request, self.means.now_ms()
+        most = TokenUse(prompt=question.most_tokens, answer=means.settings.max_answer_tokens)
+        most_cost = means.settings.prices.cost_of(most)
+        promise = means.budget.promise(request.conversation_id, request.agent, most_cost * count, now_ms)
+        if promise is None:
+            return None
+        self.wave = count
+        with promise:
+            trial = _Trial(question, most.prompt + most.answer, most_cost, promise)
+            patience_ms = max(0, self.deadline_ms - now_ms)
+            waits_ms = means.rate_limit.reserve(time.monotonic() * 1_000, trial.most_tokens, count, patience_ms)
+            if waits_ms is None:
+                raise TimeoutError("the rate limit leaves no time for it")
+            return await asyncio.gather(*(self._ask(trial, wait_ms) for wait_ms in waits_ms))
+
+    async def _ask(self, trial: "_Trial", wait_ms: float) -> Answer | None:
+        """One request, sent when its turn has come. None is an invalid answer."""
+        means = self.means
+        self._trials += 1
+        number = self._trials
+        sent_at: float | None = None
+        delivery = Delivery()
+        reply: Reply | None = None
+        try:
+            await asyncio.sleep(wait_ms / 1_000)
+            async with means.slots:
+                sent_at = time.monotonic()
+                if self.first_sent_ms is None:
+                    self.first_sent_ms = means.now_ms()
+                reply = await means.endpoint.ask(trial.question, means.settings.request_timeout_ms / 1_000, delivery)
+        finally:
+            if sent_at is None:
+                means.rate_limit.give_back(trial.most_tokens)
+            elif reply is None:
+                latency_ms = round((time.monotonic() - sent_at) * 1_000)
+                cut_off = Reply(TrialOutcome.TIMED_OUT, requests=max(1, delivery.tries), latency_ms=latency_ms)
+                self._learn(cut_off, delivery, None, number, trial)
+                if means.now_ms() >= self.deadline_ms:  # else it was cut off because another judge has the question now
+                    means.breaker.failed(means.now_ms())
+        answer = None
+        if reply.outcome in (TrialOutcome.ANSWERED, TrialOutcome.TRUNCATED):
+            answer = read_answer(self.request.kind, means.settings.answer_form, reply.text, means.redactor)
+        outcome = self._learn(reply, delivery, answer, number, trial)
+        if outcome in _ENDPOINT_FAILED:
+            means.breaker.failed(means.now_ms())
+        else:
+            means.breaker.succeeded()
+        return answer
+
+    def _learn(
+        self, reply: Reply, delivery: Delivery, answer: Answer | None, number: int, trial: "_Trial"
+    ) -> TrialOutcome:
+        """Takes what one request brought, and what it cost."""
+        means = self.means
+        outcome = _outcome(reply, answer)
+        used = reply.believed_tokens
+        if used is None and reply.tokens is not None:
+            delivery.faults.add("token_count")
+        sent = max(0, reply.requests - delivery.tries_that_stayed)
+        cost = 0.0
+        if used is not None:
+            cost = means.settings.prices.cost_of(used)
+        elif sent and outcome in _PERHAPS_CHARGED:
+            cost = trial.most_cost
+        if sent:
+            means.rate_limit.correct(trial.most_tokens, _all_of(used, trial.most_tokens), sent - 1)
+        else:
+            means.rate_limit.give_back(trial.most_tokens)
+        trial.promise.settle(trial.most_cost, cost, means.now_ms())
+        self.tokens += used or TokenUse()
+        self.cost += cost
+        self.requests += sent
+        grade, explanation = (None, "") if answer is None else (answer.grade, answer.explanation)
+        told = TrialAnswer(
+            trial=number, outcome=outcome, grade=grade, explanation=explanation, latency_ms=reply.latency_ms
+        )
+        self.answers.append(told)
+        means.tally.request(reply, outcome, cost, delivery.faults)
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What the requests of one wave share.
+
+    Attributes:
+        most_tokens: What one of them may use.
+        most_cost: What one of them may cost.
+        promise: The money set aside for all of them.
+    """
+
+    question: Question
+    most_tokens: int
+    most_cost: float
+    promise: Promise
+
+
+def _all_of(used: TokenUse | None, most_tokens: int) -> int:
+    """The tokens of one request; without a count as many as it may have."""
+    return most_tokens if used is None else used.prompt + used.answer
+
+
+def _outcome(reply: Reply, answer: Answer | None) -> TrialOutcome:
+    """What the request came to, now that its text was read."""
+    if answer is not None:
+        return TrialOutcome.ANSWERED
+    return TrialOutcome.UNREADABLE if reply.outcome is TrialOutcome.ANSWERED else reply.outcome

@@ -1,0 +1,70 @@
+"""Counts what the judge asks and answers; here milliseconds become seconds."""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+from consumers.judge.asking.reply import Reply, ReplyFault
+from consumers.runtime.registry import Instruments
+from schemas.judging import Judged, JudgeVerdict, NotRateable, Rated, TokenUse, TrialOutcome, Unjudged
+
+MS_PER_SECOND: Final = 1_000
+
+
+class Tally:
+    """The judge's counters."""
+
+    def __init__(self, instruments: Instruments, model: str) -> None:
+        """Keeps what it counts with.
+
+        Args:
+            instruments: Built for the role `judge`, perhaps among others.
+            model: Who is asked.
+        """
+        self._instruments = instruments
+        self._model = model
+
+    def request(self, reply: Reply, outcome: TrialOutcome, cost: float, faults: Collection[ReplyFault]) -> None:
+        """One request to the model is over, as often as it was sent."""
+        labels = (self._model, outcome)
+        self._instruments.inc("callgauge_judge_requests_total", labels)
+        self._instruments.observe("callgauge_judge_request_seconds", labels, reply.latency_ms / MS_PER_SECOND)
+        self._instruments.inc("callgauge_judge_retries_total", (self._model,), reply.requests - 1)
+        self._instruments.inc("callgauge_judge_cost_total", labels, cost)
+        for fault in faults:
+            self._instruments.inc("callgauge_judge_reply_faults_total", (self._model, fault))
+        tokens = reply.believed_tokens or TokenUse()
+        for kind, count in (
+            ("prompt", tokens.prompt - tokens.cached),
+            ("cached", tokens.cached),
+            ("answer", tokens.answer),
+        ):
+            self._instruments.inc("callgauge_judge_tokens_total", (*labels, kind), max(0, count))
+
+    def verdict(self, verdict: JudgeVerdict, redactions: Counter[str]) -> None:
+        """One question is answered. What was taken out of answers since the last one is counted too, and emptied."""
+        for kind, count in redactions.items():
+            self._instruments.inc("callgauge_judge_redactions_total", (kind,), count)
+        redactions.clear()
+        self._instruments.inc("callgauge_judge_verdicts_total", (verdict.kind, _outcome_of(verdict)))
+        self._instruments.observe(
+            "callgauge_judge_verdict_seconds", (verdict.kind,), verdict.latency_ms / MS_PER_SECOND
+        )
+        if not verdict.votes.is_unanimous:
+            self._instruments.inc("callgauge_judge_votes_not_unanimous_total", (self._model,))
+
+    def refused(self) -> None:
+        """A record of `judge.requests` is no question."""
+        self._instruments.inc("callgauge_judge_questions_refused_total")
+
+
+def _outcome_of(verdict: JudgeVerdict) -> str:
+    match verdict.result:
+        case Judged(is_completed=is_completed):
+            return "complete" if is_completed else "incomplete"
+        case Rated():
+            return "rated"
+        case NotRateable():
+            return "not_applicable"
+        case Unjudged(reason=reason):
+            return reason

@@ -1,0 +1,52 @@
+"""The record that answers a question."""
+
+from typing import Final
+
+from consumers.judge.asking.poll import Poll
+from schemas.judging import JudgeRequest, JudgeVerdict, VerdictResult
+
+MAX_KEPT_ANSWERS: Final = 100
+"""Answers kept in a verdict, the newest: so that it fits a record of Kafka however many trials there were."""
+_COST_DIGITS: Final = 9
+
+
+def verdict_of(
+    request: JudgeRequest, result: VerdictResult, poll: Poll | None, *, arrived_ms: int, now_ms: int
+) -> JudgeVerdict:
+    """The verdict.
+
+    Args:
+        request: The question.
+        result: What was decided, or why nothing was.
+        poll: Its trials; None when nobody was asked.
+        arrived_ms: When the question came to this judge.
+        now_ms: The time of the verdict.
+    """
+    answered = JudgeVerdict(
+        timestamp=now_ms,
+        request_id=request.request_id,
+        conversation_id=request.conversation_id,
+        kind=request.kind,
+        turn=request.turn,
+        goal_set=request.goal_set,
+        subgoal_id=request.subgoal_id,
+        input_hash=request.input_hash,
+        prompt_version=request.prompt_version,
+        result=result,
+        agent=request.agent,
+        waited_ms=max(0, now_ms - arrived_ms),
+        latency_ms=max(0, now_ms - arrived_ms),
+    )
+    if poll is None or poll.first_sent_ms is None:
+        return answered
+    asked = {
+        "votes": poll.votes,
+        "answers": tuple(sorted(poll.answers, key=lambda answer: answer.trial)[-MAX_KEPT_ANSWERS:]),
+        "confidence": poll.votes.confidence,
+        "model": poll.means.settings.model,
+        "tokens": poll.tokens,
+        "cost": round(poll.cost, _COST_DIGITS),
+        "requests": poll.requests,
+        "waited_ms": max(0, poll.first_sent_ms - arrived_ms),
+    }
+    return answered.model_copy(update=asked)

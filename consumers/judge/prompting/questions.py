@@ -1,0 +1,134 @@
+"""A question as the model gets it: what was said first, what is asked of it last.
+
+Everything before END is the same for all subgoals and trials of a turn, and the beginning of the next turn's: an
+endpoint that caches prefixes reads the call once. Words of a call stand each on a line of their own, as JSON text, and the
+code after END follows from them, so nobody on the call can know it or write a line that looks like ours.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from consumers.judge.prompting.answers import AnswerForm, schema_of
+from consumers.judge.prompting.plain_text import plain
+from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeKind, JudgeRequest, TranscriptItem
+
+CHARS_PER_TOKEN: Final = 3
+"""A low guess of how many characters make a token, so that what a question may cost is not guessed too low: English has
+4, other languages fewer."""
+
+_SECTION: Final = re.compile(r"^\[(\w+)\]\n", re.MULTILINE)
+_PLACE: Final = re.compile(r"\{(\w+)\}")
+
+
+class UnknownPromptError(ValueError):
+    """A question wants a prompt that this version does not have: nobody is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is sent to the model.
+
+    Attributes:
+        system: The rules.
+        user: The call and what is asked about it.
+        schema: JSON schema of the answer; None to leave its form to the words.
+    """
+
+    system: str
+    user: str
+    schema: Mapping[str, Any] | None
+
+    @property
+    def chars(self) -> int:
+        """Characters of the prompt."""
+        return len(self.system) + len(self.user)
+
+    @property
+    def most_tokens(self) -> int:
+        """About how many tokens the prompt has at most."""
+        return self.chars // CHARS_PER_TOKEN + 1
+
+
+def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
+    """The question in words.
+
+    Args:
+        request: What is asked.
+        form: `structured` for an answer by JSON schema; `grade` for an endpoint that knows no schemas.
+
+    Raises:
+        UnknownPromptError: It wants another version of the prompt.
+    """
+    if request.prompt_version != PROMPT_VERSIONS[request.kind]:
+        raise UnknownPromptError(f"prompt {request.prompt_version} is not {PROMPT_VERSIONS[request.kind]}")
+    sections = sections_of(request.prompt_version)
+    has_grade = form == "grade" and request.kind is JudgeKind.SUBGOAL
+    call = "".join(f"{line}\n" for line in _lines(request))
+    asked = {"mark": _mark(request, call), "turn": str(request.turn), "subgoal": _quoted(request.subgoal or "")}
+    return Question(
+        system=f"{sections['system']}\n\n{sections['grade' if has_grade else 'structured']}",
+        user=call + _PLACE.sub(lambda place: asked[place[1]], sections["question"]),
+        schema=schema_of(request.kind) if form == "structured" else None,
+    )
+
+
+@cache
+def sections_of(prompt_version: str) -> Mapping[str, str]:
+    """The parts of a prompt's file by name, without the blank lines around them."""
+    text = files(__package__).joinpath("prompts", f"{prompt_version}.txt").read_text(encoding="utf-8")
+    _, *parts = _SECTION.split(text)
+    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _lines(request: JudgeRequest) -> Iterator[str]:
+    """What comes before END: what is known beforehand, then the call."""
+    if request.user_instruction:
+        yield f"The user set out to: {_quoted(request.user_instruction)}"
+    if request.kind is JudgeKind.FAITHFULNESS:
+        yield from _told(request.agent_brief or AgentBrief())
+    yield from map(_line, request.transcript)
+
+
+def _told(brief: AgentBrief) -> Iterator[str]:
+    told = {
+        "The agent's role": brief.role,
+        "Its instructions": brief.instructions,
+        "Its tools": brief.tools,
+        "Date and time of the call": brief.current_date_time,
+    }
+    yield from (f"{what}: {_quoted(text)}" for what, text in told.items() if text)
+
+
+def _line(item: TranscriptItem) -> str:
+    if item.tool is None:
+        return f"{item.turn} {item.kind} {_quoted(item.text)}"
+    text = plain(item.text)
+    return f"{item.turn} {item.kind} {_quoted(item.tool)} {text if _is_json(text) else _quoted(text)}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(plain(text), ensure_ascii=False)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _mark(request: JudgeRequest, call: str) -> str:
+    """A code that follows from what is asked and does not occur in it."""
+    attempt = 0
+    while True:
+        mark = hashlib.blake2b(f"{request.input_hash}{attempt}".encode(), digest_size=6).hexdigest()
+        if mark not in call:
+            return mark
+        attempt += 1

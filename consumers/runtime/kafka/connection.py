@@ -1,0 +1,260 @@
+"""How this process reaches Kafka: one set of settings, from which every client is built."""
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from faststream.kafka import KafkaBroker
+from pydantic import BaseModel, ConfigDict, Field
+
+from consumers.runtime.kafka.batches.tolerant_reading import read_tolerantly
+from consumers.runtime.kafka.first_contact import NoContactError, TopicsRequest, first_contact
+from consumers.runtime.kafka.refusals import explained
+from consumers.runtime.kafka.security import SecuritySettings
+from schemas.topic_rules import MAX_BATCH_BYTES
+
+CONNECT_SECONDS: Final = 10.0
+"""How long the first connection and the first answer may take before a start counts as failed."""
+REQUEST_TIMEOUT_MS: Final = 10_000
+"""How long an administrative request may take."""
+LINGER_MS: Final = 5
+"""How long the producer waits for more records of a batch: a fiftieth of the delay we promise."""
+METADATA_AGE_MS: Final = 20_000
+"""How often a reader asks anew how many partitions its topics have: calls on those that were added wait for so long."""
+HANDLER_STOP_SECONDS: Final = 0.5
+"""How long stopping waits for the batch in hand."""
+
+
+log = structlog.get_logger()
+
+
+class _PollErrors:
+    """FastStream's errors in our log; its line for each batch is left out. Polls that fail are `PollWatch`'s."""
+
+    def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
+        """Takes one line of FastStream's."""
+        if level >= logging.ERROR:
+            log.error("kafka_subscriber_failed", detail=str(msg), error=repr(exc_info))
+
+
+class KafkaSettings(BaseModel):
+    """Where Kafka is and how topics are named there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bootstrap_servers: str = Field("127.0.0.1:9092", min_length=1, description="`host:port`, several with commas.")
+    client_id: str = Field("callgauge", min_length=1, description="Start of the names our clients give to the broker.")
+    topic_prefix: str = Field(
+        "",
+        max_length=100,
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="Put before every topic's name as it is, where several installations share a cluster.",
+    )
+    is_embedded: bool = Field(
+        default=False,
+        description="Whether this is the broker inside our own process: it keeps nothing and has no transactions.",
+    )
+
+    security: SecuritySettings = Field(SecuritySettings(), description="TLS, and how to log in.")
+
+    def topic(self, name: str) -> str:
+        """The name on this cluster of a topic of the topic table."""
+        return self.topic_prefix + name
+
+    def reader_options(self) -> dict[str, Any]:
+        """Options of every consumer: only committed records, and checked ones where the broker's checksums are right."""
+        return {"isolation_level": "read_committed", "check_crcs": not self.is_embedded}
+
+    def client_options(self) -> dict[str, Any]:
+        """Options of every client of aiokafka: where the broker is, and how to prove who we are."""
+        return {"bootstrap_servers": self.bootstrap_servers, **self.security.client_options()}
+
+    def admin(self, role: str) -> AIOKafkaAdminClient:
+        """A client for topics and their settings; its `start` raises as `first_contact` does."""
+        return _Admin(self, role)
+
+    def consumer(self, role: str, *topics: str, **options: Any) -> AIOKafkaConsumer:
+        """A consumer of committed records; nothing is connected before its `start`.
+
+        What it cannot decode it hands over as an `UndecodableRecord`.
+
+        Args:
+            role: Ends the client's name.
+            topics: Full names, as `topic` gives them.
+            options: Further arguments of aiokafka's consumer; without a `group_id` it is in no group.
+        """
+        read_tolerantly()
+        return AIOKafkaConsumer(
+            *topics, **self.client_options(), client_id=self._client_name(role), **self.reader_options(), **options
+        )
+
+    def producer(
+        self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = 60_000
+    ) -> AIOKafkaProducer:
+        """A producer whose retries neither double nor reorder records; nothing is connected before its `start`.
+
+        Args:
+            role: Ends the client's name.
+            transactional_id: Whose records are written in transactions; whoever had this id before is fenced off.
+            transaction_timeout_ms: How long a transaction may stay open before the broker aborts it.
+        """
+        return AIOKafkaProducer(
+            **self.client_options(),
+            client_id=self._client_name(role),
+            enable_idempotence=True,
+            linger_ms=LINGER_MS,
+            max_request_size=MAX_BATCH_BYTES,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+        )
+
+    def broker(self, role: str) -> KafkaBroker:
+        """A FastStream broker that only reads: no producer, no administration, no topics made on the way."""
+        read_tolerantly()
+        return KafkaBroker(
+            self.bootstrap_servers.split(","),
+            client_id=self._client_name(role),
+            consumer_only=True,
+            allow_auto_create_topics=False,
+            graceful_timeout=HANDLER_STOP_SECONDS,
+            metadata_max_age_ms=METADATA_AGE_MS,
+            apply_types=False,  # the handler takes records as they are
+            logger=_PollErrors(),
+            **self.security.faststream_options(),
+        )
+
+    async def connection(self, role: str, host: str, port: int, answer_ms: int) -> AIOKafkaConnection:
+        """A connection to this broker and no other, logged in; whoever asked for it closes it.
+
+        Args:
+            role: Ends the client's name.
+            host: As the cluster names the broker.
+            port: As the cluster names it.
+            answer_ms: How long connecting, each step of logging in, and later each answer may take.
+
+        Raises:
+            OSError, KafkaError, TimeoutError, ValueError: It cannot be reached, or does not let us in.
+        """
+        options = {**self.client_options(), "client_id": self._client_name(role), "request_timeout_ms": answer_ms}
+        del options["bootstrap_servers"]
+        return await create_conn(host, port, **options)
+
+    def _client_name(self, role: str) -> str:
+        return f"{self.client_id}-{role}"
+
+    @asynccontextmanager
+    async def first_contact(self, role: str) -> AsyncIterator[AIOKafkaConnection]:
+        """A connection made by hand, logged in, to a cluster that can be reached: what fails here says why.
+
+        Raises:
+            KafkaUnreachableError: No broker can be used, at the start or later.
+        """
+        try:
+            async with first_contact(self.client_options(), self._client_name(role)) as connection:
+                yield connection
+        except (NoContactError, KafkaError, TimeoutError) as error:
+            raise self.unreachable(error) from error
+
+    def unreachable(self, error: BaseException) -> "KafkaUnreachableError":
+        """What to say when a client could not connect, or was refused what it needs.
+
+        Args:
+            error: What aiokafka or `first_contact` raised.
+
+        Returns:
+            A `KafkaRefusedError` when a broker answered, and not as we need it.
+        """
+        causes = error.causes if isinstance(error, NoContactError) else ((self.bootstrap_servers, error),)
+        told = [(address, explained(cause, self.security)) for address, cause in causes]
+        for address, each in told:
+            if each.answers:
+                return KafkaRefusedError(f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}")
+        seen = told[0][1].seen
+        if any(each.seen != seen for _, each in told):
+            seen = ", ".join(f"{address} ({each.seen})" for address, each in told)
+        return KafkaUnreachableError(
+            f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {told[0][1].remedy}"
+        )
+
+
+class _Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # the library has no type hints
+    """An admin client that says why it cannot start; the library logs that, and raises something else."""
+
+    def __init__(self, kafka: KafkaSettings, role: str) -> None:
+        self._kafka = kafka
+        self._role = role
+        super().__init__(
+            **kafka.client_options(), client_id=f"{kafka.client_id}-{role}", request_timeout_ms=REQUEST_TIMEOUT_MS
+        )
+
+    async def start(self) -> None:
+        async with self._kafka.first_contact(self._role):
+            await super().start()
+
+
+_ENDS: Final = "callgauge cannot work like this, so it ends."
+
+
+class KafkaUnreachableError(Exception):
+    """No broker could be reached at the start; the caller ends the process and shows the text."""
+
+
+class KafkaRefusedError(KafkaUnreachableError):
+    """A broker answered and did not let us in, or not do what we need; a person must change settings or rights."""
+
+
+class TopicsUnfitError(Exception):
+    """Topics are missing or their partitions do not fit together; a person must mend them before a start."""
+
+
+async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
+    """How many partitions each topic of the topic table has here; on the embedded broker, asking makes them.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or it does not let us see one of them.
+        TopicsUnfitError: A topic does not exist; the text names all that are missing.
+    """
+    wanted = tuple(names)
+    request = TopicsRequest([kafka.topic(name) for name in wanted], make_missing=kafka.is_embedded)
+    async with kafka.first_contact("topics") as connection:
+        answer = await connection.send(request)
+    topics = answer.to_object()["topics"]
+    hidden = [topic["topic"] for topic in topics if topic["error_code"] == TopicAuthorizationFailedError.errno]
+    if hidden:
+        raise kafka.unreachable(TopicAuthorizationFailedError(hidden))
+    return counts_in(topics, kafka, wanted)
+
+
+def counts_in(topics: Iterable[Mapping[str, Any]], kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
+    """The partition counts in a broker's answer to a `TopicsRequest`; errors as in `partition_counts`."""
+    wanted = {name: kafka.topic(name) for name in names}
+    counts = {topic["topic"]: 0 if topic["error_code"] else len(topic["partitions"]) for topic in topics}
+    missing = [topic for topic in wanted.values() if not counts.get(topic)]
+    if missing:
+        raise TopicsUnfitError(
+            f"Topics: {', '.join(missing)} not found on {kafka.bootstrap_servers}. callgauge does not make topics, "
+            "so it does not start. `callgauge topics create` makes them; or check the topic prefix."
+        )
+    return {name: counts[topic] for name, topic in wanted.items()}
+
+
+def require_equal_counts(counts: Mapping[str, int]) -> int:
+    """The partition count that all the topics share.
+
+    Raises:
+        TopicsUnfitError: They differ, so records of one conversation would be on different partition numbers.
+    """
+    if len(set(counts.values())) != 1:
+        seen = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
+        raise TopicsUnfitError(
+            f"Topics: partition counts must be equal, but are {seen}. A conversation is found by its partition number, "
+            "so callgauge does not start. Make the topics again with one count, or add partitions to the smaller ones "
+            "while no call runs."
+        )
+    return next(iter(counts.values()))

@@ -1,0 +1,239 @@
+"""How our Kafka clients prove who they are and see whom they speak to: TLS, and a login by SASL.
+
+All that can be wrong with it is found when it is read, before anything is connected: files are read here, and a
+certificate is loaded with its key. Secrets are never shown: not by `repr`, not in an error, not in a log line.
+"""
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
+
+from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+from pydantic_core import PydanticCustomError
+
+from consumers.runtime.kafka.secret_files import TokenFile, UnusableSecretError, secret_in, token_in
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
+
+MAX_SECRET_CHARS: Final = 1_000
+"""Longest user name and password; OpenSSL takes no longer ones for a key."""
+MISTAKES_ERROR: Final = "settings_mistakes"
+"""Type of pydantic's error whose context holds `mistakes`, a `Mistake` each."""
+
+_FASTSTREAM_LOGINS: Final = {
+    "PLAIN": SASLPlaintext,
+    "SCRAM-SHA-256": SASLScram256,
+    "SCRAM-SHA-512": SASLScram512,
+}
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_SECRET_CHARS)]
+Secret = Annotated[SecretStr, Field(min_length=1, max_length=MAX_SECRET_CHARS)]
+
+
+class Mistake(NamedTuple):
+    """One wrong setting.
+
+    Attributes:
+        field: Which.
+        text: What is wrong with it and what was expected; nothing of its value.
+    """
+
+    field: str
+    text: str
+
+
+class SecuritySettings(BaseModel):
+    """Which kind of listener the brokers have, and what it takes to be let in.
+
+    `settings_mistakes` errors name every value that does not fit the others, or whose file cannot be used.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    protocol: Protocol = Field(
+        "PLAINTEXT", examples=["SSL"], description="kind of the listener in Kafka's words: SSL is TLS, SASL is a login"
+    )
+    mechanism: Mechanism | None = Field(None, examples=["SCRAM-SHA-512"], description="how to log in")
+    username: Name | None = Field(None, examples=["callgauge"], description="who logs in with PLAIN or SCRAM")
+    password: Secret | None = Field(None, examples=["..."], description="password of security.username")
+    password_file: Path | None = Field(
+        None, examples=["/run/secrets/kafka-password"], description="file with the password of security.username"
+    )
+    token_file: Path | None = Field(
+        None,
+        examples=["/run/secrets/kafka-token"],
+        description="file with the token for OAUTHBEARER, read anew when needed",
+    )
+    ca_file: Path | None = Field(
+        None,
+        examples=["/run/secrets/ca.pem"],
+        description="CA of the brokers' certificates, PEM; else the system's CAs",
+    )
+    cert_file: Path | None = Field(
+        None, examples=["/run/secrets/client.pem"], description="our own certificate and its chain, PEM"
+    )
+    key_file: Path | None = Field(
+        None, examples=["/run/secrets/client.key"], description="private key of security.cert_file, PEM"
+    )
+    key_password: Secret | None = Field(None, examples=["..."], description="password of security.key_file")
+    key_password_file: Path | None = Field(
+        None, examples=["/run/secrets/key-password"], description="file with the password of security.key_file"
+    )
+
+    _is_settled: bool = PrivateAttr(default=False)
+    _password: SecretStr | None = PrivateAttr(None)
+    _tls: ssl.SSLContext | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _settle(self) -> Self:
+        """Reads the files and refuses what does not fit together, all of it at once."""
+        if self._is_settled:  # an instance that is given to another model passes here again
+            return self
+        mistakes = (*self._settle_login(), *self._settle_tls())
+        if mistakes:
+            text = "; ".join(f"{each.field}: {each.text}" for each in mistakes)
+            raise PydanticCustomError(MISTAKES_ERROR, "{text}", {"text": text, "mistakes": mistakes})
+        self._is_settled = True
+        return self
+
+    @property
+    def who(self) -> str:
+        """Who we are to the broker, for messages."""
+        if self.username is not None:
+            return f"user '{self.username}'"
+        if self.token_file is not None:
+            return f"the owner of the token in {self.token_file}"
+        if self.cert_file is not None:
+            return f"the owner of the certificate in {self.cert_file}"
+        return "a client without a login (User:ANONYMOUS)"
+
+    def client_options(self) -> dict[str, Any]:
+        """Arguments of every client of aiokafka; the password is among them, so they are not to be shown."""
+        options: dict[str, Any] = {"security_protocol": self.protocol}
+        if self._tls is not None:
+            options["ssl_context"] = self._tls
+        if self.mechanism is not None:
+            options["sasl_mechanism"] = self.mechanism
+        if self._password is not None:
+            options |= {"sasl_plain_username": self.username, "sasl_plain_password": self._password.get_secret_value()}
+        if self.token_file is not None:
+            options["sasl_oauth_token_provider"] = TokenFile(self.token_file)
+        return options
+
+    def faststream_options(self) -> dict[str, Any]:
+        """The same for a FastStream broker, in its own words."""
+        tls: dict[str, Any] = {"ssl_context": self._tls, "use_ssl": self._tls is not None}
+        if self.token_file is not None:
+            return {"security": SASLOAuthBearer(**tls), "sasl_oauth_token_provider": TokenFile(self.token_file)}
+        if self.mechanism is not None and self.username is not None and self._password is not None:
+            login = _FASTSTREAM_LOGINS[self.mechanism]
+            return {"security": login(self.username, self._password.get_secret_value(), **tls)}
+        return {"security": BaseSecurity(**tls)}
+
+    def _settle_login(self) -> Iterator[Mistake]:
+        has_login = self.protocol.startswith("SASL_")
+        if has_login and self.mechanism is None:
+            yield Mistake("mechanism", f"security.protocol {self.protocol} needs one of {', '.join(MECHANISMS)}")
+            return
+        if self.mechanism is not None and not has_login:
+            yield Mistake("mechanism", f"security.protocol {self.protocol} has no login; did you mean SASL_SSL?")
+            return
+        takes_password = self.mechanism in _FASTSTREAM_LOGINS
+        given = {"username": self.username, "password": self.password, "password_file": self.password_file}
+        if not takes_password:
+            reason = "it is used only with security.protocol SASL_SSL and security.mechanism PLAIN or SCRAM"
+            yield from (Mistake(name, reason) for name, value in given.items() if value is not None)
+        else:
+            if self.username is None:
+                yield Mistake("username", f"security.mechanism {self.mechanism} needs it")
+            yield from self._settle_password()
+        if self.mechanism == "OAUTHBEARER" and self.token_file is None:
+            yield Mistake("token_file", "security.mechanism OAUTHBEARER needs it")
+        elif self.token_file is not None and self.mechanism != "OAUTHBEARER":
+            yield Mistake("token_file", "it is used only with security.mechanism OAUTHBEARER")
+        elif self.token_file is not None:
+            try:
+                token_in(self.token_file)
+            except UnusableSecretError as error:
+                yield Mistake("token_file", str(error))
+
+    def _settle_password(self) -> Iterator[Mistake]:
+        if self.password is None and self.password_file is None:
+            yield Mistake("password_file", f"security.mechanism {self.mechanism} needs it, or security.password")
+            return
+        try:
+            self._password = _one_of(self.password, self.password_file, "security.password")
+        except UnusableSecretError as error:
+            yield Mistake("password_file", str(error))
+
+    def _settle_tls(self) -> Iterator[Mistake]:
+        if not self.protocol.endswith("SSL"):
+            reason = f"security.protocol {self.protocol} has no TLS; did you mean SSL or SASL_SSL?"
+            names = ("ca_file", "cert_file", "key_file", "key_password", "key_password_file")
+            yield from (Mistake(name, reason) for name in names if getattr(self, name) is not None)
+            return
+        try:
+            self._tls = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:
+            yield Mistake("ca_file", _unreadable(error))
+        if (self.cert_file is None) != (self.key_file is None):
+            missing, given = ("cert_file", "key_file") if self.cert_file is None else ("key_file", "cert_file")
+            yield Mistake(missing, f"security.{given} is set: the two belong together")
+        elif self.cert_file is not None and self.key_file is not None:
+            yield from self._settle_certificate(
+                self._tls or ssl.create_default_context(), self.cert_file, self.key_file
+            )
+        elif self.key_password is not None or self.key_password_file is not None:
+            yield Mistake("key_file", "there is a password for it")
+
+    def _settle_certificate(self, tls: ssl.SSLContext, certificate: Path, key: Path) -> Iterator[Mistake]:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=certificate)
+        except OSError as error:
+            yield Mistake("cert_file", _unreadable(error))
+            return
+        try:
+            key_password = _one_of(self.key_password, self.key_password_file, "security.key_password")
+        except UnusableSecretError as error:
+            yield Mistake("key_password_file", str(error))
+            return
+        asked = False
+
+        def password() -> str:  # without it OpenSSL would ask for one on the terminal
+            nonlocal asked
+            asked = True
+            return key_password.get_secret_value() if key_password is not None else ""
+
+        try:
+            tls.load_cert_chain(certificate, key, password)
+        except ssl.SSLError as error:
+            if asked:
+                field = "key_password_file" if self.key_password is None else "key_password"
+                yield Mistake(
+                    field, "security.key_file is encrypted" + (", and this does not open it" if key_password else "")
+                )
+            elif error.reason == "KEY_VALUES_MISMATCH":
+                yield Mistake("key_file", "it is not the key of the certificate in security.cert_file")
+            else:
+                yield Mistake("key_file", "expected a private key in PEM form")
+        except OSError as error:
+            yield Mistake("key_file", _unreadable(error))
+
+
+def _one_of(value: SecretStr | None, path: Path | None, name: str) -> SecretStr | None:
+    """The secret, given as itself or in a file."""
+    if path is None:
+        return value
+    if value is not None:
+        raise UnusableSecretError(f"{name} is set too; set one of the two")
+    return secret_in(path)
+
+
+def _unreadable(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "expected certificates in PEM form"
+    return f"the file cannot be read ({error.strerror})"

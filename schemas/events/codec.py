@@ -1,0 +1,210 @@
+"""Wire bytes to typed events: one adapter per input topic, straight from JSON."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from schemas.events.audit import AuditEvent
+from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
+from schemas.events.elevenlabs_agent import AgentEvent, TypedAgentEvent
+from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.envelope import AGENT_RECORD_TYPE, Envelope
+from schemas.events.pipecat import PipecatEvent
+from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
+from schemas.judging import JudgeVerdict
+from schemas.wire import Name, WireModel, WireTimeMs
+
+
+class InputSource(StrEnum):
+    """The stream a record came from; the name is the label value in metrics."""
+
+    AUDIT = "audit"
+    PIPECAT = "pipecat"
+    ELEVENLABS = "elevenlabs"
+    JUDGE = "judge"
+
+    __hash__ = str.__hash__  # Enum's own is Python code, and this is a key of the hot path's tables
+
+
+class RefusalReason(StrEnum):
+    """Why a record can never be processed."""
+
+    UNDECODABLE = "undecodable"
+    INVALID_EVENT = "invalid_event"
+    UNKNOWN_ROLE = "unknown_role"
+    TEXT_TOO_LONG = "text_too_long"
+    EMPTY_KEY = "empty_key"
+    RECORD_TOO_LARGE = "record_too_large"
+    TIME_OUT_OF_BOUNDS = "time_out_of_bounds"
+
+
+MAX_SEEN_CHARS: Final = 2_000
+"""What is kept of a wrong value: enough to see what it is, where only a part of it is shown."""
+MAX_SHOWN_CHARS: Final = 80
+
+
+class RefusedRecordError(ValueError):
+    """A record cannot be processed, now or ever: quarantine it and go on with the next.
+
+    Attributes:
+        reason: The closed reason, for the metric.
+        what: What was wrong, in a few words.
+        where: The field.
+        expected: What it should hold.
+        seen: The beginning of what it held, as it was: personal data may be in it, and none may be told. Whoever tells of it
+            redacts it, then shortens it to `MAX_SHOWN_CHARS`.
+    """
+
+    def __init__(self, reason: RefusalReason, what: str, where: str, expected: str, seen: str) -> None:
+        shown = seen if len(seen) <= MAX_SHOWN_CHARS else seen[: MAX_SHOWN_CHARS - 3] + "..."
+        super().__init__(f"{what}: {expected}, saw {shown}")
+        self.reason = reason
+        self.what = what
+        self.where = where
+        self.expected = expected
+        self.seen = seen
+
+
+class UnrecognizedEvent(WireModel):
+    """An event of a type this version does not know: carried and counted. On the audit and simulator streams it is
+    still something that happened, so its time counts.
+    """
+
+    type: Name | None = None
+    event_type: Name | None = None
+    message_type: Name | None = None
+    timestamp: WireTimeMs | None = None
+
+
+ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
+VerdictEvent = Annotated[JudgeVerdict | CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
+"""What stands on the topic of verdicts."""
+
+_PIPECAT: TypeAdapter[Any] = TypeAdapter(PipecatEvent)
+_SIMULATOR: TypeAdapter[Any] = TypeAdapter(TypedSimulatorEvent)
+_AUDIO: TypeAdapter[Any] = TypeAdapter(AudioEvent)
+_AUDIT: TypeAdapter[Any] = TypeAdapter(AuditEvent)
+_CONTROL: TypeAdapter[Any] = TypeAdapter(ControlEvent)
+_VERDICT: TypeAdapter[Any] = TypeAdapter(VerdictEvent)
+_AGENT: TypeAdapter[Any] = TypeAdapter(TypedAgentEvent)
+_STRANGE_AGENT: TypeAdapter[Any] = TypeAdapter(AgentEvent)
+_AGENT_RECORD: TypeAdapter[Any] = TypeAdapter(ConversationRecord)
+_UNRECOGNIZED: TypeAdapter[Any] = TypeAdapter(UnrecognizedEvent)
+
+_BY_SOURCE = {
+    InputSource.PIPECAT: (_PIPECAT,),
+    InputSource.AUDIT: (_AUDIT, _CONTROL),
+    InputSource.ELEVENLABS: (_SIMULATOR, _AUDIO),
+    InputSource.JUDGE: (_VERDICT,),
+}
+_UNION_BRANCHES = frozenset({"constrained-int", "constrained-float"})
+"""Names pydantic gives to the ways of writing a time; a person knows the field only."""
+
+_TAG_ERRORS = frozenset({"union_tag_invalid", "union_tag_not_found"})
+
+# The adapters' validators themselves: the adapter's own method costs a tenth of a decode in Python.
+_decode_pipecat = _PIPECAT.validator.validate_json
+_decode_audio = _AUDIO.validator.validate_json
+_decode_audit = _AUDIT.validator.validate_json
+
+
+def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) -> Any:
+    """The event in `value`, by the rules of its topic.
+
+    Args:
+        source: Which input topic it came from.
+        value: The record's bytes, one JSON object.
+        envelope: What its headers say; it only decides whether a real ElevenLabs agent wrote it.
+
+    Returns:
+        One of the wire models; `UnrecognizedEvent` for a type this version does not know.
+
+    Raises:
+        RefusedRecordError: the bytes are no JSON object, or a known event lacks a required field or has a wrong type.
+    """
+    if source is InputSource.PIPECAT:
+        try:
+            return _decode_pipecat(value)
+        except ValidationError as error:
+            return _decode_slowly(source, value, error)
+    if source is InputSource.ELEVENLABS:
+        if envelope is not None and envelope.is_agent_event:
+            return _decode_agent(value, envelope)
+        if b'"event_type"' in value:  # a guess which shape it is; a wrong one only costs a second look
+            try:
+                return _decode_audio(value)
+            except ValidationError as error:
+                return _decode_slowly(source, value, error)
+    decode_json = _decode_audit if source is InputSource.AUDIT else _BY_SOURCE[source][0].validate_json
+    try:
+        return decode_json(value)
+    except ValidationError as error:
+        return _decode_slowly(source, value, error)
+
+
+def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) -> Any:
+    """The other shapes of this topic, then the unrecognized one; the most telling error when none fits."""
+    error = first
+    for adapter in _BY_SOURCE[source]:
+        try:
+            return adapter.validate_json(value)
+        except ValidationError as seen:
+            if not _is_of_another_type(seen):
+                error = seen
+                break
+    else:
+        return _validate(_UNRECOGNIZED, value)
+    raise _refusal(error) from error
+
+
+def _decode_agent(value: bytes, envelope: Envelope) -> Any:
+    """What a real ElevenLabs agent said, or the record of the conversation. None of it is in EVA's history."""
+    if envelope.type == AGENT_RECORD_TYPE:
+        return _validate(_AGENT_RECORD, value)
+    try:
+        return _AGENT.validate_json(value)
+    except ValidationError as error:
+        if _is_of_another_type(error):
+            return _validate(_STRANGE_AGENT, value)
+        raise _refusal(error) from error
+
+
+def _is_of_another_type(error: ValidationError) -> bool:
+    """Whether the event is of none of the adapter's types, as against being one of them with faults."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return found[0]["type"] in _TAG_ERRORS or (
+        error.title == "AudioEvent" and any(one["loc"] in (("type",), ("event_type",)) for one in found)
+    )
+
+
+def _validate(adapter: TypeAdapter[Any], value: bytes) -> Any:
+    try:
+        return adapter.validate_json(value)
+    except ValidationError as error:
+        raise _refusal(error) from error
+
+
+def _refusal(error: ValidationError) -> RefusedRecordError:
+    detail = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES) or "the record"
+    seen = repr(detail["input"])[:MAX_SEEN_CHARS]
+    kind = detail["type"]
+    if kind == "json_invalid":
+        return RefusedRecordError(
+            RefusalReason.UNDECODABLE, "it is not JSON", where, "expected one JSON object in UTF-8", detail["msg"]
+        )
+    if kind == "string_too_long" and isinstance(detail["input"], str):
+        seen = f"{len(detail['input'])} characters"
+        return RefusedRecordError(
+            RefusalReason.TEXT_TOO_LONG,
+            f"{where} is too long",
+            where,
+            f"expected at most {detail['ctx']['max_length']} characters",
+            seen,
+        )
+    if where.endswith("user") and kind == "literal_error":
+        return RefusedRecordError(
+            RefusalReason.UNKNOWN_ROLE, "the audio role is unknown", where, f"{where}: {detail['msg']}", seen
+        )
+    return RefusedRecordError(RefusalReason.INVALID_EVENT, f"{where} is wrong", where, detail["msg"], seen)

@@ -1,0 +1,203 @@
+"""What a pipecat bot writes: the lines of EVA's pipecat log, and pipecat's own observer records."""
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
+from schemas.events.pipecat_metrics import PipecatMetric
+from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
+
+MAX_MESSAGE_MS: Final = 600_000
+"""Longest turn of an assistant whose own start is believed: nobody listens for ten minutes."""
+
+
+class PipecatLine(WireModel):
+    """What every line has; processors carry their `#n`."""
+
+    timestamp: WireTimeMs
+    source: Name | None = None
+    destination: Name | None = None
+    conversation_id: Name | None = None
+
+
+class Frame(WireModel):
+    """Payload of a line: one word, a phrase, a token chunk, or the repr of a frame."""
+
+    frame: Text
+
+
+class TurnFrame(Frame):
+    """Payload of a turn marker; `was_interrupted` is carried and not read by EVA."""
+
+    was_interrupted: bool | None = None
+
+
+class ToolFrame(WireModel):
+    """Call and result of a tool in one line, as the realtime frameworks write them."""
+
+    frame: Text | None = None
+    tool_name: Name | None = None
+    arguments: Any = None
+    result: Any = None
+
+
+class TtsText(PipecatLine):
+    """Text handed to speech synthesis: a word of a stream paced like speech, or a phrase."""
+
+    type: Literal["tts_text"]
+    data: Frame
+
+
+class LlmResponse(PipecatLine):
+    """A reply, whole or a token chunk with its own blanks; it counts only in a call without any `tts_text`."""
+
+    type: Literal["llm_response"]
+    data: Frame
+
+
+class TurnMarker(PipecatLine):
+    """A turn border: a hard border between text groups, nothing else."""
+
+    type: Literal["turn_start", "turn_end"]
+    data: TurnFrame
+
+
+class UserSpeaking(PipecatLine):
+    """The bot's turn decision about the caller, written once per destination."""
+
+    type: Literal["user_started_speaking", "user_stopped_speaking"]
+    data: Frame
+
+
+class IgnoredLine(PipecatLine):
+    """Lines of the catalogue that no rule reads: fragments, contexts, errors, spoken transcripts."""
+
+    type: Literal["transcript", "llm_context", "error", "s2s_transcript"]
+    data: Any = None
+
+
+class ToolLine(PipecatLine):
+    """The realtime frameworks' copy of a tool use; the audit log has it too and is the one that counts."""
+
+    type: Literal["tool_call"]
+    data: ToolFrame
+
+
+class SpeechMoment(WireModel):
+    """pipecat's `SpeechEvent`: `timestamp` is when it happened, in epoch seconds, detector delay already taken out."""
+
+    kind: Name
+    timestamp: WireTimeSeconds
+    started_at: WireTimeSeconds | None = None
+
+
+class SpeechEventRecord(PipecatLine):
+    """A moment of pipecat's `SpeakingObserver`: who spoke, and the turn strategy's rulings."""
+
+    type: Literal["speech_event"]
+    data: SpeechMoment
+
+
+class FunctionCall(WireModel):
+    """pipecat's `FunctionCallEvent`: `timestamp` is when it happened, in epoch seconds. A call is first asked for, then in
+    progress, then settled; what it answered is there only where the bot is told to report it.
+    """
+
+    kind: Name
+    function_name: Name | None = None
+    tool_call_id: Name | None = None
+    timestamp: WireTimeSeconds | None = None
+    in_progress_at: WireTimeSeconds | None = None
+    arguments: Any = None
+    result: Any = None
+    error: Text | None = None
+
+    @property
+    def is_in_progress(self) -> bool:
+        """Whether it runs from now on."""
+        return self.kind == "function_call_in_progress"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error, or at its deadline."""
+        return self.kind in ("function_call_failed", "function_call_timed_out")
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it came to an end by itself, well or not."""
+        return self.kind == "function_call_completed" or self.has_failed
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it runs no more; one that was cancelled has not answered."""
+        return self.has_answered or self.kind == "function_call_cancelled"
+
+
+class FunctionCallRecord(PipecatLine):
+    """A moment of pipecat's `FunctionCallObserver`."""
+
+    type: Literal["function_call_event"]
+    data: FunctionCall
+
+
+class ObserverRecord(PipecatLine):
+    """Other records of pipecat's observers: what was said, how long stages took, what was used."""
+
+    type: Literal[
+        "startup_timing",
+        "transport_timing",
+        "user_bot_latency",
+        "first_bot_speech_latency",
+        "latency_breakdown",
+        "service_latency",
+        "service_usage",
+        "user_message",
+        "assistant_message",
+        "turn_started",
+        "turn_ended",
+    ]
+    data: Any = None
+
+
+def message_began_ms(message: dict[str, Any], time_ms: int) -> int:
+    """When the turn began of which this is pipecat's message: it is written when the turn is over, and dated when it began.
+
+    Args:
+        message: The record's data; its `timestamp` is a text by ISO 8601.
+        time_ms: When it was written, which is the answer where the message does not say, or says what cannot be.
+
+    Example:
+        >>> message_began_ms({"content": "Yes", "timestamp": "2026-09-21T14:13:20.666+00:00"}, 1_790_000_003_000)
+        1790000000666
+        >>> message_began_ms({"content": "Yes", "timestamp": "2026-09-21T14:13:20.666"}, 1_790_000_003_000)  # of no zone
+        1790000003000
+    """
+    stamp = message.get("timestamp")
+    try:
+        moment = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        return time_ms
+    began_ms = round(moment.timestamp() * 1000)
+    return began_ms if 0 <= time_ms - began_ms <= MAX_MESSAGE_MS else time_ms
+
+
+PipecatEvent = Annotated[
+    TtsText
+    | LlmResponse
+    | TurnMarker
+    | UserSpeaking
+    | IgnoredLine
+    | ToolLine
+    | SpeechEventRecord
+    | FunctionCallRecord
+    | ObserverRecord
+    | PipecatMetric
+    | CallStarted
+    | CallEnded
+    | UserTextUpdated,
+    Field(discriminator="type"),
+]

@@ -1,0 +1,75 @@
+"""Every Prometheus metric of callgauge, as data: the one table that code, rules, dashboards and documents read.
+
+Nothing here counts anything. The roles build their instruments from these rows, and the tests of `deploy/` hold every
+rule and every panel against them, so a metric cannot be renamed in one place only.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, LabelName, Metric, MetricType, Role, Unit
+from schemas.metrics.evaluator import EVALUATOR_METRICS
+from schemas.metrics.exporter import EXPORTER_METRICS
+from schemas.metrics.judge import JUDGE_METRICS
+from schemas.metrics.process import PROCESS_METRICS
+from schemas.metrics.talk import SPEECH_METRICS
+
+__all__ = [
+    "LABEL_CAPS", "METRICS", "OVERFLOW_VALUE", "PREFIX", "Label", "LabelName", "Metric", "MetricType", "Role", "Unit",
+    "metric_named", "metric_of_series", "metrics_of", "render_markdown",
+]  # fmt: skip
+
+METRICS: Final[tuple[Metric, ...]] = (
+    *EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS, *PROCESS_METRICS,
+)  # fmt: skip
+
+LABEL_CAPS: Final[Mapping[LabelName, int]] = MappingProxyType(
+    {label.name: label.cap for metric in METRICS for label in metric.label_set if label.cap is not None}
+)
+"""How many distinct values a label may take before later ones become `OVERFLOW_VALUE`."""
+
+_BY_NAME: Final = {metric.name: metric for metric in METRICS}
+_BY_SERIES: Final = {series: metric for metric in METRICS for series in metric.series}
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of that full name.
+
+    Raises:
+        KeyError: No metric has that name; the catalogue is the only place to add one.
+    """
+    return _BY_NAME[name]
+
+
+def metric_of_series(series: str) -> Metric:
+    """The metric a selector reads: `callgauge_x_bucket` gives `callgauge_x`.
+
+    Raises:
+        KeyError: No metric exposes a series of that name.
+    """
+    return _BY_SERIES[series]
+
+
+def metrics_of(role: Role) -> tuple[Metric, ...]:
+    """The metrics that one role exposes, those of every role included, in the order of the table."""
+    return tuple(metric for metric in METRICS if metric.role in (role, "every"))
+
+
+def render_markdown() -> str:
+    """The table as GitHub markdown: one row per metric, then one per label. Ends with a line break."""
+    lines = ["| metric | type | unit | labels | on | meaning |", "|---|---|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{name}`" for name in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.type} | {metric.unit} | {labels} | {metric.role} | {metric.help} |")
+    lines += ["", "| label | meaning | values |", "|---|---|---|"]
+    labels_in_order = dict.fromkeys(label for metric in METRICS for label in metric.label_set)
+    for label in sorted(labels_in_order, key=lambda label: label.name):
+        if label.values:
+            bound = ", ".join(f"`{value}`" for value in label.values)
+        elif label.cap:
+            bound = f"the first {label.cap}, then `{OVERFLOW_VALUE}`"
+        else:
+            bound = "given by the deployment"
+        lines.append(f"| `{label.name}` | {label.meaning} | {bound} |")
+    return "\n".join(lines) + "\n"

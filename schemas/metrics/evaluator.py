@@ -1,0 +1,265 @@
+"""The metrics of the evaluator role: what became of the events, and how far behind it is."""
+
+from typing import Final
+
+from schemas.metrics.definition import REDACTION_TYPE, SCORE_KIND, Label, Metric
+
+_GROUP = Label("group", "the consumer group")
+_TOPIC = Label("topic", "the topic read")
+_PARTITION = Label("partition", "the partition's number")
+_VERSION = Label("version", "the installed version")
+_EVENT_OUTCOME = Label(
+    "outcome",
+    "what became of the event",
+    ("folded", "repeated", "late", "quarantined", "unknown", "after_close", "replayed"),
+)
+_EVENT_SOURCE = Label("source", "who sent the event", ("pipecat", "elevenlabs", "audit", "judge", "control"))
+_QUARANTINE_REASON = Label(
+    "reason",
+    "why the record can never be processed",
+    (
+        "undecodable", "empty_key", "record_too_large", "text_too_long", "time_out_of_bounds", "unknown_role",
+        "invalid_event",
+    ),
+)  # fmt: skip
+_LIMIT = Label(
+    "limit",
+    "the limit",
+    (
+        "duration",
+        "events",
+        "turns",
+        "kept_bytes",
+        "replays",
+        "held",
+        "open_calls",
+        "transcript",
+        "redaction",
+        "judge_request",
+        "quarantine_record",
+        "stage_values",
+        "running_speech",
+        "running_comparison",
+        "agent_records",
+        "placed_records",
+        "takeovers",
+    ),
+)
+_ODD_OUTCOME = Label(
+    "outcome",
+    "what became of it: passed over, since no callgauge wrote it; or read as far as a successor needs, since another version did",
+    ("ignored", "read_in_part"),
+)
+_SNAPSHOT_WRITTEN = Label(
+    "outcome",
+    "whether it was written, or why not: the state or the time it took was over its bound, scores of the partition were "
+    "unwritten, or the broker did not take it",
+    ("written", "too_large", "too_late", "unwritten", "not_taken"),
+)
+_SNAPSHOT_READ = Label(
+    "outcome",
+    "whether the partition went on from it, or why not, and so was replayed",
+    (
+        "restored", "missing", "wrong_key", "damaged", "other_version", "other_settings", "misplaced", "stale", "inputs_moved",
+        "not_read",
+    ),
+)  # fmt: skip
+_CALL_SOURCE = Label("source", "which source's topic", ("pipecat", "elevenlabs", "audit"))
+_FILE_OUTCOME = Label(
+    "outcome",
+    "whether it was written; one that failed is tried again until it is, one whose record no client can decode is not",
+    ("written", "failed", "undecodable"),
+)
+_LAG = (_GROUP, _TOPIC, _PARTITION)
+
+_CHANGE_CAUSE = Label(
+    "cause",
+    "an event that came late, the back-dated log of a speech-to-speech agent, an event in order that showed turns to be "
+    "others, or only the end of the call",
+    ("late_event", "backdated_log", "counted_anew", "end_of_call"),
+)
+
+EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "callgauge_events_total", "counter", "events",
+        "Events read, by what became of them; every event has exactly one outcome.",
+        "evaluator", (_EVENT_SOURCE, _EVENT_OUTCOME),
+    ),
+    Metric(
+        "callgauge_late_events_total", "counter", "events",
+        "Events that arrived after later ones of their call had been folded, so that a part of the call was replayed.",
+        "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_replayed_elements_total", "counter", "elements",
+        "Timeline elements folded again because of late events: the price of lateness.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_quarantined_total", "counter", "records",
+        "Records that can never be processed and went to the quarantine topic, by reason.",
+        "evaluator", (_EVENT_SOURCE, _QUARANTINE_REASON),
+    ),
+    Metric(
+        "callgauge_unknown_fields_total", "counter", "fields",
+        "Fields of known events that the contract does not know; they are carried, not used.",
+        "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_stage_values_unmapped_total", "counter", "values",
+        "Latencies and token counts that were reported under a name, or as a value, that no table of stages has.",
+        "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_limits_hit_total", "counter", "hits",
+        "Times a call reached a limit and was closed by it. Some close nothing: at `held` an input lagged too far to wait for "
+        "it, at `transcript`, `judge_request` and `quarantine_record` such a record was too large and is not written, at "
+        "`redaction` one step of the call had too much text to redact and judges read `[TOO_LONG]` in place of the rest, at "
+        "`stage_values` further latencies of the call do not count, at `running_speech` and `running_comparison` these scores of "
+        "the call are only said at its end, and at `agent_records` and `placed_records` what further records of an agent's "
+        "call, or further words, change is only said then. At `takeovers` a call was closed because its partition came to new "
+        "owners again and again without getting on.",
+        "evaluator", (_LIMIT,),
+    ),
+    Metric(
+        "callgauge_settled_turns_total", "counter", "turns",
+        "Turns that were settled while their call ran, counted when it closes.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_settled_turns_changed_total", "counter", "turns",
+        "Settled turns whose timing turned out otherwise by the end of the call, by what changed it.",
+        "evaluator", (_CHANGE_CAUSE,),
+    ),
+    Metric(
+        "callgauge_calls_open", "gauge", "calls",
+        "Calls the evaluator holds in memory, from their first event until they close.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_consumer_lag_messages", "gauge", "messages",
+        "Records between the last one processed and the end of the partition.",
+        "evaluator", _LAG,
+    ),
+    Metric(
+        "callgauge_consumer_lag_seconds", "gauge", "seconds",
+        "At most how old the oldest record of the partition not processed yet is, by the broker's timestamps; 0 if there "
+        "is none, and the time since the broker last answered while it does not.",
+        "evaluator", _LAG,
+    ),
+    Metric(
+        "callgauge_watermark_lag_messages", "gauge", "messages",
+        "Records between the first record of the oldest open call and the last one folded: what a successor reads again.",
+        "evaluator", _LAG,
+    ),
+    Metric(
+        "callgauge_input_records_lost_total", "counter", "records",
+        "Input records that were deleted before they were read; calls they belong to are incomplete.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_calls_incomplete_total", "counter", "calls",
+        "Calls that were open when input records of their partition were deleted unread; the log names them. One that a "
+        "successor replays is counted again there.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_clock_steps_total", "counter", "steps",
+        "Times that this machine's wall clock was set by a quarter of a second or more; no call closes or waits because of it.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_clock_offset_seconds", "gauge", "seconds",
+        "By how much this machine's wall clock is ahead of the broker's time, as far as steps and records have shown; "
+        "negative when it is behind.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_misplaced_records_total", "counter", "records",
+        "Records of an input on another partition than murmur2 of their key gives, as Java and aiokafka place them. All inputs "
+        "must be placed by one hash, whichever that is: where only some count here, calls are torn apart.",
+        "evaluator", (_CALL_SOURCE,),
+    ),
+    Metric(
+        "callgauge_ledger_records_odd_total", "counter", "records",
+        "Records of `scores` that are not like ours, met when partitions were taken over.",
+        "evaluator", (_ODD_OUTCOME,),
+    ),
+    Metric(
+        "callgauge_snapshots_written_total", "counter", "snapshots",
+        "States of partitions that were to be handed over to a successor, by what became of them.",
+        "evaluator", (_SNAPSHOT_WRITTEN,),
+    ),
+    Metric(
+        "callgauge_snapshots_read_total", "counter", "snapshots",
+        "States that an earlier owner had handed over, by what became of them.",
+        "evaluator", (_SNAPSHOT_READ,),
+    ),
+    Metric(
+        "callgauge_snapshot_bytes_total", "counter", "bytes",
+        "Bytes of snapshots, packed.",
+        "evaluator", (Label("outcome", "written to the topic `snapshots`, or read from it", ("written", "read")),),
+    ),
+    Metric(
+        "callgauge_snapshot_seconds_total", "counter", "seconds",
+        "Time that handing states over took at stops and rebalances, or that restoring them took at takeovers: from the first "
+        "partition to the last.",
+        "evaluator", (Label("outcome", "at a stop or a takeover", ("written", "read")),),
+    ),
+    Metric(
+        "callgauge_input_records_waiting", "gauge", "records",
+        "Records read that wait for another input of their partition to come as far; an input far ahead is not read on.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_scores_unwritten", "gauge", "records",
+        "Score records decided and not written yet; reading pauses when there are too many.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_partitions_fenced_total", "counter", "partitions",
+        "Partitions that turned out to be another process's while this one still wrote; nothing it wrote then counts.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_source_last_event_timestamp_seconds", "gauge", "unix seconds",
+        "When the newest event of this source reached the broker.",
+        "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_scores_published_total", "counter", "records",
+        "Score records written to the scores topic, by kind.",
+        "evaluator", (SCORE_KIND,),
+    ),
+    Metric(
+        "callgauge_transcripts_published_total", "counter", "records",
+        "Transcripts of closed calls written to the transcripts topic.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_transcript_files_total", "counter", "files",
+        "Attempts to write the file of a transcript, by outcome.",
+        "evaluator", (_FILE_OUTCOME,),
+    ),
+    Metric(
+        "callgauge_redactions_total", "counter", "values",
+        "Pieces of personal data taken out of texts before they left the evaluator, once for each text they were taken out of.",
+        "evaluator", (REDACTION_TYPE,),
+    ),
+    Metric(
+        "callgauge_goal_files_broken", "gauge", "files",
+        "Files of the goals folder that have a mistake now; what each held when it was last right stays in use.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_goal_records_refused_total", "counter", "records",
+        "Records of the topic `goals` that were no goal set; the one before with the same key stays in use.",
+        "evaluator",
+    ),
+    Metric(
+        "callgauge_build_info", "gauge", "info",
+        "Always 1; the label says which version runs.",
+        "evaluator", (_VERSION,),
+    ),
+)  # fmt: skip
+"""In the order in which they are listed."""

@@ -1,0 +1,288 @@
+"""The metrics of the exporter role: what the calls are like, counted from `scores`."""
+
+from typing import Final
+
+from schemas.metrics.definition import SCORE_KIND, Label, Metric
+
+LATENCY_EDGES_SECONDS: Final = (
+    0.1, 0.2, 0.3, 0.5, 0.8, 0.815, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5, 5.0, 8.0, 10.0, 15.0,
+)  # fmt: skip
+"""Edges of speech latencies. A ratio is exact only at an edge, so every limit an alert may use is one: 1.5 is the
+objective (95 % of turns), 3.5 the warning and 5.0 the critical p95 of published voice-agent fleets, 0.8 to 1.2 where
+callers start to doubt the line, 0.8 and 0.815 the usual p95 limits of speech recognition and of speech's first byte."""
+
+EVENT_TO_SCORE_EDGES_SECONDS: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Edges of our own delay: 0.25 is the p99 the design promises, 10.0 the limit of scores fresh enough to act on."""
+
+RATIO_EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Edges of shares of a whole: the first bucket holds exactly none, what is above 0.9 and no more is nearly all."""
+
+RATING_EDGES: Final = (0.0, 0.5, 1.0)
+"""Edges of ratings: EVA's scale of three, brought to 0 to 1, so that every rating has a bucket of its own."""
+
+_AGENT = Label("agent", "the voice agent, as `call_started` names it", cap=50)
+_TENANT = Label("tenant", "whose call it is", cap=20)
+_ENVIRONMENT = Label("environment", "where the agent runs", cap=10)
+_TOOL = Label("tool", "the tool's name", cap=50)
+_CALL_OUTCOME = Label(
+    "outcome",
+    "why the call closed",
+    (
+        "ended",
+        "session_ended",
+        "idle",
+        "limit_duration",
+        "limit_events",
+        "limit_turns",
+        "limit_kept_bytes",
+        "limit_replays",
+        "limit_open_calls",
+    ),
+)
+_TOOL_OUTCOME = Label("outcome", "how the tool call ended", ("success", "error", "unanswered"))
+_SPEECH_SOURCE = Label("source", "the stream the times came from", ("elevenlabs", "pipecat", "audit"))
+_ANCHOR = Label(
+    "anchor",
+    "what the end of the user's speech was read from",
+    ("audio", "record", "vad", "turn_release", "transcript", "estimated"),
+)
+_STAGE_SOURCE = Label("source", "who measured it", ("pipecat", "elevenlabs", "audit", "speech"))
+_STAGE = Label(
+    "stage",
+    "the stretch of time on the way to an answer",
+    (
+        "endpointing", "stt_trailing", "llm_first_token", "llm_first_sentence", "llm_last_sentence", "tool_request",
+        "tool_run", "tts_first_byte", "turn_analyzer", "voice_to_voice", "first_speech",
+        "endpointing_wait", "first_request", "transcription", "turn_detection", "llm_inference", "turn_completion",
+        "waiting_for_user", "llm_tool_call", "function_handler", "sentence_aggregation", "speech_synthesis",
+        "output_transport", "awaiting_speakable_text", "pipeline",
+    ),
+)  # fmt: skip
+_PIPELINE = Label("pipeline", "the kind of agent", ("cascade", "audio_llm", "s2s"))
+_BY = Label("by", "who spoke over the other", ("user", "assistant"))
+_UNMEASURED_REASON = Label(
+    "reason",
+    "what was missing",
+    ("no_user_speech", "no_assistant_speech", "no_speech_events", "user_still_speaking", "times_unknown", "withdrawn"),
+)
+_UNSCORED_REASON = Label(
+    "reason",
+    "why it is not known",
+    (
+        "no_user_speech", "no_subgoals", "no_turn_judged", "times_unknown", "call_cut_off", "judge_disabled", "not_sampled",
+        "over_budget", "queue_full", "too_long", "unknown_prompt", "deadline", "superseded", "invalid_answers", "refused",
+        "unavailable", "rejected", "circuit_open",
+    ),
+)  # fmt: skip
+_CHECKED_BY = Label("checked_by", "what decides whether the subgoal is reached", ("code", "judge"))
+_STALLED_BY = Label("by", "what there was too much of without progress", ("turns", "seconds"))
+_SUCCESS = Label("outcome", "whether every subgoal was reached", ("success", "failure"))
+_PROGRESS = Label("progress", "whether the call's progress is known", ("known", "unknown"))
+_SUBGOAL_STATE = Label("state", "whether the subgoal is reached by now", ("reached", "open"))
+_TEXT_METRICS = ("conciseness", "speakability", "faithfulness", "conversation_progression")
+_TEXT_METRIC = Label("name", "EVA's metric", _TEXT_METRICS)
+_EVA_RATIOS = (
+    "eva_turn_taking", "eva_tool_call_validity", "eva_tool_schema_validity", "eva_conversation_correctly_finished",
+    "eva_conversation_completed_on_time", "eva_conversation_valid_end", "eva_authentication_success",
+    "eva_task_completion", "eva_x_mean", "eva_x_pass",
+)  # fmt: skip
+_EVA_RATIO = Label("name", "EVA's metric behind `eva_`", _EVA_RATIOS)
+_FINAL_SCORE = Label(
+    "name",
+    "the score's name",
+    ("tool_correctness", *_TEXT_METRICS, "turn_taking", "eva_response_speed", *_EVA_RATIOS),
+)
+_SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
+_CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
+_WHO = (_AGENT, _TENANT, _ENVIRONMENT)
+
+EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "callgauge_calls_active", "gauge", "calls",
+        "Calls whose first event has been seen and that have not closed yet.",
+        "exporter", _WHO,
+    ),
+    Metric(
+        "callgauge_calls_started_total", "counter", "calls",
+        "Calls seen to start, each counted once, at the first score record of the call.",
+        "exporter", _WHO,
+    ),
+    Metric(
+        "callgauge_calls_ended_total", "counter", "calls",
+        "Calls that closed, by why they closed, each counted once, when its closing record is read.",
+        "exporter", (*_WHO, _CALL_OUTCOME),
+    ),
+    Metric(
+        "callgauge_calls_forgotten_total", "counter", "calls",
+        "Open calls that the exporter dropped from its memory because it held as many as it may.",
+        "exporter",
+    ),
+    Metric(
+        "callgauge_turns_total", "counter", "turns",
+        "Turns from turn 1 on (the greeting is turn 0 and does not count), each counted once, when the next one begins, "
+        "or at the end of the call if it was answered.",
+        "exporter", _WHO,
+    ),
+    Metric(
+        "callgauge_turn_response_latency_seconds", "histogram", "seconds",
+        "Voice-to-voice latency of a turn, from the end of the user's audio to the start of the assistant's, observed "
+        "once, when the assistant starts to speak.",
+        "exporter", (_AGENT, _SPEECH_SOURCE, _ANCHOR), LATENCY_EDGES_SECONDS,
+    ),
+    Metric(
+        "callgauge_stage_latency_seconds", "histogram", "seconds",
+        "How long a stage of an answer took, as who measured it reports, observed once for a turn and stage, when the call has "
+        "left the turn, or later when its first number comes later.",
+        "exporter", (_AGENT, _STAGE_SOURCE, _STAGE), LATENCY_EDGES_SECONDS,
+    ),
+    Metric(
+        "callgauge_stage_disagreements_total", "counter", "stages",
+        "Stages of turns for which two sources gave numbers further apart than measuring twice explains, counted when the call "
+        "closes.",
+        "exporter", (_AGENT, _STAGE),
+    ),
+    Metric(
+        "callgauge_estimate_error_seconds", "histogram", "seconds",
+        "How far the live estimate of a turn's voice-to-voice latency was from what the record of the conversation with an "
+        "ElevenLabs agent has, whichever of the two was longer, observed once, when the record has been read and the call has "
+        "left the turn.",
+        "exporter", (_AGENT,), LATENCY_EDGES_SECONDS,
+    ),
+    Metric(
+        "callgauge_turns_overlapped_total", "counter", "turns",
+        "Turns whose latency is negative because the assistant started before the user's audio ended; they are not in "
+        "the latency histogram.",
+        "exporter", (_AGENT, _SPEECH_SOURCE, _ANCHOR),
+    ),
+    Metric(
+        "callgauge_turns_unmeasured_total", "counter", "turns",
+        "Turns without a latency anyone could know, by what was missing, counted when the call closes.",
+        "exporter", (_AGENT, _UNMEASURED_REASON),
+    ),
+    Metric(
+        "callgauge_turn_revisions_total", "counter", "revisions",
+        "Scores of a turn that were published again with another value after they had been counted.",
+        "exporter", (_AGENT, _SCORE_NAME),
+    ),
+    Metric(
+        "callgauge_interruptions_total", "counter", "interruptions",
+        "Times one side started to speak while the other still spoke, by who started.",
+        "exporter", (_AGENT, _BY),
+    ),
+    Metric(
+        "callgauge_dead_air_total", "counter", "dead airs",
+        "Silences that outlasted the threshold, from the end of the user's audio with nobody speaking and no tool "
+        "running; each counted once, when the threshold passes, and never taken back.",
+        "exporter", (_AGENT,),
+    ),
+    Metric(
+        "callgauge_tool_calls_total", "counter", "tool calls",
+        "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call.",
+        "exporter", (_AGENT, _TOOL, _TOOL_OUTCOME),
+    ),
+    Metric(
+        "callgauge_calls_with_goals_active", "gauge", "calls",
+        "Running calls that have goals. Progress is unknown until a turn is judged, and while a verdict it needs cannot be had.",
+        "exporter", (_AGENT, _PROGRESS),
+    ),
+    Metric(
+        "callgauge_progress_active", "gauge", "calls",
+        "Progress of the running calls, 0 to 1 each, after the newest turn judged, added up over those whose progress is known: "
+        "divided by their number it is their mean.",
+        "exporter", (_AGENT,),
+    ),
+    Metric(
+        "callgauge_subgoals_active", "gauge", "subgoals",
+        "Subgoals of the running calls, by whether they are reached after the newest turn judged.",
+        "exporter", (_AGENT, _SUBGOAL_STATE),
+    ),
+    Metric(
+        "callgauge_calls_with_goals_total", "counter", "calls",
+        "Calls that were given goals, each counted once, when its goal set is recorded.",
+        "exporter", (_AGENT,),
+    ),
+    Metric(
+        "callgauge_subgoals_total", "counter", "subgoals",
+        "Subgoals of the calls that were given goals, counted when the goal set is recorded.",
+        "exporter", (_AGENT, _CHECKED_BY),
+    ),
+    Metric(
+        "callgauge_subgoals_reached_total", "counter", "subgoals",
+        "Subgoals reached, each counted once, at the first turn found to reach it, and never taken back.",
+        "exporter", (_AGENT, _CHECKED_BY),
+    ),
+    Metric(
+        "callgauge_subgoals_unscored_total", "counter", "subgoals",
+        "Subgoals of which nobody can say at the end of the call whether they were reached, by why, counted when it closes.",
+        "exporter", (_AGENT, _UNSCORED_REASON),
+    ),
+    Metric(
+        "callgauge_progress_stalls_total", "counter", "stalls",
+        "Times a call went on for too many turns or too long without reaching a further subgoal, each counted once, when the "
+        "limit passes.",
+        "exporter", (_AGENT, _STALLED_BY),
+    ),
+    Metric(
+        "callgauge_call_progress_ratio", "histogram", "ratio",
+        "Progress of a call after its last turn, the share of its subgoals that were reached, observed when it closes.",
+        "exporter", (_AGENT,), RATIO_EDGES,
+    ),
+    Metric(
+        "callgauge_calls_scored_total", "counter", "calls",
+        "Calls with goals that closed, by whether every subgoal was reached by the last turn that counts.",
+        "exporter", (_AGENT, _SUCCESS),
+    ),
+    Metric(
+        "callgauge_calls_unscored_total", "counter", "calls",
+        "Calls with goals that closed without anyone knowing whether every subgoal was reached, by why.",
+        "exporter", (_AGENT, _UNSCORED_REASON),
+    ),
+    Metric(
+        "callgauge_tool_correctness_ratio", "histogram", "ratio",
+        "Share of a call's expected tool calls that were made as expected, observed when the call closes.",
+        "exporter", (_AGENT,), RATIO_EDGES,
+    ),
+    Metric(
+        "callgauge_text_rating_ratio", "histogram", "ratio",
+        "Ratings of text by EVA's metrics, from 0 to 1: of a turn observed once, at its first rating, of a whole call when it "
+        "closes.",
+        "exporter", (_AGENT, _TEXT_METRIC), RATING_EDGES,
+    ),
+    Metric(
+        "callgauge_turn_taking_ratio", "histogram", "ratio",
+        "How well each turn was timed by EVA's turn_taking, from 0 to 1, observed once, when the call has left the turn.",
+        "exporter", (_AGENT, _ANCHOR), RATIO_EDGES,
+    ),
+    Metric(
+        "callgauge_eva_score_ratio", "histogram", "ratio",
+        "EVA's metrics of a call that need no judge, and its composites, from 0 to 1, observed when the call closes.",
+        "exporter", (_AGENT, _EVA_RATIO), RATIO_EDGES,
+    ),
+    Metric(
+        "callgauge_scores_unscored_total", "counter", "scores",
+        "Tool correctness, ratings of text, timing of turns and EVA's metrics that nobody can know at the end of the call, each "
+        "turn counted by itself.",
+        "exporter", (_AGENT, _FINAL_SCORE),
+    ),
+    Metric(
+        "callgauge_event_to_score_seconds", "histogram", "seconds",
+        "Our own delay, from the broker's timestamp of the record that caused a score to the update of its metric.",
+        "exporter", (_PIPELINE,), EVENT_TO_SCORE_EDGES_SECONDS,
+    ),
+    Metric(
+        "callgauge_label_overflow_total", "counter", "values",
+        "Uses of a label value that came after the label's cap was reached and is shown as `other`.",
+        "exporter", (_CAPPED_LABEL,),
+    ),
+    Metric(
+        "callgauge_scores_read_total", "counter", "records",
+        "Score records read and counted, by kind.",
+        "exporter", (SCORE_KIND,),
+    ),
+    Metric(
+        "callgauge_scores_refused_total", "counter", "records",
+        "Score records that could not be decoded, or that an older version wrote in another shape, and were left out.",
+        "exporter",
+    ),
+)  # fmt: skip
+"""In the order in which they are listed."""

@@ -1,0 +1,35 @@
+"""The metrics of every process, whatever its roles: its reading of Kafka, its HTTP server, and restarts of its roles."""
+
+from typing import Final
+
+from schemas.metrics.definition import Label, Metric
+
+_HTTP_LIMIT = Label(
+    "limit",
+    "no whole request in time, an answer not read in time, too many connections, or too many readers of /metrics",
+    ("request_time", "answer_time", "connections", "scrapes"),
+)
+_ROLES = ("evaluator", "exporter", "judge")
+
+PROCESS_METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "callgauge_role_restarts_total", "counter", "restarts",
+        "Times a role ended with an error while its process went on, and was started again; the log says why.",
+        "every", (Label("role", "the role that ended with an error and was started again", _ROLES),),
+    ),
+    Metric(
+        "callgauge_poll_failures_total", "counter", "polls",
+        "Polls of Kafka that failed; the position stays, and the poll is tried again.",
+        "every", (Label("role", "the role that reads", _ROLES),),
+    ),
+    Metric(
+        "callgauge_http_limits_hit_total", "counter", "hits",
+        "Times that a bound of the HTTP server ended a connection or refused a reader of /metrics; probes are never refused.",
+        "every", (_HTTP_LIMIT,),
+    ),
+    Metric(
+        "callgauge_kafka_logins_refused_total", "counter", "requests",
+        "Trial connections that Kafka refused: a login, a certificate or a token that holds no longer. Each is logged.",
+        "every",
+    ),
+)  # fmt: skip

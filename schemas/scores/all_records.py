@@ -1,0 +1,252 @@
+"""The records of the `scores` topic: scores of a call and facts about it, each with what is needed to trust it."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from schemas.goals.goal_set import GoalSet
+from schemas.scores.call_values import STAGE_PREFIX, TURN_VALUE_NAMES, CallValues, TextRating, TurnValueName, TurnValues
+from schemas.scores.elevenlabs import EstimateError
+from schemas.scores.eva import EvaMetricScore, TurnTakingScore
+from schemas.scores.record import (
+    SCHEMA_VERSION,
+    Anchor,
+    CallLabels,
+    CallRecord,
+    NotApplicable,
+    Result,
+    Scored,
+    ScoreModel,
+    TurnStatus,
+    Unscored,
+    UnscoredReason,
+)
+from schemas.scores.stages import StageAgreement, StageLatency
+from schemas.scores.talk import (
+    SideDisagreement,
+    SideSpeech,
+    SideTalk,
+    SpeechScore,
+    TranscriptDisagreement,
+    TurnTalk,
+    WordErrorRate,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "SCORE_RECORD",
+    "STAGE_PREFIX",
+    "TURN_VALUE_NAMES",
+    "Anchor",
+    "AnyScoreRecord",
+    "CallLabels",
+    "CallRecord",
+    "CallStartedFact",
+    "CallValues",
+    "CloseReason",
+    "ClosedFact",
+    "DeadAirFact",
+    "EstimateError",
+    "EvaMetricScore",
+    "GoalsFact",
+    "InterruptionFact",
+    "NotApplicable",
+    "ProgressScore",
+    "Result",
+    "ScoreModel",
+    "ScoreRecord",
+    "Scored",
+    "SideDisagreement",
+    "SideSpeech",
+    "SideTalk",
+    "Speaker",
+    "SpeechScore",
+    "StageAgreement",
+    "StageLatency",
+    "StallFact",
+    "SubgoalScore",
+    "TextRating",
+    "ToolOutcome",
+    "ToolUseFact",
+    "TranscriptDisagreement",
+    "TurnStatus",
+    "TurnTakingScore",
+    "TurnTalk",
+    "TurnValueName",
+    "TurnValues",
+    "Unscored",
+    "UnscoredReason",
+    "VoiceToVoiceLatency",
+    "WordErrorRate",
+]
+
+
+class CloseReason(StrEnum):
+    """Why a call was closed."""
+
+    ENDED = "ended"
+    SESSION_ENDED = "session_ended"
+    IDLE = "idle"
+    LIMIT_DURATION = "limit_duration"
+    LIMIT_EVENTS = "limit_events"
+    LIMIT_TURNS = "limit_turns"
+    LIMIT_KEPT_BYTES = "limit_kept_bytes"
+    LIMIT_REPLAYS = "limit_replays"
+    LIMIT_OPEN_CALLS = "limit_open_calls"
+
+
+class Speaker(StrEnum):
+    """Who."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class ToolOutcome(StrEnum):
+    """How a tool call went; `unanswered` when the call closed without a response."""
+
+    SUCCESS = "success"
+    ERROR = "error"
+    UNANSWERED = "unanswered"
+
+
+class VoiceToVoiceLatency(CallRecord):
+    """Milliseconds from the end of the user's last speech of a turn to the assistant's first; negative when it spoke over them."""
+
+    kind: Literal["score"] = "score"
+    name: Literal["voice_to_voice_latency_ms"] = "voice_to_voice_latency_ms"
+    result: Result
+    anchor: Anchor | None
+    source: Literal["elevenlabs", "pipecat", "audit"] | None
+
+
+class CallStartedFact(CallRecord):
+    """A call is seen for the first time, or its labels became known (a revision)."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["call_started"] = "call_started"
+
+
+class InterruptionFact(CallRecord):
+    """Someone started to speak over the other in this turn; withdrawn when later events show that they did not."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["interruption_by_user", "interruption_by_assistant"]
+    is_withdrawn: bool = False
+
+    @property
+    def by(self) -> Speaker:
+        """Who interrupted."""
+        return Speaker.USER if self.name == "interruption_by_user" else Speaker.ASSISTANT
+
+
+class DeadAirFact(CallRecord):
+    """Nobody spoke and no tool ran for longer than the threshold after the user's audio ended; never taken back."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["dead_air"] = "dead_air"
+    silent_since_ms: int
+    threshold_ms: int
+
+
+class ToolUseFact(CallRecord):
+    """A tool call came to its outcome; `duration_ms` from call to response, by who reports it: audit log, agent, pipecat."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["tool_call"] = "tool_call"
+    tool: str
+    outcome: ToolOutcome
+    duration_ms: int | None
+    is_withdrawn: bool = False
+
+
+class GoalsFact(CallRecord):
+    """The goal set of the call, whole: what its progress is measured against, whatever becomes of the set's source."""
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["goals"] = "goals"
+    goal_set: GoalSet
+    digest: str
+
+
+class SubgoalScore(CallRecord):
+    """Whether a subgoal is reached (1 or 0); `index` is its place in the goal set, `turn` None.
+
+    `reached_turn` is the turn that reached it; `votes_complete` and `votes_incomplete` are those of the judge's verdict that
+    says so or was the last.
+    """
+
+    kind: Literal["score"] = "score"
+    name: Literal["subgoal"] = "subgoal"
+    result: Result
+    subgoal_id: str
+    checked_by: Literal["code", "judge"]
+    reached_turn: int | None
+    votes_complete: int = 0
+    votes_incomplete: int = 0
+
+
+class ProgressScore(CallRecord):
+    """How far the call is after a turn: the share of its subgoals that are reached (`result`) and what follows from it.
+
+    `auc` is agent-inspect's area under the progress curve, the last value repeated up to the set's `max_turns`;
+    `auc_if_ended_now` that of the turns so far alone. `ppt` is progress divided by the turn that reached it first. `success`
+    is 1 when every subgoal is reached. `reached` and `missing` count subgoals: reached, and without a verdict.
+    """
+
+    kind: Literal["score"] = "score"
+    name: Literal["progress"] = "progress"
+    result: Result
+    auc: Result
+    auc_if_ended_now: Result
+    ppt: Result
+    success: Result
+    reached: int
+    missing: int
+    subgoals: int
+
+
+class StallFact(CallRecord):
+    """No further subgoal was reached for too many turns or too long, while some are open; said once for each stall.
+
+    `since_turn` is the turn of the last progress, 0 when there was none.
+    """
+
+    kind: Literal["fact"] = "fact"
+    name: Literal["stall"] = "stall"
+    since_turn: int
+    by: Literal["turns", "seconds"]
+
+
+class ClosedFact(CallRecord):
+    """The call is over: `through` is the last offset of each input that counted; what comes later is only counted."""
+
+    kind: Literal["closed"] = "closed"
+    name: Literal["closed"] = "closed"
+    reason: CloseReason
+    ended_reason: str | None
+    turns: int
+    events: int
+    through: dict[str, int]
+
+
+AnyScoreRecord = (
+    VoiceToVoiceLatency
+    | CallStartedFact
+    | InterruptionFact
+    | DeadAirFact
+    | ToolUseFact
+    | GoalsFact
+    | SubgoalScore
+    | ProgressScore
+    | StallFact
+    | TurnValues
+    | CallValues
+    | ClosedFact
+)
+
+ScoreRecord = Annotated[AnyScoreRecord, Field(discriminator="name")]
+
+SCORE_RECORD: TypeAdapter[AnyScoreRecord] = TypeAdapter(ScoreRecord)
+"""Reads one value of the `scores` topic."""

@@ -1,0 +1,351 @@
+"""The command `quarantine`: what was refused and why, and putting it back after a fix."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any, Final, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.kafka.access import require_access
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.events.codec import RefusalReason
+from schemas.topics import SOURCE_BY_TOPIC
+from streamer.cli.main import STOPPED_BY_SIGNAL
+from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
+from streamer.cluster.coordinates import Coordinates
+from streamer.cluster.record_reader import RecordGoneError, record_reader
+from streamer.cluster.rights import PUT_BACK_NEEDS
+from streamer.operations.quarantine.log import Entries, Wanted, quarantined
+from streamer.operations.quarantine.plan import ReplayPlan, planned
+from streamer.operations.quarantine.put_back import CallStates, CannotReplayError, Outcome, RefusedRecords, put_back
+from streamer.operations.quarantine.screen import (
+    entry_details,
+    listing,
+    record_details,
+    safe,
+    shown_value,
+    summary,
+)
+from streamer.quiet_libraries import quiet_libraries
+from streamer.settings.all_settings import Settings
+from streamer.signals import stop_on_signals
+from streamer.terminal import say
+from streamer.time_bounds import moment_ms
+
+Result = TypeVar("Result")
+
+QUARANTINE_HELP: Final = with_example(
+    "See which records were refused and why, and put them back after a fix.\n\nA refused record stays where it was "
+    "written; the topic `quarantine` says where and why. Whoever reads it here disturbs no other reader.",
+    "callgauge quarantine list --since 2h",
+    "callgauge quarantine show 'pipecat.events[3]@1041'",
+    "callgauge quarantine replay --reason invalid_event --dry-run",
+)
+LIST_HELP: Final = with_example(
+    "List refused records, the newest last, and count them by reason.\n\nTimes are UTC: when the broker took the "
+    "record. Whether a record was put back since is not known here.",
+    "callgauge quarantine list --since 2h --reason invalid_event",
+    "callgauge quarantine list --json --limit 1000 > refused.jsonl",
+)
+SHOW_HELP: Final = with_example(
+    "Show one refused record: why it was refused, the beginning of the record itself without personal data, and whether it "
+    "would be taken today.",
+    "callgauge quarantine show 'pipecat.events[3]@1041'",
+)
+REPLAY_HELP: Final = with_example(
+    "Put refused records back: each is read again where it stands and appended to the same partition as a new record "
+    "with the same key, value and headers.\n\n"
+    "Every record is looked at first. These stay where they are, each with its reason:\n\n"
+    "- What this version would refuse again with these settings; give this command those of the evaluator. A record with "
+    "time_out_of_bounds gets a new broker time, so it is taken only after max_event_time_skew_ms was raised.\n\n"
+    "- What belongs to a call that has closed: no call is reopened, and its scores are final. Should a call close "
+    "meanwhile, the evaluator counts the record as after_close.\n\n"
+    "- What the evaluator reads again by itself. It starts at the oldest call that is open, so one with the fix takes "
+    "such a record where it stands, and nothing needs to be put back.\n\n"
+    "A record that is put back twice is recognised and counted as repeated while its call is open; its header "
+    "callgauge_replay_of says where it first stood.\n\n"
+    "Exit code 1 when a record could not be put back that should be.",
+    "callgauge quarantine replay 'pipecat.events[3]@1041'",
+    "callgauge quarantine replay --reason text_too_long --since 1d --dry-run",
+    "callgauge quarantine replay --all --until 2026-08-01T14:30 --yes",
+)
+UNTIMELY: Final = (
+    "A record that is put back gets a new broker time, so one that was refused for its time is refused again unless "
+    "max_event_time_skew_ms is raised, or 0, for the evaluator and for this command."
+)
+
+MAX_LISTED: Final = 10_000
+MAX_REPLAYED: Final = 10_000
+"""One replay is judged, confirmed and told as a whole; more is done in several."""
+_FILE_COLUMNS: Final = 1_000
+"""Width of what goes to a file or a pipe: an entry stays on its line."""
+
+quarantine_app = typer.Typer(help=QUARANTINE_HELP, no_args_is_help=True)
+
+ReasonOption = Annotated[
+    list[RefusalReason] | None,
+    typer.Option(
+        "--reason", metavar="REASON", help=f"Only this one of {', '.join(RefusalReason)}; may be given several times."
+    ),
+]
+TopicOption = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this input topic; may be given several times.")
+]
+ConversationOption = Annotated[
+    str | None, typer.Option("--conversation", metavar="ID", help="Only records of this conversation.")
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since", metavar="WHEN", help="From then on: 90s, 30m, 2h or 7d ago, or a UTC time, 2026-08-01T14:30."
+    ),
+]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Before then; as --since.")]
+
+
+@quarantine_app.command(name="list", help=LIST_HELP)
+def list_refused(
+    *,
+    reason: ReasonOption = None,
+    topic: TopicOption = None,
+    conversation: ConversationOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=MAX_LISTED, help="Only the newest N of them.")
+    ] = 50,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line; the counts on standard error.")
+    ] = False,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    wanted = _wanted(settings, reason, topic, conversation, since, until)
+    found = _finished(quarantined(settings.kafka, wanted, most=limit))
+    if as_json:
+        for entry in found.newest:
+            typer.echo(json.dumps({"record": str(Coordinates.of(entry)), **entry.model_dump(mode="json")}))
+        counts = ", ".join(f"{count} {each.value}" for each, count in found.by_reason.most_common())
+        say(f"{_entries(found.matching)}{': ' if counts else ''}{counts}.")
+    else:
+        console = _console()
+        if found.newest:
+            console.print(listing(found.newest, console.width))
+            console.print()
+            console.print(summary(found))
+        if (more := found.matching - len(found.newest)) > 0:
+            say(f"The newest {len(found.newest)} of {found.matching} entries; --limit shows more of them.")
+        elif more == 0 and not found.newest:
+            say("No refused record matches.")
+    _tell_unreadable(found)
+
+
+@quarantine_app.command(help=SHOW_HELP)
+def show(
+    record: Annotated[str, typer.Argument(metavar="RECORD", help="TOPIC[PARTITION]@OFFSET, as messages print it.")],
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    place = _place(settings.kafka, record)
+    if not _finished(_show(settings, place)):
+        raise typer.Exit(1)
+
+
+@quarantine_app.command(help=REPLAY_HELP)
+def replay(
+    records: Annotated[
+        list[str] | None, typer.Argument(metavar="RECORD...", help="TOPIC[PARTITION]@OFFSET, as messages print it.")
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All that match the filters.")] = False,
+    reason: ReasonOption = None,
+    topic: TopicOption = None,
+    conversation: ConversationOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be put back; append nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before more than one record is appended.")] = False,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    if bool(records) == bool(everything or reason):
+        raise typer.BadParameter("say which records: name them, or give --reason, or --all.")
+    if records and (topic or conversation or since or until):
+        raise typer.BadParameter("filters choose among all records; leave them out where records are named.")
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    places = frozenset(_place(settings.kafka, text) for text in records or ())
+    wanted = _wanted(settings, reason, topic, conversation, since, until, places)
+    plan, failed = _finished(_judge(settings, wanted))
+    chosen = plan.chosen
+    if dry_run:
+        for entry in chosen:
+            typer.echo(Outcome(Coordinates.of(entry)))
+    if dry_run or not chosen:
+        say(f"{_records(len(chosen))} to put back; nothing was appended.")
+    else:
+        _confirm(len(chosen), is_agreed=yes)
+        failed += _finished(_put_back(settings, plan))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _finished(work: Coroutine[Any, Any, Result]) -> Result:
+    with quiet_libraries():
+        return asyncio.run(work)
+
+
+async def _show(settings: Settings, place: Coordinates) -> bool:
+    """Whether both the entry and the record were there."""
+    console = _console()
+    found = await quarantined(settings.kafka, Wanted(places={place}), most=1)
+    _tell_unreadable(found)
+    if not found.newest:
+        say(
+            f"{place} is not in quarantine: it was not refused, or the entry is gone. `callgauge quarantine list` shows what is."
+        )
+        return False
+    entry = found.newest[0]
+    console.print(entry_details(entry))
+    console.print()
+    async with record_reader(settings.kafka) as reader:
+        redactor = Redactor(settings.redaction)
+        records = RefusedRecords(settings.kafka, settings.limits, reader, CallStates(), redactor)
+        try:
+            record = await records.read(entry)
+            judged = records.judged(record, _now_ms())
+        except (RecordGoneError, CannotReplayError) as error:
+            say(f"The record itself cannot be shown: {error}.")
+            return False
+    console.print(record_details(record, judged))
+    typer.echo(shown_value(record.value or b"", redactor))
+    return True
+
+
+async def _judge(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
+    """What can be put back, and how many records cannot; what is left where it is, is told."""
+    await require_access(settings.kafka, PUT_BACK_NEEDS)
+    found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1)
+    if len(found.newest) > MAX_REPLAYED:
+        raise typer.BadParameter(
+            f"more than {MAX_REPLAYED} records match: narrow them with --since, --until, --topic or --reason."
+        )
+    _tell_unreadable(found)
+    plan = await planned(settings, found.newest, wanted.places)
+    for outcome in plan.left:
+        typer.echo(safe(str(outcome)))
+    failed = [outcome.place for outcome in plan.left if outcome.is_problem]
+    reasons = {Coordinates.of(entry): entry.reason for entry in found.newest}
+    if any(reasons.get(place) is RefusalReason.TIME_OUT_OF_BOUNDS for place in failed):
+        say(UNTIMELY)
+    return plan, len(failed)
+
+
+async def _put_back(settings: Settings, plan: ReplayPlan) -> int:
+    """Appends what was chosen; how many records were not."""
+    kafka, chosen = settings.kafka, plan.chosen
+    done = tried = 0
+    async with record_reader(kafka) as reader, kafka.producer("quarantine") as producer:
+        records = RefusedRecords(kafka, settings.limits, reader, plan.calls, Redactor(settings.redaction))
+        with stop_on_signals() as stop:
+            async for outcome in put_back(records, producer, chosen, _now_ms(), stop):
+                tried += 1
+                done += outcome.appended is not None
+                typer.echo(safe(str(outcome)))
+            is_stopped = stop.is_set() and tried < len(chosen)
+    say(f"{_records(done)} of {len(chosen)} put back. A call that closes meanwhile counts its record as after_close.")
+    if is_stopped:
+        say("Stopped. Those told above are done; the others were not touched.")
+        raise typer.Exit(STOPPED_BY_SIGNAL)
+    if tried < len(chosen):
+        say(f"The broker failed, so {len(chosen) - tried} were not tried. Run the command again once it is well.")
+    return len(chosen) - done
+
+
+def _wanted(
+    settings: Settings,
+    reasons: Sequence[RefusalReason] | None,
+    topics: Sequence[str] | None,
+    conversation: str | None,
+    since: str | None,
+    until: str | None,
+    places: frozenset[Coordinates] = frozenset(),
+) -> Wanted:
+    return Wanted(
+        reasons=frozenset(reasons or ()),
+        topics=frozenset(_topic(settings.kafka, name) for name in topics or ()),
+        conversation=conversation,
+        since_ms=_moment(since),
+        until_ms=_moment(until),
+        places=places,
+    )
+
+
+def _topic(kafka: KafkaSettings, name: str) -> str:
+    """The full name of an input topic, given with the prefix or without."""
+    if name in SOURCE_BY_TOPIC:
+        return kafka.topic(name)
+    if name.removeprefix(kafka.topic_prefix) in SOURCE_BY_TOPIC:
+        return name
+    raise typer.BadParameter(f"{name!r} is no input topic: there are {', '.join(SOURCE_BY_TOPIC)}.")
+
+
+def _place(kafka: KafkaSettings, text: str) -> Coordinates:
+    try:
+        place = Coordinates.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
+    return place._replace(topic=_topic(kafka, place.topic))
+
+
+def _moment(text: str | None) -> int | None:
+    try:
+        return None if text is None else moment_ms(text, _now_ms())
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
+
+
+def _confirm(count: int, *, is_agreed: bool) -> None:
+    """Goes on only when a person agreed to append more than one record."""
+    if count == 1 or is_agreed:
+        return
+    if not sys.stdin.isatty():
+        _refuse(f"{count} records would be appended; nothing was: give --yes to append them without being asked.")
+    if not typer.confirm(f"Append {count} records to the input topics?", err=True):
+        _refuse("Nothing was appended.")
+
+
+def _refuse(text: str) -> NoReturn:
+    say(text)
+    raise typer.Exit(1)
+
+
+def _tell_unreadable(found: Entries) -> None:
+    if found.unreadable:
+        say(f"{_records(found.unreadable)} of the quarantine topic could not be read: not ours, or of a newer version.")
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"
+
+
+def _entries(count: int) -> str:
+    return f"{count} entr{'y' if count == 1 else 'ies'}"
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_FILE_COLUMNS)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

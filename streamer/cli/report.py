@@ -1,0 +1,118 @@
+"""The command `report`: recorded calls through the live engine, as one page for people."""
+
+import contextlib
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from consumers.engine.redaction.redactor import Redactor
+from streamer.cli.options import AgentOption, ConfigOption, PathsArgument, settings_from, with_example
+from streamer.offline.contexts import folded_recording
+from streamer.offline.scored_recordings import JudgeSwitch, score_all, scorings_of
+from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.offline.screen import reading_progress, tell_refused
+from streamer.recordings.goals import read_recorded_goals
+from streamer.report.call.hearing import heard_in
+from streamer.report.call.reported_call import ReportedCall
+from streamer.report.drawing.numbers import counted
+from streamer.report.drawing.texts import Redacts
+from streamer.report.page import index, page, section
+from streamer.sources.replay.playback import in_time_order
+from streamer.terminal import say
+from streamer.version import installed_version
+
+REPORT_HELP: Final = with_example(
+    "Write one HTML page about recorded calls: who spoke when, how long the user waited in each turn and why, progress, "
+    "scores, and what was said.\n\nNo broker is needed. The page needs nothing but itself and a browser, loads nothing, and "
+    "runs no script. Personal data is taken out of all texts as the settings say. Scores are those of `callgauge score`, and so are the "
+    "goals and the judge.",
+    "callgauge report records/1.1.2 --html report.html",
+    "callgauge report calls.jsonl.gz --goals goals/ --html report.html",
+)
+MOST_CALLS: Final = 500
+"""Calls of one page: a browser has some 100 kB of each to hold."""
+
+
+class ReportFileError(Exception):
+    """The page cannot be written."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"{path}: the report cannot be written here: {why}. Nothing was written; name another --html file."
+        )
+        self.path = path
+
+
+def report(
+    paths: PathsArgument,
+    *,
+    html: Annotated[
+        Path, typer.Option("--html", metavar="FILE", help="Where the page is written. A file there is replaced.")
+    ],
+    goals: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Goal sets, a file or a folder. A call has the one it names, that with its id, its agent's, or the only one.",
+        ),
+    ] = None,
+    judge: Annotated[JudgeSwitch, typer.Option(help="Whether a model judges what code cannot.")] = JudgeSwitch.OFF,
+    agent: AgentOption = None,
+    config: ConfigOption = None,
+) -> None:
+    settings = settings_from(config)
+    rules = settings.goals.rules(settings.judge, has_judge=False)
+    rules = rules.model_copy(update={"asks_judge": judge is JudgeSwitch.ON})
+    plan = ScoringPlan(settings.limits, rules, installed_version(), redaction=settings.redaction)
+    sets = None if goals is None else read_recorded_goals(goals)
+    _require_place(html)
+    redactor = Redactor(settings.redaction)
+    calls: list[ReportedCall] = []
+    with reading_progress() as progress:
+
+        def take(scoring: RecordedScoring) -> None:
+            progress.calls += 1
+            calls.append(_reported(scoring, f"c{len(calls) + 1}", redactor))
+            tell_refused(scoring.call.conversation_id, scoring.refused)
+
+        scorings = scorings_of(paths, plan, sets, agent)
+        score_all(islice(scorings, MOST_CALLS), judge, settings, take, progress.event)
+        left_out = sum(1 for _ in scorings)
+    notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
+    sections = [section(call, has_index=len(calls) > 1) for call in calls]
+    text = page(sections, index(calls) if len(calls) > 1 else None, notes, installed_version())
+    _write(html, text)
+    say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {html}")
+
+
+def _reported(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> ReportedCall:
+    call = scoring.call
+    folded, _ = folded_recording(call, None, None)
+    heard = heard_in(folded, [event.time_ms for event in in_time_order(call)])
+    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor)
+
+
+def _require_place(path: Path) -> None:
+    """Before anything is read, so that nobody waits for a page that cannot be written."""
+    folder = path.parent
+    if path.is_dir():
+        raise ReportFileError(path, "it is a folder")
+    if not folder.is_dir():
+        raise ReportFileError(path, f"there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise ReportFileError(path, f"the folder {folder} is not ours to write in")
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes the whole file or none of it."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise ReportFileError(path, error.strerror or type(error).__name__) from error

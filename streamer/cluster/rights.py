@@ -1,0 +1,79 @@
+"""What each command needs to be allowed to do on the cluster; deploy/security.md tells people the same."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from consumers.runtime.kafka.access import READ, WRITE, Needs
+from schemas.events.codec import InputSource
+from schemas.topics import (
+    GOALS_TOPIC,
+    INPUT_TOPICS,
+    JUDGE_REQUESTS_TOPIC,
+    JUDGE_VERDICTS_TOPIC,
+    QUARANTINE_TOPIC,
+    SCORES_TOPIC,
+    SNAPSHOTS_TOPIC,
+    TOPIC_BY_SOURCE,
+    TRANSCRIPTS_TOPIC,
+)
+from streamer.settings.all_settings import Settings
+
+_ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
+    "evaluator": {
+        **{topic: {READ} for topic in INPUT_TOPICS},
+        SCORES_TOPIC: {READ, WRITE},  # read: it is the ledger
+        QUARANTINE_TOPIC: {WRITE},
+    },
+    "exporter": {SCORES_TOPIC: {READ}},
+    "judge": {
+        JUDGE_REQUESTS_TOPIC: {READ},
+        JUDGE_VERDICTS_TOPIC: {READ, WRITE},  # read: it is the ledger
+    },
+}
+
+_TRAFFIC_SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
+TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[source]: frozenset({WRITE}) for source in _TRAFFIC_SOURCES})
+"""What putting calls onto the topics needs."""
+
+
+PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC), frozenset({READ})))
+"""What putting quarantined records back needs whatever topics they are from; `scores` tells which calls are closed."""
+
+
+def files_group(evaluator_group: str) -> str:
+    """The consumer group of those who make files of transcripts; it belongs to the evaluators of this group."""
+    return f"{evaluator_group}-files"
+
+
+def needs_of(roles: Collection[str], settings: Settings) -> Needs:
+    """What roles need that run in one process, as one user."""
+    operations: defaultdict[str, set[str]] = defaultdict(set)
+    for role in roles:
+        for topic, needed in _ROLE_OPERATIONS[role].items():
+            operations[topic] |= set(needed)
+    names = {
+        "evaluator": settings.evaluator_group,
+        "exporter": settings.exporter_group,
+        "judge": settings.judge_group,
+    }
+    groups = [names[role] for role in roles]
+    if "evaluator" in roles:
+        if settings.goals.reads_topic:
+            operations[GOALS_TOPIC].add(READ)
+        if settings.goal_rules(roles).asks_judge:
+            operations[JUDGE_REQUESTS_TOPIC].add(WRITE)
+        if settings.transcripts.enabled:
+            operations[TRANSCRIPTS_TOPIC].add(WRITE)
+        if settings.snapshots.key is not None:
+            operations[SNAPSHOTS_TOPIC] |= {READ, WRITE}
+        if settings.transcripts.folder is not None:
+            operations[TRANSCRIPTS_TOPIC].add(READ)
+            groups.append(files_group(settings.evaluator_group))
+    return Needs(
+        operations={topic: frozenset(needed) for topic, needed in operations.items()},
+        groups=tuple(groups),
+        # One of them stands for all: they are given as a prefix.
+        transactional_ids=(f"{settings.evaluator_group}-0",) if "evaluator" in roles else (),
+        co_partitioned=(*INPUT_TOPICS, SCORES_TOPIC) if "evaluator" in roles else (),
+    )

@@ -1,0 +1,181 @@
+"""The topic `goals`: one record for each goal set, the newest of a key counts, one without a value takes the set away.
+
+It is read from its beginning, in no consumer group and beside the subscription of the inputs, by each process for itself.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
+from consumers.runtime.logs import about_record
+from consumers.runtime.stopping import finish_unless
+from schemas.goals.goal_set import GoalSet
+from schemas.goals.reading import read_goals
+from schemas.topics import GOALS_TOPIC
+from schemas.undecodable import UndecodableRecord
+from streamer.cluster.onlooker import POLL_MS, STALL_SECONDS, onlooker
+from streamer.goals.documents import DocumentError, read_json
+from streamer.goals.index import GoalIndex
+
+RETRY_SECONDS: Final = 10.0
+"""How long until the topic is tried again that was not there, or whose broker was away."""
+METADATA_MS: Final = 60_000
+"""How long until partitions that were added to the topic are seen."""
+MAX_BATCH_RECORDS: Final = 500
+"""Records of one poll, which are in memory together."""
+MAX_SETS: Final = 10_000
+"""Goal sets that are kept; a set has some kilobytes."""
+
+log = structlog.get_logger()
+
+
+class GoalRecordError(Exception):
+    """A record that is no goal set; the text says why, as a sentence without a full stop."""
+
+
+class GoalsTopic:
+    """The goal sets on the topic `goals`, followed for as long as the process runs.
+
+    A record that is none is told in the log, counted, and left out as if it were not there. A topic that is missing, or a
+    broker that is away, is told too: calls go on without goals, or with those that were read before.
+
+    Attributes:
+        index: The goal sets that are there now; replaced as a whole. Of two sets for one agent, the one whose id comes
+            first in the alphabet is found.
+        refused: How many records were no goal sets.
+        tried: Set when the topic was read up to where it ended, or could not be.
+    """
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self.index = GoalIndex()
+        self.refused = 0
+        self.tried = asyncio.Event()
+        self._kafka = kafka
+        self._told = ""
+
+    async def follow(self, stop: asyncio.Event) -> None:
+        """Reads the topic, and what comes later, until `stop` is set."""
+        try:
+            while not stop.is_set():
+                try:
+                    await self._read(stop)
+                except (KafkaError, KafkaUnreachableError, TopicsUnfitError, TimeoutError) as error:
+                    self._tell(str(error))
+                    self.tried.set()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+        finally:
+            self.tried.set()  # nobody has to wait any longer
+
+    async def _read(self, stop: asyncio.Event) -> None:
+        """From the beginning, until `stop` is set or the topic has more partitions than before."""
+        count = await finish_unless(stop, partition_counts(self._kafka, [GOALS_TOPIC]))
+        if count is None:
+            return
+        partitions = [TopicPartition(self._kafka.topic(GOALS_TOPIC), number) for number in range(count[GOALS_TOPIC])]
+        options = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "metadata_max_age_ms": METADATA_MS}
+        async with onlooker(self._kafka, "goals", **options) as consumer:
+            consumer.assign(partitions)
+            await consumer.seek_to_beginning(*partitions)
+            sets: dict[str, GoalSet] = {}
+            await self._catch_up(consumer, sets, stop)
+            while not stop.is_set() and not self._has_grown(consumer, len(partitions)):
+                if await self._take_batch(consumer, sets):
+                    self._use(sets)
+
+    async def _catch_up(self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet], stop: asyncio.Event) -> None:
+        """Up to where the topic ends now. Until then what was known before counts."""
+        clock = asyncio.get_running_loop().time
+        ends = await consumer.end_offsets(consumer.assignment())
+        patience = clock() + STALL_SECONDS
+        # By position, not by record: a transaction's marker has an offset and is no record.
+        while not stop.is_set() and any([await consumer.position(tp) < end for tp, end in ends.items()]):
+            if await self._take_batch(consumer, sets):
+                patience = clock() + STALL_SECONDS
+            elif clock() > patience:
+                raise TimeoutError(f"nothing more of {self._kafka.topic(GOALS_TOPIC)} for {STALL_SECONDS:.0f} s")
+        if not stop.is_set():
+            self._use(sets)
+            self._told = ""
+            self.tried.set()
+            log.info("goals_topic_read", goal_sets=len(sets), refused=self.refused)
+
+    async def _take_batch(self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet]) -> bool:
+        """Takes what has come; whether anything has."""
+        batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=MAX_BATCH_RECORDS)
+        for records in batches.values():
+            for record in records:
+                self._take(record, sets)
+        return bool(batches)
+
+    def _take(self, record: Any, sets: dict[str, GoalSet]) -> None:
+        try:
+            goals_id = _id_of(record)
+            if record.value is None:
+                sets.pop(goals_id, None)
+                return
+            goals = _goals_in(goals_id, record.value)
+            _require_room(sets, goals_id)
+        except GoalRecordError as error:
+            self.refused += 1
+            where = {name: value for name, value in about_record(record).items() if name != "conversation_id"}
+            now = "the record before it with the same key counts, as long as the topic has it"
+            log.warning("goal_record_refused", error=f"{error}.", now=now, **where)
+            return
+        sets[goals_id] = goals
+
+    def _tell(self, problem: str) -> None:
+        """Why the topic is not read now, once for as long as it lasts."""
+        if self._told != problem:
+            log.warning("goals_topic_unread", error=problem, goal_sets=len(self.index))
+        self._told = problem
+
+    def _use(self, sets: dict[str, GoalSet]) -> None:
+        self.index = GoalIndex(sets[goals_id] for goals_id in sorted(sets))
+
+    def _has_grown(self, consumer: AIOKafkaConsumer, count: int) -> bool:
+        return len(consumer.partitions_for_topic(self._kafka.topic(GOALS_TOPIC)) or ()) > count
+
+
+def _id_of(record: Any) -> str:
+    if isinstance(record, UndecodableRecord):
+        raise GoalRecordError(f"{record.what}, {record.expected_and_seen}")
+    try:
+        goals_id = (record.key or b"").decode()
+    except UnicodeDecodeError as error:
+        raise GoalRecordError("its key is not UTF-8; the key is the id of the goal set") from error
+    if not goals_id:
+        raise GoalRecordError("it has no key; the key is the id of the goal set")
+    return goals_id
+
+
+def _require_room(sets: Mapping[str, GoalSet], goals_id: str) -> None:
+    if len(sets) >= MAX_SETS and goals_id not in sets:
+        raise GoalRecordError(f"there are {MAX_SETS} goal sets already; take some away with records without a value")
+
+
+def _goals_in(goals_id: str, value: bytes) -> GoalSet:
+    """The one goal set in a record, in any of the formats."""
+    try:
+        document = read_json(value.decode())
+    except UnicodeDecodeError as error:
+        raise GoalRecordError("its value is not UTF-8") from error
+    except DocumentError as error:
+        raise GoalRecordError(str(error)) from error
+    found = read_goals(document.value, fallback_id=goals_id)
+    if found.mistakes:
+        first = found.mistakes[0]
+        more = f" (and {len(found.mistakes) - 1} more mistakes)" if len(found.mistakes) > 1 else ""
+        raise GoalRecordError(f"{first.place or 'goal set'}: {first.text}{more}")
+    if len(found.sets) != 1:
+        raise GoalRecordError(f"it holds {len(found.sets)} goal sets; write each one to a record of its own")
+    goals = found.sets[0][1]
+    if goals.id != goals_id:
+        raise GoalRecordError(f"its key is {goals_id!r} and its id {goals.id!r}; they must be the same")
+    return goals

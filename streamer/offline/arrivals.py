@@ -1,0 +1,66 @@
+"""Events of a recorded call as the evaluator gets them from Kafka: they pass the same checks, and nothing cuts them off."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from consumers.engine.call.offline import NO_LIMITS
+from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from schemas.events.codec import InputSource
+from schemas.events.envelope import agent_event_type
+from schemas.quarantine import QuarantineRecord
+from schemas.topics import TOPIC_BY_SOURCE
+from streamer.recordings.reader import MAX_DOCUMENT_BYTES
+from streamer.sources.replay.playback import WireEvent
+
+_INTAKE_LIMITS: Final[Limits] = NO_LIMITS.model_copy(update={"max_record_bytes": MAX_DOCUMENT_BYTES})
+
+
+@dataclass(slots=True)
+class _FiledRecord:
+    """An event of a recording in the shape of a Kafka record; the broker took it when it was produced."""
+
+    topic: str
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+    partition: int = 0
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def arrivals_of(
+    conversation_id: str,
+    events: Iterable[WireEvent],
+    refused: list[QuarantineRecord],
+    redactor: Redactor | None = None,
+) -> Iterator[Arrival | None]:
+    """What the evaluator makes of the events of a call, one by one.
+
+    Args:
+        conversation_id: The call's id, which is the key of its records.
+        events: In the order in which they are read; those of one source in their own.
+        refused: Gets what the evaluator would quarantine.
+        redactor: Goes over what that repeats of the events; None is one with the default rules.
+
+    Yields:
+        The arrival of each event; None for one that was refused.
+    """
+    offsets = {source: count() for source in InputSource}
+    key = conversation_id.encode()
+    for event in events:
+        source = InputSource(event.source)
+        # The engine tells what a real agent says by its envelope alone; the rest of it would only repeat what is known.
+        headers = (("ce_type", agent_event_type(event.event_name).encode()),) if event.is_agent_event else ()
+        record = _FiledRecord(
+            TOPIC_BY_SOURCE[source], next(offsets[source]), event.arrival_ms, key, event.value, headers=headers
+        )
+        match admit(source, record, _INTAKE_LIMITS, redactor):
+            case QuarantineRecord() as refusal:
+                refused.append(refusal)
+                yield None
+            case arrival:
+                yield arrival

@@ -1,0 +1,114 @@
+"""The judge without Kafka: answers questions of this process, for `callgauge score --judge on`."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Never
+
+from prometheus_client import CollectorRegistry
+
+from consumers.engine.redaction.redactor import Redactor
+from consumers.judge.asking.judge import Judge, wall_clock_ms
+from consumers.judge.asking.reply import Asks
+from consumers.judge.settings import JudgeSettings
+from consumers.runtime.registry import Instruments
+from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged, UnjudgedReason
+
+FINISH_SECONDS: Final = 5.0
+"""A request that is cut off may be charged, and leaves its connection open; one that hangs is not waited for."""
+_SOME: Final = 3
+_NOBODY_ANSWERS: Final = frozenset({UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE})
+
+
+class NoJudgeError(Exception):
+    """Nobody can be asked; the text says which setting is missing."""
+
+
+class JudgeFailedError(Exception):
+    """The endpoint answers nothing, so that going on would only wait; the text says what to look at."""
+
+
+class JudgeInProcess:
+    """Puts questions to the configured model within its limits and budgets, and counts what that took."""
+
+    def __init__(
+        self, settings: JudgeSettings, endpoint: Asks | None = None, *, redactor: Redactor | None = None
+    ) -> None:
+        """Wires it; nobody is asked before `run`. To be called inside a running event loop.
+
+        Args:
+            settings: Whom to ask, how fast, and for how much.
+            endpoint: Stands in for the settings' own, in tests.
+            redactor: Goes over what the model explains; None is one with the default rules.
+
+        Raises:
+            NoJudgeError: The settings name no key, or switch the judge off.
+        """
+        if endpoint is None and not settings.is_on:
+            missing = "it is switched off (judge.enabled)" if not settings.enabled else "there is no key"
+            raise NoJudgeError(
+                f"--judge on: nobody can be asked, because {missing}. Nothing was scored. Set OPENAI_API_KEY, or "
+                "CALLGAUGE_JUDGE__API_KEY_FILE and CALLGAUGE_JUDGE__BASE_URL for another endpoint; or leave --judge off: "
+                "subgoals for a judge are then unscored (judge_disabled)."
+            )
+        self._settings = settings
+        self._judge = Judge(settings, Instruments(CollectorRegistry(), ["judge"]), endpoint, redactor)
+        self._outcomes: Counter[UnjudgedReason | None] = Counter()
+        self._requests = 0
+        self._tokens = TokenUse()
+        self._cost = 0.0
+
+    async def run(self) -> Never:
+        """Asks the model until cancelled."""
+        await self._judge.run()
+
+    async def finish(self) -> None:
+        """Begins with no more questions, and lets those end that are being asked, for some seconds; while `run` runs."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._judge.finish(), FINISH_SECONDS)
+
+    async def answers(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
+        """The verdicts on these, in their order; while `run` runs.
+
+        Raises:
+            JudgeFailedError: The very first questions failed at the endpoint, or later ones for so long that it was left alone.
+        """
+        # Shielded: the promises are the judge's to keep, also when nobody waits for them any more.
+        promised = [asyncio.shield(self._judge.ask(_asked_now(request))) for request in requests]
+        verdicts = await asyncio.gather(*promised)
+        for verdict in verdicts:
+            self._take(verdict)
+        return verdicts
+
+    def _take(self, verdict: JudgeVerdict) -> None:
+        result = verdict.result
+        reason = result.reason if isinstance(result, Unjudged) else None
+        if reason is UnjudgedReason.CIRCUIT_OPEN or (reason in _NOBODY_ANSWERS and not self._outcomes[None]):
+            raise JudgeFailedError(
+                f"Judge: the model {self._settings.model} at {self._settings.base_url} answers nothing ({reason}), so "
+                "scoring ends here; calls that are complete were printed. Check the key, the model's name and the address "
+                "(judge.api_key_file, judge.model, judge.base_url), and what the endpoint says of its own state."
+            )
+        self._outcomes[reason] += 1
+        self._requests += verdict.requests
+        self._tokens += verdict.tokens
+        self._cost += verdict.cost
+
+    def summary(self) -> str:
+        """What was asked, answered and spent, a sentence."""
+        questions = self._outcomes.total()
+        without = {reason: count for reason, count in self._outcomes.most_common() if reason}
+        told = ", ".join(f"{reason} {count}" for reason, count in list(without.items())[:_SOME])
+        tokens = self._tokens.prompt + self._tokens.answer
+        return (
+            f"Judge: {questions} questions, {sum(without.values())} without a verdict{f' ({told})' if told else ''}; "
+            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f}."
+        )
+
+
+def _asked_now(request: JudgeRequest) -> JudgeRequest:
+    """The same question on this machine's clock: the call may have been recorded years ago."""
+    now_ms = wall_clock_ms()
+    patience_ms = request.deadline_ms - request.asked_at_ms
+    return request.model_copy(update={"asked_at_ms": now_ms, "deadline_ms": now_ms + patience_ms})

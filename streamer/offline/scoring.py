@@ -1,0 +1,187 @@
+"""Recorded calls through the live engine without a broker: what `callgauge score` prints. Pure: time is the events' own."""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from consumers.engine.call.offline import NO_LIMITS
+from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact, RequestVerdict
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.intake.admission import Arrival
+from consumers.engine.judging.rules import GoalRules
+from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.redaction.redactor import Redactor
+from schemas.events.call import CallEnded
+from schemas.events.codec import InputSource
+from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.simulator import ConnectionState
+from schemas.goals.goal_set import GoalSet
+from schemas.judging import JudgeRequest, JudgeVerdict
+from schemas.quarantine import QuarantineRecord
+from schemas.redaction import RedactionRules
+from schemas.scores.all_records import AnyScoreRecord
+from schemas.scores.newest_scores import newest_scores
+from streamer.offline.arrivals import arrivals_of
+from streamer.recordings.reader import RecordedCall
+from streamer.sources.replay.playback import in_random_order, in_time_order
+
+_FOR_EVER_MS: Final = 2**53
+_NEVER_CUT_OFF: Final = {
+    **NO_LIMITS.model_dump(include=NO_LIMITS.model_fields_set),
+    "idle_ms": _FOR_EVER_MS,
+    "max_call_duration_ms": _FOR_EVER_MS,
+}
+"""A recording is complete, so a pause in it is no end."""
+
+Asking = Generator[Sequence[JudgeRequest], Sequence[JudgeVerdict], None]
+"""Gives questions, and is sent the answers to them in the same order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringPlan:
+    """How recorded calls are scored.
+
+    Attributes:
+        limits: The evaluator's. Those that would cut a recording off do not apply.
+        rules: How goals are judged.
+        code_version: Written into every record.
+        arrival_seed: Decides in which order events of different sources are read; None is by their times.
+        writes_transcripts: Whether the call gets a transcript.
+        redaction: What is taken out of its texts.
+    """
+
+    limits: Limits
+    rules: GoalRules
+    code_version: str
+    arrival_seed: int | None = None
+    writes_transcripts: bool = False
+    redaction: RedactionRules = field(default_factory=RedactionRules)
+
+
+class _Given:
+    """Where the one goal set comes from that a call is judged against."""
+
+    def __init__(self, goal_set: GoalSet | None) -> None:
+        self._goal_set = goal_set
+
+    def choose(self, _goals_id: str | None, _agent: str | None) -> GoalSet | None:
+        return self._goal_set
+
+
+@dataclass(slots=True)
+class RecordedScoring:
+    """One recorded call on its way through the engine.
+
+    Attributes:
+        call: With its control events.
+        plan: How it is scored.
+        goal_set: What it is judged against, if anything.
+        records: What the evaluator would have written to `scores` so far, in that order.
+        refused: Events that it would have quarantined; they are not in the scores.
+        transcript: The JSON array that it would have written to `transcripts`; None before the call's end, and where none is
+            wanted or it would be too large.
+    """
+
+    call: RecordedCall
+    plan: ScoringPlan
+    goal_set: GoalSet | None
+    records: list[AnyScoreRecord] = field(default_factory=list)
+    refused: list[QuarantineRecord] = field(default_factory=list)
+    transcript: bytes | None = None
+    _answered: Counter[InputSource] = field(default_factory=Counter)
+
+    def run(self, on_event: Callable[[], None]) -> Asking:
+        """Folds the call event by event and lets silence pass between them, to the call's end.
+
+        Questions are answered at the very moment at which they are asked, so that the same answers give the same records,
+        however long a judge took.
+
+        Args:
+            on_event: Called after each event.
+        """
+        plan, call = self.plan, self.call
+        events = in_time_order(call) if plan.arrival_seed is None else in_random_order(call, plan.arrival_seed)
+        redactor = Redactor(plan.redaction)
+        arrivals = list(arrivals_of(call.conversation_id, events, self.refused, redactor))
+        goals = ChosenGoals(_Given(self.goal_set), plan.rules)
+        limits = _limits_for(arrivals, plan.limits)
+        evaluator = PartitionEvaluator(
+            limits, plan.code_version, goals, writes_transcripts=plan.writes_transcripts, redactor=redactor
+        )
+        for arrival, known_ms in zip(arrivals, _known_until(arrivals), strict=True):
+            while (wakeup_ms := evaluator.next_wakeup()) is not None and wakeup_ms <= known_ms:
+                yield from self._written(evaluator, evaluator.advance(wakeup_ms))
+            if arrival is not None:
+                yield from self._written(evaluator, evaluator.receive(arrival))
+            on_event()
+        while (wakeup_ms := evaluator.next_wakeup()) is not None:
+            yield from self._written(evaluator, evaluator.advance(wakeup_ms))
+
+    def final_records(self) -> list[AnyScoreRecord]:
+        """What holds when the call is over, in the order in which it was written."""
+        return list(newest_scores(self.records).values())
+
+    def _written(self, evaluator: PartitionEvaluator, effects: Iterable[Effect]) -> Asking:
+        requests = self._taken(effects)
+        while requests:
+            verdicts = yield requests
+            answers: list[Effect] = []
+            for request, verdict in zip(requests, verdicts, strict=True):
+                answers += evaluator.receive(self._arrival(request, verdict))
+            requests = self._taken(answers)
+
+    def _taken(self, effects: Iterable[Effect]) -> list[JudgeRequest]:
+        """Keeps the records, and gives the questions."""
+        requests = []
+        for effect in effects:
+            match effect:
+                case PublishScore(record) | RecordFact(record):
+                    self.records.append(record)
+                case CloseCall(records=records, transcript=transcript):
+                    self.records += records
+                    self.transcript = transcript
+                case RequestVerdict(request):
+                    requests.append(request)
+                case _:
+                    pass  # counts are for a process that runs on
+        return requests
+
+    def _arrival(self, request: JudgeRequest, verdict: JudgeVerdict) -> Arrival:
+        offset = self._answered[InputSource.JUDGE]
+        self._answered[InputSource.JUDGE] += 1
+        asked_ms = request.asked_at_ms
+        answer = verdict.model_copy(update={"timestamp": asked_ms})
+        return Arrival(InputSource.JUDGE, offset, asked_ms, request.conversation_id, answer, b"", None)
+
+
+def _known_until(arrivals: Sequence[Arrival | None]) -> list[int]:
+    """For each event up to when all is known before it is read: nothing that is still unread came sooner."""
+    known: list[int] = []
+    earliest_ms = _FOR_EVER_MS
+    for arrival in reversed(arrivals):
+        if arrival is not None:
+            earliest_ms = min(earliest_ms, arrival.broker_time_ms)
+        known.append(earliest_ms)
+    return known[::-1]
+
+
+def _limits_for(arrivals: Iterable[Arrival | None], limits: Limits) -> Limits:
+    """The limits with which no event of the call comes after its end."""
+    there = [arrival for arrival in arrivals if arrival is not None]
+    ends_ms = [arrival.broker_time_ms for arrival in there if _is_end(arrival.event)]
+    last_ms = max((arrival.broker_time_ms for arrival in there), default=0)
+    grace_ms = max([limits.closing_grace_ms, *(last_ms - end_ms + 1 for end_ms in ends_ms)])
+    return limits.model_copy(update={**_NEVER_CUT_OFF, "closing_grace_ms": grace_ms})
+
+
+def _is_end(event: object) -> bool:
+    match event:
+        case CallEnded():
+            return True
+        case ConversationRecord():
+            return event.is_final
+        case ConnectionState(data=data):
+            return data.state == "session_ended"
+    return False

@@ -1,0 +1,160 @@
+"""What `scores` says of calls that closed in a stretch of the past: the newest of each score, and so the facts to obey."""
+
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from pydantic import ValidationError
+
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.scores.newest_scores import Subject
+from schemas.scores.record import SCHEMA_VERSION, schema_version_in
+from schemas.topics import DAY_MS, SCORES_TOPIC
+from schemas.undecodable import UndecodableRecord
+from streamer.cluster.onlooker import records_so_far
+
+MAX_CALLS: Final = 50_000
+"""Calls of one partition number in one back-test: some 150 MB of what was said of them."""
+MAX_HELD_BYTES: Final = 1_000_000_000
+"""What was said of them and of calls that are open there at most: their goals are part of it, and a goal set may be large."""
+LATEST_MS: Final = DAY_MS
+"""How long after a call's end its scores may have been written; later ones are taken as never written."""
+
+
+class BacktestError(Exception):
+    """A back-test cannot be made as it was asked for; the text says what to change."""
+
+
+class Period(NamedTuple):
+    """From a moment on, up to another."""
+
+    since_ms: int
+    until_ms: int
+
+    def has(self, time_ms: int) -> bool:
+        """Whether it lies within."""
+        return self.since_ms <= time_ms < self.until_ms
+
+
+class PastCall(NamedTuple):
+    """What was written of a call that has closed; compressed, since all calls of a period are held at a time."""
+
+    packed: bytes
+
+    def records(self) -> list[AnyScoreRecord]:
+        """The newest of each subject, in the order in which they were written; the closing is the last."""
+        return [SCORE_RECORD.validate_json(line) for line in zlib.decompress(self.packed).splitlines()]
+
+
+@dataclass(slots=True)
+class PastCalls:
+    """The calls of one partition number that closed in a period.
+
+    Attributes:
+        by_id: Each that closed once.
+        closed_twice: Conversation ids that were used again after their call had closed: no call to compare with.
+        older: Calls of which an older schema version wrote something, in another shape: nothing to compare with either.
+        unreadable: Records that this version cannot read.
+    """
+
+    period: Period
+    by_id: dict[str, PastCall] = field(default_factory=dict)
+    closed_twice: set[str] = field(default_factory=set)
+    older: set[str] = field(default_factory=set)
+    unreadable: int = 0
+    _open: dict[str, dict[Subject, bytes]] = field(default_factory=dict)
+    _of_older_schema: set[str] = field(default_factory=set)
+    _held_bytes: int = 0
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """One more record of `scores`.
+
+        Raises:
+            BacktestError: There are more calls than one back-test holds.
+        """
+        if not key or not value:
+            return
+        conversation_id = key.decode("utf-8", "replace")
+        record: AnyScoreRecord | None = None
+        try:
+            record = SCORE_RECORD.validate_json(value)
+            version: int | None = record.schema_version
+        except ValidationError:
+            version = schema_version_in(value)
+        if version is not None and version < SCHEMA_VERSION:
+            self._of_older_schema.add(conversation_id)
+        elif record is None or record.schema_version > SCHEMA_VERSION:
+            self.unreadable += 1
+            return
+        if isinstance(record, ClosedFact):
+            self._close(conversation_id, record, value)
+        elif record is not None and conversation_id not in self._of_older_schema:
+            self._hold(conversation_id, (record.name, record.turn, record.index), value)
+
+    def _hold(self, conversation_id: str, subject: Subject, value: bytes) -> None:
+        newest = self._open.setdefault(conversation_id, {})
+        self._held_bytes += len(value) - len(newest.pop(subject, b""))
+        newest[subject] = value
+        self._require_room()
+
+    def _close(self, conversation_id: str, closing: ClosedFact, value: bytes) -> None:
+        values = list(self._open.pop(conversation_id, {}).values())
+        self._held_bytes -= sum(map(len, values))
+        is_older = conversation_id in self._of_older_schema
+        self._of_older_schema.discard(conversation_id)
+        if not self.period.has(closing.caused_at_ms):
+            return
+        before = self.by_id.pop(conversation_id, None)
+        if before is not None or conversation_id in self.closed_twice or conversation_id in self.older:
+            self.closed_twice.add(conversation_id)
+            self.older.discard(conversation_id)
+            return
+        if is_older:
+            self.older.add(conversation_id)
+            return
+        packed = zlib.compress(b"\n".join([*values, value]), level=1)
+        self._held_bytes += len(packed)
+        self.by_id[conversation_id] = PastCall(packed)
+        self._require_room()
+
+    def _require_room(self) -> None:
+        if len(self.by_id) > MAX_CALLS or self._held_bytes > MAX_HELD_BYTES:
+            raise BacktestError(
+                f"Back-test: more than {MAX_CALLS} calls closed in this time in one partition, or what was said of calls takes "
+                f"more than {MAX_HELD_BYTES} bytes. They are held at a time to be compared, so nothing more was evaluated. "
+                "Take a shorter time between --since and --until."
+            )
+
+
+async def past_calls(
+    consumer: AIOKafkaConsumer, kafka: KafkaSettings, number: int, period: Period, longest_call_ms: int
+) -> PastCalls:
+    """Reads one partition of `scores`.
+
+    Args:
+        consumer: A started one, in no group.
+        kafka: Where.
+        number: The partition number.
+        period: When the calls closed, in broker time.
+        longest_call_ms: How long before its end something may have been written of a call.
+
+    Raises:
+        BacktestError: There are more calls than one back-test holds.
+        KafkaError: The broker refuses.
+        TimeoutError: It hands over nothing, though there is more.
+    """
+    calls = PastCalls(period)
+    tp = TopicPartition(kafka.topic(SCORES_TOPIC), number)
+    written = records_so_far(consumer, [tp], period.since_ms - longest_call_ms)
+    async with aclosing(cast("AsyncGenerator[Any, None]", written)) as records:
+        async for record in records:
+            if record.timestamp > period.until_ms + LATEST_MS:
+                break
+            if isinstance(record, UndecodableRecord):
+                calls.unreadable += 1
+            calls.take(record.key, record.value)
+    return calls

@@ -1,0 +1,207 @@
+"""The record of a conversation with an ElevenLabs agent as the events that its call would have put on a topic. Pure.
+
+Records of the newest releases say to the millisecond when an entry was made. Others have whole seconds: then the events are
+in the right order and no latency is estimated from them. What ElevenLabs measured itself comes with the record, which is the
+last event.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import from_json
+
+from schemas.events.elevenlabs_record import (
+    MS_PER_SECOND,
+    ConversationRecord,
+    RecordedToolCall,
+    RecordedToolResult,
+    RecordEntry,
+)
+
+Event = dict[str, Any]
+_ROLES: Final = ("user", "agent")
+
+
+class AgentCall(NamedTuple):
+    """A call with an agent of ElevenLabs.
+
+    Attributes:
+        conversation_id: ElevenLabs' id; None where the record does not say.
+        agent: The agent's name, else its id; None where the record says neither.
+        ended_reason: Why the call ended.
+        events: What the agent said, by time, and last the record itself.
+    """
+
+    conversation_id: str | None
+    agent: str | None
+    ended_reason: str | None
+    events: tuple[Event, ...]
+
+
+def record_in(document: object) -> dict[str, Any] | None:
+    """The conversation record that a JSON document is, holds in a webhook's body, or lists the entries of; None if it is none."""
+    if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping):
+        document = document["data"]
+    record = {"transcript": document} if isinstance(document, list) else document
+    if not isinstance(record, Mapping):
+        return None
+    entries = record.get("transcript")
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        return None
+    return dict(record) if entries and all(entry.get("role") in _ROLES for entry in entries) else None
+
+
+def agent_call(record: Mapping[str, Any]) -> AgentCall:
+    """The call that a record is of.
+
+    Raises:
+        ValidationError: Something that a rule reads is of another type.
+    """
+    typed = ConversationRecord.model_validate({**record, "timestamp": 0})
+    events = _Events(_start_ms(typed))
+    for entry in typed.transcript:
+        events.add(entry)
+    played = sorted(events.finished(typed.conversation_id), key=lambda event: event["timestamp"])
+    duration_s = typed.metadata.call_duration_secs or 0.0
+    end_ms = max(played[-1]["timestamp"], int(events.start_ms + duration_s * MS_PER_SECOND))
+    return AgentCall(
+        typed.conversation_id,
+        typed.agent_name or typed.agent_id,
+        typed.metadata.termination_reason,
+        (*played, {**record, "timestamp": end_ms}),
+    )
+
+
+class _Events:
+    """Collects the events of a call, entry by entry. Every one is later than the one before it, so that their order is kept."""
+
+    def __init__(self, start_ms: int) -> None:
+        self.start_ms = start_ms
+        self._latest_ms = start_ms
+        self._events: list[Event] = []
+        self._called_ms: dict[str, int] = {}
+        self._without_id: Counter[tuple[type, str]] = Counter()
+        self._cut_off_id: int | None = None
+        self._is_cut_off = False
+
+    def add(self, entry: RecordEntry) -> None:
+        """What an entry says, in the order in which it happened."""
+        if entry.user_words and self._is_cut_off:
+            self._end_cut_off()
+        time_ms, is_exact = self._time_of(entry)
+        for message in _said(entry):
+            self._put(message, time_ms, is_exact=is_exact, event_id=entry.source_event_id)
+            time_ms = self._latest_ms + 1
+        self._is_cut_off = self._is_cut_off or (entry.role == "agent" and bool(entry.interrupted))
+        self._cut_off_id = entry.source_event_id if entry.interrupted else self._cut_off_id
+        for call in entry.tool_calls:
+            call_id = self._call_id(call)
+            self._called_ms[call_id] = max(time_ms, self._latest_ms + 1)
+            self._put(_tool_called(call, call_id), time_ms, is_exact=is_exact, event_id=None)
+        for result in entry.tool_results:
+            self._put_result(result, time_ms, is_exact=is_exact)
+
+    def finished(self, conversation_id: str | None) -> list[Event]:
+        """All of them. Who cut the agent off and hung up said nothing after it: that is no turn, and so no interruption."""
+        metadata = {"conversation_id": conversation_id}
+        first = {"type": "conversation_initiation_metadata", "timestamp": self.start_ms}
+        return [{**first, "conversation_initiation_metadata_event": metadata}, *self._events]
+
+    def _end_cut_off(self) -> None:
+        """The caller spoke over the agent: nobody says when, so it was just before they had finished."""
+        self._put({"type": "interruption", "interruption_event": {}}, None, is_exact=False, event_id=self._cut_off_id)
+        self._is_cut_off, self._cut_off_id = False, None
+
+    def _time_of(self, entry: RecordEntry) -> tuple[int, bool]:
+        if entry.created_at_unix_ms is not None and entry.created_at_unix_ms > self._latest_ms:
+            return int(entry.created_at_unix_ms), True
+        return self.start_ms + int((entry.time_in_call_secs or 0.0) * MS_PER_SECOND), False
+
+    def _put(self, event: Event, time_ms: int | None, *, is_exact: bool, event_id: int | None) -> None:
+        self._latest_ms = max(self._latest_ms + 1, time_ms or 0)
+        event["timestamp"] = self._latest_ms
+        if not is_exact:
+            event["is_time_exact"] = False
+        if event_id is not None:
+            for data in event.values():
+                if isinstance(data, dict):
+                    data["event_id"] = event_id
+        self._events.append(event)
+
+    def _call_id(self, tool: RecordedToolCall | RecordedToolResult) -> str:
+        """The request's id; without one, the first result of a tool belongs to the first call of it, and so on."""
+        if tool.request_id is not None:
+            return tool.request_id
+        place = type(tool), tool.tool_name
+        self._without_id[place] += 1
+        return f"{tool.tool_name} {self._without_id[place]}"
+
+    def _put_result(self, result: RecordedToolResult, time_ms: int, *, is_exact: bool) -> None:
+        """A tool's answer; where its call is known and how long it took, it came that long after the call."""
+        call_id = self._call_id(result)
+        event = _tool_replied(result, call_id)
+        called_ms = self._called_ms.get(call_id)
+        if called_ms is None or result.tool_latency_secs is None:
+            self._put(event, time_ms, is_exact=is_exact, event_id=None)
+            return
+        event["timestamp"] = called_ms + max(0, round(result.tool_latency_secs * MS_PER_SECOND))
+        self._events.append(event if is_exact else {**event, "is_time_exact": False})
+
+
+def _start_ms(record: ConversationRecord) -> int:
+    """When the call began; 1970 where nothing says."""
+    start_s = record.metadata.start_time_unix_secs
+    if start_s is not None:
+        return int(start_s * MS_PER_SECOND)
+    for entry in record.transcript:
+        if entry.created_at_unix_ms is not None:
+            return int(entry.created_at_unix_ms - (entry.time_in_call_secs or 0.0) * MS_PER_SECOND)
+    return 0
+
+
+def _said(entry: RecordEntry) -> list[Event]:
+    if entry.role == "user":
+        # A sound that took no turn was not told as a turn's transcript either.
+        words = "" if entry.ignored_as_backchannel else (entry.message or "")
+        data = {"user_transcript": words}
+        return [{"type": "user_transcript", "user_transcription_event": data}] if words else []
+    words = entry.agent_words
+    if not words:
+        return []
+    events: list[Event] = [{"type": "agent_response", "agent_response_event": {"agent_response": words}}]
+    if entry.interrupted and entry.original_message:
+        data = {"original_agent_response": words, "corrected_agent_response": (entry.message or "").strip()}
+        events.append({"type": "agent_response_correction", "agent_response_correction_event": data})
+    return events
+
+
+def _tool_called(call: RecordedToolCall, call_id: str) -> Event:
+    data = {
+        "tool_name": call.tool_name,
+        "tool_call_id": call_id,
+        "tool_type": call.type,
+        "parameters": _parsed(call.params_as_json),
+    }
+    return {"type": "agent_tool_request", "agent_tool_request": data}
+
+
+def _tool_replied(result: RecordedToolResult, call_id: str) -> Event:
+    kind = "agent_tool_response_full_payload"
+    data = {
+        "tool_name": result.tool_name,
+        "tool_call_id": call_id,
+        "tool_type": result.type,
+        "is_error": result.is_error,
+        "is_called": result.tool_has_been_called,
+        "full_tool_result": result.result_value,
+    }
+    return {"type": kind, kind: data}
+
+
+def _parsed(text: str | None) -> Any:
+    """Parameters as they were meant; text that is no JSON stays text."""
+    try:
+        return None if text is None else from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return text

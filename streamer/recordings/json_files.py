@@ -1,0 +1,199 @@
+"""JSON of recordings as it stands in files: whole documents, lines, and what a person is told where it is something else."""
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from consumers.engine.redaction.redactor import Redactor
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Longest line that is read; a wire-level line is a whole call, and an hour of speech is about 2 MB."""
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+"""Largest JSON document that is read; an audit log carries every prompt of its call."""
+
+MAX_SHOWN_CHARS = 80
+"""Of a value that is not what it should be, a person is shown so much."""
+
+_NOT_READ = "This call is not read and reading stops here; calls before it were read."
+
+
+class RecordingError(Exception):
+    """A recording cannot be read. The command line shows it and stops; nothing of the call was played.
+
+    Attributes:
+        what: What failed.
+        where: File, and line where there is one.
+        expected: What should have been there.
+        seen: What was there, without personal data: whoever reads it may be no one who may read the call.
+        consequence: What happens now.
+        remedy: What a person can do.
+    """
+
+    def __init__(
+        self, *, what: str, where: str, expected: str, seen: str, remedy: str, consequence: str = _NOT_READ
+    ) -> None:
+        seen = Redactor().redact(seen)
+        super().__init__(f"{where}: {what}:\n  expected {expected}; seen {seen}.\n  {consequence}\n  {remedy}")
+        self.what = what
+        self.where = where
+        self.expected = expected
+        self.seen = seen
+        self.consequence = consequence
+        self.remedy = remedy
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers from 1, unpacked when the name says so.
+
+    Raises:
+        RecordingError: The file cannot be read, or a line is blank or too long.
+    """
+    number = 0
+    try:
+        with path.open("rb") as stored:
+            # A gzip file is no IO[bytes] to the type checker; both read bytes by line, which is all that is used.
+            file = cast("IO[bytes]", gzip.GzipFile(fileobj=stored)) if path.name.endswith(".gz") else stored
+            while text := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(text) > MAX_LINE_BYTES:
+                    raise shape_error(f"{path}:{number}", f"a line of at most {MAX_LINE_BYTES:,} bytes", "a longer one")
+                if not text.strip():
+                    raise shape_error(f"{path}:{number}", "a JSON object", "a blank line")
+                yield number, text
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecordingError(
+            what="the file cannot be read",
+            where=f"{path}:{number + 1}",
+            expected="a readable file" + (" in gzip format" if path.name.endswith(".gz") else ""),
+            seen=str(error) or type(error).__name__,
+            remedy="Check permissions, and that the file was copied whole.",
+        ) from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A file that is one JSON object.
+
+    Raises:
+        RecordingError: It cannot be read, or is something else.
+    """
+    return _an_object(read_json(path), str(path))
+
+
+def read_json(path: Path) -> object:
+    """A file that is one JSON value, unpacked when the name says so.
+
+    Raises:
+        RecordingError: It cannot be read, is too large, or is no JSON.
+    """
+    is_packed = path.name.endswith(".gz")
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > MAX_DOCUMENT_BYTES:
+            raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", f"{size_bytes:,} bytes")
+        text = _unpacked(path) if is_packed else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise RecordingError(
+            what="the file cannot be read",
+            where=str(path),
+            expected="a readable file" + (" in gzip format" if is_packed else ""),
+            seen=str(error) or type(error).__name__,
+            remedy="Check permissions, and that the record was copied whole.",
+        ) from error
+    return _value(text, str(path))
+
+
+def _unpacked(path: Path) -> bytes:
+    """No more of it than may be read: a small file can hold a large one."""
+    with gzip.open(path) as file:
+        text = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise shape_error(str(path), f"at most {MAX_DOCUMENT_BYTES:,} bytes", "more, unpacked")
+    return text
+
+
+def object_in(text: bytes, where: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        RecordingError: It is something else.
+    """
+    return _an_object(_value(text, where), where)
+
+
+def _value(text: bytes, where: str) -> object:
+    try:
+        value: object = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:  # bad UTF-8 and bad JSON are ValueErrors; deep nesting is the other
+        raise RecordingError(
+            what="this is not JSON",
+            where=where,
+            expected="a JSON object",
+            seen=str(error),
+            remedy="Repair or remove the line yourself: leaving it out silently would play a different call.",
+        ) from error
+    return value
+
+
+def _an_object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise shape_error(where, "a JSON object", kind_of(value))
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):  # 1e999 would read as infinity, which JSON cannot write again
+        raise ValueError(f"a number of {len(digits)} characters is too large")
+    return number
+
+
+def kind_of(value: object) -> str:
+    """What a person calls a JSON value of this type."""
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+    }
+    if value is None:
+        return "nothing"
+    return "an empty text" if value == "" else names[type(value)]
+
+
+def shown(value: object, key: str = "") -> str:
+    """The beginning of a JSON value as a person is shown it in a message, without personal data.
+
+    Args:
+        value: The value.
+        key: What it is the value of: ten digits under `phone` are a telephone number.
+    """
+    redactor = Redactor()
+    if isinstance(value, dict) and value:
+        # Names of keys and no values. They are cut only when redacted: half a number is not known for one.
+        return "an object with " + redactor.beginning(", ".join(value), MAX_SHOWN_CHARS)
+    if isinstance(value, dict | list) or value is None:
+        return kind_of(value)
+    if isinstance(value, str):
+        return repr(redactor.beginning(value, MAX_SHOWN_CHARS, key))
+    return redactor.beginning(json.dumps(value), MAX_SHOWN_CHARS, key)
+
+
+def shape_error(where: str, expected: str, seen: str) -> RecordingError:
+    """What stands there is JSON and not what should stand there."""
+    return RecordingError(
+        what="the recording has another shape",
+        where=where,
+        expected=expected,
+        seen=seen,
+        remedy="Compare with the wire-level form and the record directories described in the README.",
+    )

@@ -1,0 +1,317 @@
+"""Reads recorded calls, one at a time: EVA record directories, wire-level files, and ElevenLabs' records of conversations.
+
+A recording is read as it is. Nothing is repaired and no line is skipped: a recording with a broken line would play as a
+different call, so it raises `RecordingError` with the file and the line. What EVA stores beside the events goes where a bot
+that runs would send it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from streamer.recordings.elevenlabs import agent_call, record_in
+from streamer.recordings.eva_metrics import Events, UnplacedMetricsError, with_llm_latencies, with_metrics
+from streamer.recordings.json_files import (
+    MAX_DOCUMENT_BYTES,
+    MAX_LINE_BYTES,
+    RecordingError,
+    kind_of,
+    lines_of,
+    object_in,
+    read_document,
+    read_json,
+    shape_error,
+    shown,
+)
+
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "MAX_LINE_BYTES",
+    "Events",
+    "RecordedCall",
+    "RecordingError",
+    "read_document",
+    "read_recordings",
+    "run_configs",
+]
+
+PIPELINE_TYPES = ("cascade", "audio_llm", "s2s")
+
+MAX_DIRECTORY_DEPTH = 3
+"""How far below the given directory records are looked for: run, `records`, record, trial."""
+
+_AUDIT_FILE = "audit_log.json"
+_RESULT_FILE = "result.json"
+_RUN_CONFIG_FILE = "config.json"
+# Where two names exist the first is newer and wins, as in EVA.
+_PIPECAT_FILES = ("framework_logs.jsonl", "pipecat_logs.jsonl")
+_METRICS_FILE = "pipecat_metrics.jsonl"
+_SIMULATOR_FILES = ("user_simulator_events.jsonl", "elevenlabs_events.jsonl")
+_RECORD_FILES = (_AUDIT_FILE, *_PIPECAT_FILES, *_SIMULATOR_FILES)
+_WIRE_SUFFIXES = (".jsonl", ".jsonl.gz")
+_WIRE_STREAMS = ("audit", "pipecat", "user_sim", "agent")
+_AGENT_RECORD_SUFFIXES = (".json", ".json.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call as its sources and its control events, each in the order in which they were written.
+
+    Attributes:
+        conversation_id: The Kafka key of everything the call puts on topics.
+        pipeline_type: `cascade`, `audio_llm` or `s2s`.
+        conversation_ended_reason: Why the call ended, or None where the recording does not say.
+        audit: Entries of the audit log, or None when the call has no such source.
+        pipecat: Lines of the pipecat or framework log, or None when absent.
+        elevenlabs: Events of the simulated caller, or None when absent (a real phone line has none).
+        control: `call_started`, `call_ended` and `user_text_updated`, in time order. Empty for most recordings.
+        directory: Where the rest of an EVA record is; None for a wire-level call.
+        agent: Events of a real ElevenLabs agent and the record of the conversation, or None when it is no such agent.
+    """
+
+    conversation_id: str
+    pipeline_type: str
+    conversation_ended_reason: str | None
+    audit: Events | None
+    pipecat: Events | None
+    elevenlabs: Events | None
+    control: Events = ()
+    directory: Path | None = field(default=None, compare=False)
+    agent: Events | None = None
+
+
+def read_recordings(path: Path) -> Iterator[RecordedCall]:
+    """Reads the calls below a path one after the other, in name order; only the current call is in memory.
+
+    Args:
+        path: An EVA record directory, a directory that contains record directories (up to three levels down), or a
+            wire-level file (`.jsonl` or `.jsonl.gz`, one call per line), or the record of a conversation with an ElevenLabs
+            agent (`.json` or `.json.gz`: the answer to GET, a webhook's body, or the list of its entries), or a directory of
+            such records and no EVA record.
+
+    Yields:
+        Each call, at least one.
+
+    Raises:
+        RecordingError: Nothing is there, or a file or line is not what it should be.
+    """
+    if path.is_dir():
+        directories = list(_record_directories(path, MAX_DIRECTORY_DEPTH))
+        # Beside EVA's records there are other documents, so these count where there is nothing of EVA's.
+        agent_records = [] if directories else _agent_records(path)
+        if not directories and not agent_records:
+            raise RecordingError(
+                what="there is no recorded call",
+                where=str(path),
+                expected=f"{_AUDIT_FILE} in it or in a directory up to {MAX_DIRECTORY_DEPTH} levels down, or records of "
+                "conversations with an ElevenLabs agent (.json, .json.gz) in it",
+                seen="none",
+                remedy="Name an EVA record or run directory, a directory of such records, or a wire-level .jsonl or .jsonl.gz "
+                "file.",
+            )
+        for directory in directories:
+            yield _read_record_directory(directory)
+        for record in agent_records:
+            yield _read_agent_record(record)
+    elif not path.exists():
+        raise RecordingError(
+            what="there is no recorded call",
+            where=str(path),
+            expected="a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file",
+            seen="no such file or directory",
+            remedy="Check the spelling of the path.",
+        )
+    elif path.name.endswith(_AGENT_RECORD_SUFFIXES):
+        yield _read_agent_record(path)
+    elif not path.name.endswith(_WIRE_SUFFIXES):
+        raise RecordingError(
+            what="this kind of file holds no recorded calls",
+            where=str(path),
+            expected="a name that ends in .jsonl, .jsonl.gz, .json or .json.gz",
+            seen=path.name,
+            remedy="Name the directory of the record instead, or rename the file if it is wire-level.",
+        )
+    else:
+        yield from _read_wire_file(path)
+
+
+def _record_directories(directory: Path, levels_below: int) -> Iterator[Path]:
+    if any((directory / name).is_file() for name in _RECORD_FILES):
+        yield directory
+    elif levels_below:
+        for child in sorted(child for child in directory.iterdir() if child.is_dir()):
+            yield from _record_directories(child, levels_below - 1)
+
+
+def _agent_records(directory: Path) -> list[Path]:
+    """Files by their name; hidden ones are of the file system."""
+    files = [child for child in directory.iterdir() if child.is_file() and not child.name.startswith(".")]
+    return sorted(child for child in files if child.name.endswith(_AGENT_RECORD_SUFFIXES))
+
+
+def _read_record_directory(directory: Path) -> RecordedCall:
+    audit_path = directory / _AUDIT_FILE
+    if not audit_path.is_file():
+        raise RecordingError(
+            what="the record has no audit log",
+            where=str(audit_path),
+            expected="a JSON document that EVA writes at the end of each call",
+            seen="no such file",
+            remedy='The recorded call probably crashed; as a wire-level line with "audit": null it can be played.',
+        )
+    audit_log = read_document(audit_path)
+    if "transcript" not in audit_log:
+        raise shape_error(str(audit_path), 'an object with the list "transcript"', "no such key")
+    result_path = directory / _RESULT_FILE
+    result = read_document(result_path) if result_path.is_file() else {}
+    record_id = result.get("record_id")
+    if record_id is not None and not (isinstance(record_id, str) and record_id):
+        raise shape_error(str(result_path), '"record_id" as a text', kind_of(record_id))
+    return RecordedCall(
+        conversation_id=record_id or directory.resolve().name,
+        pipeline_type=_pipeline_type_of_run(directory),
+        conversation_ended_reason=_optional_text(result, "conversation_ended_reason", str(result_path)),
+        audit=with_llm_latencies(
+            _events(audit_log["transcript"], f"{audit_path}: transcript"), audit_log.get("llm_prompts")
+        ),
+        pipecat=_pipecat_stream(directory),
+        elevenlabs=_first_event_file(directory, _SIMULATOR_FILES),
+        directory=directory,
+    )
+
+
+def run_configs(record_directory: Path) -> Iterator[dict[str, Any]]:
+    """EVA keeps the settings of a run in its `config.json`, above the record: those there are, the nearest first."""
+    directory = record_directory.resolve()
+    for above in (directory, *directory.parents[:MAX_DIRECTORY_DEPTH]):
+        path = above / _RUN_CONFIG_FILE
+        if path.is_file():
+            yield read_document(path)
+
+
+def _pipeline_type_of_run(record_directory: Path) -> str:
+    """How the run's models make up an agent; a run without any is a cascade."""
+    for config in run_configs(record_directory):
+        model = config.get("model")
+        if isinstance(model, dict):
+            # Two vendors are configured as speech to speech and are something else inside.
+            speech_to_speech = {"elevenlabs": "cascade", "ultravox": "audio_llm"}
+            if model.get("s2s"):
+                return speech_to_speech.get(str(model["s2s"]), "s2s")
+            if model.get("audio_llm"):
+                return "audio_llm"
+            return "s2s" if model.get("realtime_model") else "cascade"
+    return "cascade"
+
+
+def _pipecat_stream(directory: Path) -> Events | None:
+    log = _first_event_file(directory, _PIPECAT_FILES)
+    metrics = _first_event_file(directory, (_METRICS_FILE,))
+    if metrics is None:
+        return log
+    try:
+        return with_metrics(log, metrics)
+    except UnplacedMetricsError as error:
+        raise RecordingError(
+            what="nothing says when these metrics were taken",
+            where=str(directory / _METRICS_FILE),
+            expected=str(error),
+            seen="none with a time, and times that count from that start",
+            remedy="Remove the file of metrics: the call can be played without it.",
+        ) from error
+
+
+def _first_event_file(directory: Path, names: tuple[str, ...]) -> Events | None:
+    for name in names:
+        path = directory / name
+        if path.is_file():
+            return tuple(object_in(text, f"{path}:{number}") for number, text in lines_of(path))
+    return None
+
+
+def _read_wire_file(path: Path) -> Iterator[RecordedCall]:
+    number = 0
+    for number, text in lines_of(path):
+        where = f"{path}:{number}"
+        yield _wire_call(object_in(text, where), where)
+    if not number:
+        raise shape_error(str(path), "one call per line", "an empty file")
+
+
+def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
+    conversation_id = line.get("id")
+    if not isinstance(conversation_id, str) or not conversation_id:
+        raise shape_error(where, '"id" as a text that is not empty', kind_of(conversation_id))
+    if not conversation_id.isprintable():  # it becomes a Kafka key and stands in messages; half a surrogate pair cannot
+        raise shape_error(where, '"id" of printable characters', ascii(conversation_id)[:80])
+    pipeline_type = line.get("pipeline_type", "cascade")
+    if pipeline_type not in PIPELINE_TYPES:
+        raise shape_error(where, f'"pipeline_type" as one of {", ".join(PIPELINE_TYPES)}', shown(pipeline_type))
+    if not any(name in line for name in _WIRE_STREAMS):
+        raise shape_error(where, f"at least one of the lists {', '.join(_WIRE_STREAMS)}", "none of them")
+    streams = {
+        name: None if line.get(name) is None else _events(line[name], f"{where}: {name}") for name in _WIRE_STREAMS
+    }
+    return RecordedCall(
+        conversation_id=conversation_id,
+        pipeline_type=pipeline_type,
+        conversation_ended_reason=_optional_text(line, "conversation_ended_reason", where),
+        audit=streams["audit"],
+        pipecat=streams["pipecat"],
+        elevenlabs=streams["user_sim"],
+        control=_events(line.get("control", []), f"{where}: control"),
+        agent=streams["agent"],
+    )
+
+
+def _read_agent_record(path: Path) -> RecordedCall:
+    document = read_json(path)
+    record = record_in(document)
+    if record is None:
+        raise RecordingError(
+            what="this is no record of a conversation with an ElevenLabs agent",
+            where=str(path),
+            expected='the list "transcript" of entries with a "role", as GET and the post-call webhook give it, or that list',
+            seen=shown(document) if isinstance(document, dict) else kind_of(document),
+            remedy="An EVA record is named by its directory; wire-level calls stand one per line in a .jsonl file.",
+        )
+    try:
+        call = agent_call(record)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        part = ".".join(map(str, detail["loc"]))
+        seen = shown(detail["input"], str(detail["loc"][-1]))
+        raise shape_error(f"{path}: {part}", detail["msg"], seen) from error
+    conversation_id = call.conversation_id or path.name.removesuffix(".gz").removesuffix(".json")
+    if not conversation_id.isprintable():
+        raise shape_error(str(path), '"conversation_id" of printable characters', ascii(conversation_id)[:80])
+    started = {"type": "call_started", "timestamp": call.events[0]["timestamp"], "agent": call.agent}
+    return RecordedCall(
+        conversation_id=conversation_id,
+        pipeline_type="cascade",
+        conversation_ended_reason=call.ended_reason,
+        audit=None,
+        pipecat=None,
+        elevenlabs=None,
+        control=() if call.agent is None else (started,),
+        agent=call.events,
+    )
+
+
+def _events(value: object, where: str) -> Events:
+    if not isinstance(value, list):
+        raise shape_error(where, "a list of events", kind_of(value))
+    for index, event in enumerate(value):
+        if not isinstance(event, dict):
+            raise shape_error(f"{where}[{index}]", "an event as a JSON object", kind_of(event))
+    return tuple(value)
+
+
+def _optional_text(holder: Mapping[str, Any], key: str, where: str) -> str | None:
+    value = holder.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    raise shape_error(where, f'"{key}" as a text or null', kind_of(value))

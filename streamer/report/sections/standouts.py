@@ -1,0 +1,90 @@
+"""What a person should look at first in a call: long waits, talking over each other, dead air, tools that failed, stalls."""
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from schemas.scores.all_records import InterruptionFact, Speaker, StallFact, ToolOutcome, ToolUseFact, Unscored
+from streamer.report.call.reported_call import ReportedCall
+from streamer.report.drawing.numbers import in_words, seconds
+
+LONG_WAIT_MS: Final = 3_500
+"""From here on a wait is pointed out: where EVA's turn taking gives nothing, and where the alert for slow answers is."""
+
+MOST_MOMENTS: Final = 12
+"""Of one kind that are listed."""
+
+
+class Moment(NamedTuple):
+    """A turn in which it was so, and what there is to say of it; a greater `weight` comes first."""
+
+    turn: int
+    text: str
+    weight: float = 0.0
+
+
+class Standout(NamedTuple):
+    """One kind of thing, and where it happened: the weightiest first, else in the order of the call."""
+
+    heading: str
+    moments: tuple[Moment, ...]
+
+
+def standouts(call: ReportedCall) -> list[Standout]:
+    """Every kind of which there is something, what the user feels most first."""
+    kinds = {
+        f"Waits over {seconds(LONG_WAIT_MS)}": _long_waits(call),
+        "Assistant spoke over the user": _interruptions(call, Speaker.ASSISTANT),
+        "User interrupted": _interruptions(call, Speaker.USER),
+        "Other dead air": _silences(call),
+        "Tools without success": _tools(call),
+        "No progress after": _stalls(call),
+        "Waits not known": _unknown_waits(call),
+    }
+    found = []
+    for heading, moments in kinds.items():
+        ordered = sorted(sorted(moments, key=attrgetter("turn")), key=attrgetter("weight"), reverse=True)
+        if ordered:
+            found.append(Standout(heading, tuple(ordered)))
+    return found
+
+
+def _long_waits(call: ReportedCall) -> Iterator[Moment]:
+    for turn, wait_ms in call.waits_ms.items():
+        if wait_ms >= LONG_WAIT_MS:
+            yield Moment(turn, seconds(wait_ms), wait_ms)
+
+
+def _unknown_waits(call: ReportedCall) -> Iterator[Moment]:
+    for wait in call.latencies:
+        if isinstance(wait.result, Unscored):
+            yield Moment(wait.turn, in_words(wait.result.reason))
+
+
+def _silences(call: ReportedCall) -> Iterator[Moment]:
+    """Dead air that is no long wait for an answer, such as at the end of a call."""
+    waits_ms = call.waits_ms
+    for each in call.dead_air:
+        if waits_ms.get(each.silence.turn, 0) < LONG_WAIT_MS:
+            length_ms = each.silence.length_ms
+            yield Moment(each.silence.turn, seconds(length_ms), length_ms)
+
+
+def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
+    for fact in call.of(InterruptionFact):
+        if fact.by is by:
+            turn = fact.turn or 0
+            both_ms = sum(each.length_ms for each in call.overlaps if each.turn == turn)
+            yield Moment(turn, f"{seconds(both_ms)} together" if both_ms else "", both_ms)
+
+
+def _tools(call: ReportedCall) -> Iterator[Moment]:
+    for use in call.of(ToolUseFact):
+        if use.outcome is not ToolOutcome.SUCCESS:
+            how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
+            yield Moment(use.turn or 0, f"{call.shown(use.tool)} {how}")
+
+
+def _stalls(call: ReportedCall) -> Iterator[Moment]:
+    for stall in call.of(StallFact):
+        yield Moment(stall.since_turn, "")

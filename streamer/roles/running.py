@@ -1,0 +1,157 @@
+"""Roles in one process, with one page of metrics: what `callgauge run` starts and the demo shows."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from consumers.engine.redaction.redactor import Redactor
+from consumers.exporter.service import Exporter
+from consumers.exporter.settings import ExporterSettings
+from consumers.judge.service import JudgeWorker
+from consumers.runtime.http import MetricsServer
+from consumers.runtime.kafka.access import require_access
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.login_watch import LoginWatch
+from consumers.runtime.registry import Instruments
+from consumers.runtime.stopping import finish_unless
+from streamer.cluster.rights import needs_of
+from streamer.roles.evaluator_role import EvaluatorRole
+from streamer.roles.role_runner import ROLE_NAMES, RoleName, RoleRunner, RunsUntilStopped
+from streamer.settings.all_settings import Settings
+
+__all__ = ["ROLE_NAMES", "STOP_SECONDS", "RoleName", "Service"]
+
+STOP_SECONDS: Final = 10.0
+"""How long ending may take, from the signal or the failure to the end of the process. Each step of a role's has a shorter
+deadline of its own, some 5 s together; a supervisor should wait longer than this before it kills (Kubernetes: 30 s)."""
+
+log = structlog.get_logger()
+
+
+class Service:
+    """Some roles and the HTTP server that shows their metrics; they begin and end together.
+
+    A role that fails after it has worked is started again (`RoleRunner`); the others go on meanwhile.
+
+    Attributes:
+        ready: Set when every role is.
+        stopping: Set when the end begins, for whatever reason; from then on `/readyz` says no.
+    """
+
+    def __init__(self, settings: Settings, kafka: KafkaSettings, roles: Collection[RoleName]) -> None:
+        """Builds the roles; nothing is connected before `run`. To be called inside a running event loop.
+
+        Args:
+            settings: Groups, limits, and where to serve HTTP.
+            kafka: Where Kafka is: the settings' own, or the embedded broker.
+            roles: Which roles to run.
+        """
+        self.ready = asyncio.Event()
+        self.stopping = asyncio.Event()
+        instruments = Instruments(CollectorRegistry(), roles)
+        self._kafka = kafka
+        self._needs = needs_of(roles, settings)
+        self._roles = {
+            name: RoleRunner(
+                name,
+                make,
+                instruments,
+                partial(require_access, kafka, needs_of([name], settings)),
+                is_restarted=not kafka.is_embedded,  # where a role would count again what it has counted
+            )
+            for name, make in _makers(settings, kafka, instruments, roles).items()
+            if name in roles
+        }
+        self._running: dict[RoleName, asyncio.Task[None]] = {}
+        self._login = LoginWatch(kafka, instruments)
+        self._server = MetricsServer(settings.http, instruments, stalled=self._stalled, not_ready=self._not_ready)
+
+    @property
+    def metrics_url(self) -> str:
+        """The address of `/metrics`; right once `ready` is set."""
+        return self._server.url
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Runs every role until `stop` is set, one of them fails for good, or this is cancelled; then all finish what they do.
+
+        Raises:
+            AddressInUseError: The HTTP address is taken; no role was started.
+            KafkaUnreachableError: No broker answers, or it does not let us do what the roles do; no role was started.
+            TopicsUnfitError: Topics are missing or do not fit together.
+            Exception: What a role failed on for good; when several did, the first of them, and the others are in the log.
+        """
+        await self._server.start()
+        try:
+            await finish_unless(stop, require_access(self._kafka, self._needs))
+            if not stop.is_set():
+                await self._run_roles(stop)
+        finally:
+            self.stopping.set()
+            await self._server.stop()
+
+    async def _run_roles(self, stop: asyncio.Event) -> None:
+        self._running = {name: asyncio.create_task(role.run(self.stopping)) for name, role in self._roles.items()}
+        announcing, told = asyncio.create_task(self._announce()), asyncio.create_task(stop.wait())
+        watching = asyncio.create_task(self._login.follow(self.stopping))
+        failed: list[RoleName] = []
+        try:
+            await asyncio.wait([*self._running.values(), told], return_when=asyncio.FIRST_COMPLETED)
+            failed += (name for name in self._running if self._has_failed(name))
+        finally:
+            began_seconds = time.monotonic()
+            self.stopping.set()
+            log.info("service_stopping", roles=list(self._roles), failed=failed)
+            announcing.cancel()
+            told.cancel()
+            watching.cancel()
+            await asyncio.gather(*self._running.values(), announcing, told, watching, return_exceptions=True)
+            log.info("service_stopped", seconds=round(time.monotonic() - began_seconds, 3))
+        failed += (name for name in self._running if self._has_failed(name) and name not in failed)
+        for name in failed[1:]:
+            log.error("role_failed", role=name, error=repr(self._running[name].exception()))
+        for name in failed[:1]:
+            self._running[name].result()
+
+    def unfinished(self) -> list[str]:
+        """What has not ended yet, for whoever waits in vain; from any thread."""
+        return [name for name, task in self._running.items() if not task.done()] or ["process"]
+
+    async def _announce(self) -> None:
+        for role in self._roles.values():
+            await role.was_ready.wait()
+        self.ready.set()
+
+    def _has_failed(self, name: RoleName) -> bool:
+        task = self._running[name]
+        return task.done() and not task.cancelled() and task.exception() is not None
+
+    def _not_ready(self) -> list[str]:
+        if self.stopping.is_set():
+            return [f"{name}: stopping" for name in self._roles]
+        roles = [problem for role in self._roles.values() for problem in role.problems()]
+        return [*self._login.problems(), *roles]
+
+    def _stalled(self) -> list[str]:
+        """What `/healthz` complains of. A role that stops is quiet, and how long that may take has a deadline."""
+        if self.stopping.is_set():
+            return [f"{name}: its work has ended with an error" for name in self._running if self._has_failed(name)]
+        return [sentence for role in self._roles.values() for sentence in role.stalled()]
+
+
+def _makers(
+    settings: Settings, kafka: KafkaSettings, instruments: Instruments, roles: Collection[RoleName]
+) -> dict[RoleName, Callable[[], RunsUntilStopped]]:
+    """What makes each role."""
+    rules = settings.goal_rules(roles)
+    export = ExporterSettings(group_id=settings.exporter_group)
+    group, redactor = settings.judge_group, Redactor(settings.redaction)
+    return {
+        "evaluator": lambda: EvaluatorRole(kafka, settings, instruments, rules),
+        "exporter": lambda: Exporter(kafka, export, instruments),
+        "judge": lambda: JudgeWorker(kafka, settings.judge, instruments, group_id=group, redactor=redactor),
+    }

@@ -1,0 +1,400 @@
+"""Settings of every command: defaults, then a TOML file, then the environment, then the command line; the later wins.
+
+All mistakes are found before anything is started and told at once, each with the name to change and a value that works.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from pydantic_settings import SettingsError as UnreadableSettingError
+
+from consumers.engine.judging.rules import GoalRules
+from consumers.engine.limits import Limits
+from consumers.judge.settings import JudgeSettings
+from consumers.runtime.http import HttpSettings, HttpToken, fit_for_a_header
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.secret_files import secret_in
+from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
+from consumers.runtime.logs import LogFormat, LogLevel
+from streamer.settings.goals import GoalSettings
+from streamer.settings.redaction import RedactionSettings
+from streamer.settings.snapshots import SnapshotSettings
+from streamer.settings.transcripts import TranscriptSettings
+
+ENV_PREFIX: Final = "CALLGAUGE_"
+CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
+_NESTING: Final = "__"
+_MAX_PORT: Final = 65_535
+_MAX_SHOWN_CHARS: Final = 60
+
+
+class SettingsError(Exception):
+    """Settings cannot be used: change them and start again; nothing was started.
+
+    Attributes:
+        mistakes: One text per mistake, all of them.
+    """
+
+    def __init__(self, mistakes: Iterable[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        count = "One setting is" if len(self.mistakes) == 1 else f"{len(self.mistakes)} settings are"
+        super().__init__("\n".join([f"{count} wrong; nothing was started.", *(f"  {each}" for each in self.mistakes)]))
+
+
+def _bootstrap(value: str) -> str:
+    addresses = [address.strip() for address in value.split(",")]
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT):
+            raise ValueError("expected host:port, several separated by commas")
+    return ",".join(addresses)
+
+
+class LimitSettings(Limits):
+    """The engine's limits as settings: a misspelt one is a mistake instead of a default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Settings(BaseSettings):
+    """What an operator may change; `callgauge run --help` says how."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=_NESTING,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,  # secrets are among it
+    )
+
+    bootstrap: Annotated[str, AfterValidator(_bootstrap)] = Field(
+        "127.0.0.1:9092", description="Kafka brokers as host:port, several separated by commas"
+    )
+    topic_prefix: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        max_length=100,
+        examples=["staging."],
+        description="text put before every topic name as it is: letters, digits, dot, dash and underscore",
+    )
+    evaluator_group: str = Field(
+        "callgauge-evaluator",
+        min_length=1,
+        max_length=200,
+        description="consumer group of the evaluators that share the work",
+    )
+    evaluator_instance: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        examples=["evaluator-0"],
+        description="name of this evaluator that outlives its restart, so that one causes no rebalance; each has its own",
+    )
+    poll_interval_ms: int = Field(
+        25, gt=0, le=1_000, description="how long events may gather at the broker, in ms; a backlog is taken at once"
+    )
+    exporter_group: str = Field(
+        "callgauge-exporter",
+        min_length=1,
+        max_length=200,
+        description="consumer group of the exporters that share the work",
+    )
+    judge_group: str = Field(
+        "callgauge-judge",
+        min_length=1,
+        max_length=200,
+        description="consumer group of the judges that share the questions",
+    )
+    http_host: str = Field(
+        "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
+    )
+    http_port: int = Field(8080, ge=0, le=_MAX_PORT, description="port of /metrics, 0 to 65535; 0 takes a free one")
+    http_token_file: Path | None = Field(
+        None,
+        examples=["/run/secrets/http-token"],
+        description="file with the token that a reader of /metrics has to send",
+    )
+    http_token: HttpToken | None = Field(
+        None, examples=["..."], description="token that a reader of /metrics has to send; none means everybody may read"
+    )
+    log_format: LogFormat = Field("console", description="log lines for people (console) or for machines (json)")
+    log_level: LogLevel = Field("info", description="least level of our own log lines; libraries' start at warning")
+    limits: LimitSettings = Field(LimitSettings(), description="bounds of the engine, each with its unit in its name")
+    goals: GoalSettings = Field(GoalSettings(), description="what calls are for, and how that is judged")
+    judge: JudgeSettings = Field(
+        JudgeSettings(), description="the model that judges calls: where, how fast, for how much"
+    )
+    redaction: RedactionSettings = Field(
+        RedactionSettings(), description="what is taken out of every text that is written or shown"
+    )
+    transcripts: TranscriptSettings = Field(
+        TranscriptSettings(), description="whether calls that close get a transcript, and where it goes"
+    )
+    snapshots: SnapshotSettings = Field(
+        SnapshotSettings(), description="the state that evaluators hand over to each other"
+    )
+    security: SecuritySettings = Field(
+        SecuritySettings(),
+        description="how to get in at Kafka: TLS, and a login; secrets from the environment or files",
+    )
+
+    @field_validator("http_token_file")
+    @classmethod
+    def _token_file_fits(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            fit_for_a_header(secret_in(value))
+        return value
+
+    @field_validator("http_token")
+    @classmethod
+    def _token_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """Reads the file for good: what it says later changes nothing."""
+        path = info.data.get("http_token_file")
+        if path is None:
+            return value
+        if value is not None:
+            raise ValueError("http_token_file is set too; set one of them")
+        return secret_in(path)
+
+    def goal_rules(self, roles: Collection[str]) -> GoalRules:
+        """How an evaluator judges calls against goals when these roles run in its process."""
+        return self.goals.rules(self.judge, has_judge="judge" in roles)
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """Where Kafka is."""
+        return KafkaSettings(bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix, security=self.security)
+
+    @property
+    def http(self) -> HttpSettings:
+        """Where /metrics is served, and who may read it."""
+        return HttpSettings(host=self.http_host, port=self.http_port, token=self.http_token)
+
+
+def load_settings(
+    config_file: Path | None, options: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> Settings:
+    """Gathers the settings.
+
+    Args:
+        config_file: A TOML file; None takes the one that CALLGAUGE_CONFIG names, if any.
+        options: Values from the command line by field name; None means not given.
+        environment: Stands in for the process's own, in tests.
+
+    Raises:
+        SettingsError: At least one of them cannot be used; it names them all.
+    """
+    env = os.environ if environment is None else environment
+    named = env.get(CONFIG_VARIABLE)
+    path = config_file or (Path(named) if named else None)
+    in_file = {} if path is None else _read_toml(path)
+    given = {name: value for name, value in options.items() if value is not None}
+
+    class Gathered(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            sources = init_settings, _Environment(settings_cls, env), InitSettingsSource(settings_cls, in_file)
+            return (*sources, InitSettingsSource(settings_cls, {"judge": _openai_settings(env, in_file)}))
+
+    try:
+        return Gathered(**given)
+    except UnreadableSettingError as error:
+        example = next((text for block, text in _EXAMPLE_OF_BLOCK.items() if f'"{block}"' in str(error)), "")
+        raise SettingsError([f"{error}: expected JSON. Set its parts one by one, for example {example}"]) from None
+    except ValidationError as error:
+        places = _Places(given, env, in_file, path)
+        raise SettingsError(_mistakes(error.errors(include_url=False), places)) from None  # it holds what was given
+
+
+def near_misses(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that look like a misspelt setting, each as a sentence.
+
+    Others that begin with CALLGAUGE_ are left alone: Kubernetes sets some for every service of that name.
+    """
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE}
+    found = []
+    for name in sorted(environment):
+        if name.startswith(ENV_PREFIX) and name not in known and _NESTING not in name:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+            found += [f"{name} is set but is no setting and changes nothing; did you mean {match}?" for match in close]
+    return tuple(found)
+
+
+class _Environment(EnvSettingsSource):
+    """Environment variables from a given mapping."""
+
+    def __init__(self, settings_cls: type[BaseSettings], environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        super().__init__(settings_cls)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environment.items()}
+
+
+def _openai_settings(env: Mapping[str, str], in_file: Mapping[str, Any]) -> dict[str, str]:
+    """What the variables of OpenAI's own client say of key and endpoint, for whoever has set them already.
+
+    The key is left alone where ours is in a file: a setting of ours always wins.
+    """
+    block = in_file.get("judge", {})
+    has_key_file = f"{ENV_PREFIX}JUDGE{_NESTING}API_KEY_FILE" in env or (
+        isinstance(block, Mapping) and "api_key_file" in block
+    )
+    found = {"api_key": env.get("OPENAI_API_KEY", ""), "base_url": env.get("OPENAI_BASE_URL", "")}
+    return {name: value for name, value in found.items() if value and not (name == "api_key" and has_key_file)}
+
+
+class _Places:
+    """Where each value came from, so that a message names what the person wrote."""
+
+    def __init__(
+        self, given: Mapping[str, Any], environment: Mapping[str, str], in_file: Mapping[str, Any], path: Path | None
+    ) -> None:
+        self._given = given
+        self._environment = {name.upper() for name in environment}
+        self._in_file = in_file
+        self._path = path
+
+    def of(self, names: tuple[str, ...]) -> str:
+        """For example `--http-port`, `CALLGAUGE_HTTP_PORT` or `http_port in callgauge.toml`."""
+        if names[0] in self._given:
+            return "--" + names[0].replace("_", "-")
+        variable = _variable(names)
+        if variable in self._environment or _variable(names[:1]) in self._environment:
+            return variable
+        if names[0] in self._in_file:
+            return f"{'.'.join(names)} in {self._path} ({variable})"
+        return variable
+
+
+_EXAMPLE_OF_BLOCK: Final = {
+    "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
+    "goals": "CALLGAUGE_GOALS__FOLDER=goals",
+    "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
+    "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
+    "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
+    "snapshots": "CALLGAUGE_SNAPSHOTS__KEY_FILE=/run/secrets/snapshot-key",
+    "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
+}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise SettingsError(
+            [f"{path}: the settings file cannot be read ({reason}). Check --config and {CONFIG_VARIABLE}."]
+        ) from error
+    except ValueError as error:  # TOML's own error and bad UTF-8 are both of this kind
+        raise SettingsError(
+            [f"{path}: the settings file is not TOML: {error}. A line looks like: http_port = 8080"]
+        ) from error
+
+
+def _mistakes(details: Iterable[Mapping[str, Any]], places: _Places) -> Iterator[str]:
+    for detail in details:
+        names = tuple(str(part) for part in detail["loc"] if part != "[key]")
+        if detail["type"] == MISTAKES_ERROR:  # several values that do not fit together, found by their owner
+            given = detail["input"] if isinstance(detail["input"], Mapping) else {}
+            for each in detail["ctx"]["mistakes"]:
+                value = given.get(each.field)
+                yield _mistake((*names, each.field), value, each.text, places, shows_example=value is None)
+        elif detail["type"] == "extra_forbidden":
+            known = (f"{'.'.join((*names[:-1], name))}" for name in _fields_beside(names))
+            close = difflib.get_close_matches(".".join(names), list(known), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_fields_beside(names))}."
+            yield f"{places.of(names)}: there is no such setting; {hint}"
+        else:
+            yield _mistake(names, detail["input"], _expected(detail), places)
+
+
+def _mistake(names: tuple[str, ...], value: object, text: str, places: _Places, *, shows_example: bool = True) -> str:
+    where = places.of(names)
+    field = _fields_beside(names).get(names[-1])
+    if field is None:
+        return f"{where}: {text}"
+    if (example := _EXAMPLE_OF_BLOCK.get(names[-1])) is None:
+        where += f" is {_seen(value, field)}"
+        default = field.get_default(call_default_factory=True)
+        example = f"{_variable(names)}={field.examples[0] if field.examples else default}"
+    meaning = (field.description or "").rstrip(".")
+    told = f"{where}: {text} ({meaning})."
+    return f"{told} For example {example}" if shows_example and not _is_secret(field.annotation) else told
+
+
+def _expected(detail: Mapping[str, Any]) -> str:
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    match detail["type"]:
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "expected a whole number"
+        case "string_pattern_mismatch":
+            return "it has characters that are not allowed"
+        case "string_too_short" | "too_short":
+            return "it must not be empty"
+        case "model_type":
+            return "expected a group of settings, each set by its own name"
+    return re.sub(r"^Input should be", "expected", message)
+
+
+def _seen(value: object, field: FieldInfo) -> str:
+    if value is None:
+        return "not set"
+    if _is_secret(field.annotation):
+        return "set"
+    shown = repr(value)
+    return shown if len(shown) <= _MAX_SHOWN_CHARS else shown[: _MAX_SHOWN_CHARS - 3] + "..."
+
+
+def _is_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(_is_secret(part) for part in get_args(annotation))
+
+
+def _variable(names: tuple[str, ...]) -> str:
+    return ENV_PREFIX + _NESTING.join(names).upper()
+
+
+def _fields_beside(names: tuple[str, ...]) -> Mapping[str, FieldInfo]:
+    """The settings on the same level as the last of the names."""
+    return Settings.model_fields if len(names) == 1 else _BLOCKS[names[0]].model_fields
+
+
+_BLOCKS: Final[Mapping[str, type[BaseModel]]] = {
+    "limits": LimitSettings,
+    "goals": GoalSettings,
+    "judge": JudgeSettings,
+    "redaction": RedactionSettings,
+    "transcripts": TranscriptSettings,
+    "snapshots": SnapshotSettings,
+    "security": SecuritySettings,
+}

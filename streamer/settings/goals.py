@@ -1,0 +1,55 @@
+"""Settings of goals: where goal sets come from, and how calls are judged against them."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, field_validator
+from pydantic_settings import NoDecode
+
+from consumers.engine.judging.rules import GoalRules
+from consumers.judge.settings import JudgeSettings
+from schemas.judging import TEXT_JUDGES, JudgeKind
+
+
+class GoalSettings(GoalRules):
+    """The engine's rules as settings, and the sources of goal sets. Without a source calls have no goals."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    folder: Path | None = Field(
+        None,
+        examples=["goals"],
+        description="folder of goal files (.yaml, .yml, .json, .jsonl), read again when one changes",
+    )
+    reads_topic: bool = Field(default=False, description="whether the topic `goals` is read too")
+    asks_judge: bool = Field(
+        default=False,
+        description="whether the evaluator puts questions to the judge role; one that runs in the same process with a key "
+        "is asked in any case",
+    )
+
+    text_judges: Annotated[tuple[JudgeKind, ...], NoDecode] = Field(
+        (),
+        examples=["conciseness,speakability"],
+        description="EVA's metrics to be judged besides those of judge.text_judges, separated by commas",
+    )
+
+    @field_validator("text_judges", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """A text with commas, as the environment gives it, or the names one by one."""
+        names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+        if isinstance(names, list) and (unknown := [name for name in names if name not in TEXT_JUDGES]):
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(TEXT_JUDGES)}")
+        return names
+
+    def rules(self, judge: JudgeSettings, *, has_judge: bool) -> GoalRules:
+        """The rules of an evaluator.
+
+        Args:
+            judge: Of the judge role. It names the metrics to be judged for both roles.
+            has_judge: Whether that role runs in the same process.
+        """
+        text_judges = tuple(kind for kind in TEXT_JUDGES if kind in judge.text_judges or kind in self.text_judges)
+        asks_judge = self.asks_judge or (has_judge and judge.is_on)
+        return self.model_copy(update={"asks_judge": asks_judge, "text_judges": text_judges})

@@ -1,0 +1,73 @@
+"""Settings of snapshots: the key that evaluators share, so that each believes the state that another has handed over."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from consumers.runtime.kafka.secret_files import secret_in
+
+FEWEST_KEY_CHARS: Final = 32
+"""Whoever may read the topic can try keys against what lies there for as long as he likes."""
+
+
+def _strong(key: SecretStr) -> SecretStr:
+    """The key, if it is long enough.
+
+    Raises:
+        ValueError: It is not; the text says nothing of the key.
+    """
+    if len(key.get_secret_value()) < FEWEST_KEY_CHARS:
+        raise ValueError(f"expected at least {FEWEST_KEY_CHARS} characters; `openssl rand -hex 32` makes a key")
+    return key
+
+
+SnapshotKey = Annotated[SecretStr, AfterValidator(_strong)]
+
+
+class SnapshotSettings(BaseModel):
+    """Whether an evaluator that stops hands its state over, and goes on with the state of another."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key_file: Path | None = Field(
+        None,
+        examples=["/run/secrets/snapshot-key"],
+        description="file with the key of all evaluators of the group; with one, an orderly stop costs seconds instead of a replay",
+    )
+    key: SnapshotKey | None = Field(
+        None, examples=["..."], description="the key itself; without one no state is handed over"
+    )
+
+    @field_validator("key_file")
+    @classmethod
+    def _file_fits(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            _strong(secret_in(value))
+        return value
+
+    @field_validator("key")
+    @classmethod
+    def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        """Reads the file for good: what it says later changes nothing."""
+        path = info.data.get("key_file")
+        if path is None:
+            return value
+        if value is not None:
+            raise ValueError("key_file is set too; set one of them")
+        return secret_in(path)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settles_the_key(cls, given: object) -> object:
+        """Lets the key's validator run when only its file is given."""
+        return {"key": None, **given} if isinstance(given, dict) else given

@@ -1,0 +1,288 @@
+"""Puts wire events on the input topics, paced like the calls they belong to."""
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.events.codec import InputSource
+from schemas.events.envelope import agent_event_type
+from schemas.topics import TOPIC_BY_SOURCE
+from streamer.sources.replay.playback import CONTROL_EVENTS, SOURCES, PlayedCall, Source, WireEvent
+
+MAX_UNACKNOWLEDGED_SENDS: Final = 10_000
+"""Records handed to the client and not yet acknowledged; publishing waits when there are more."""
+CLOSE_DEADLINE_SECONDS: Final = 1.5
+"""How long closing waits for the last records; Ctrl-C has to end a run in two seconds."""
+MAX_OPEN_CALLS: Final = 5_000
+"""Calls played at the same time; further ones wait until one is over."""
+
+# Who speaks on elevenlabs.events: EVA's simulated caller, unless the event says that a real ElevenLabs agent does.
+_CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "audit"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class PublishError(Exception):
+    """Records could not be put on a topic; some of what was published before may be missing too. Stop and tell."""
+
+
+class Publishes(Protocol):
+    """What playing calls needs from a publisher."""
+
+    async def publish(self, conversation_id: str, event: WireEvent) -> None:
+        """Hands one event over; may wait when too many are on their way."""
+
+    async def flush(self) -> None:
+        """Waits until all that was handed over is acknowledged."""
+
+
+class EventPublisher:
+    """Sends wire events to Kafka: idempotent, in order for each call, with a bounded number on their way.
+
+    The key is the conversation id. aiokafka's default partitioner is murmur2, the same as Java's, so a call is on the
+    same partition number of every topic, whichever of the two wrote it. The headers are CloudEvents in binary mode;
+    `ce_id` comes from the call, the source and the sequence number only, so a repeated record has the same one. The
+    record's own timestamp is left to the client: it says when the record was sent.
+    """
+
+    def __init__(self, kafka: KafkaSettings, *, ce_source: str) -> None:
+        """Keeps the settings; nothing is connected before `start`.
+
+        Args:
+            kafka: Where the broker is, and what is put before each topic name.
+            ce_source: Who produces, for example `callgauge.replay`.
+        """
+        self._kafka = kafka
+        self._ce_source = ce_source.encode()
+        self._topics = {source: kafka.topic(TOPIC_BY_SOURCE[InputSource(source)]) for source in SOURCES}
+        self._producer: AIOKafkaProducer | None = None
+        self._free_sends = asyncio.Semaphore(MAX_UNACKNOWLEDGED_SENDS)
+        self._failure: BaseException | None = None
+
+    async def start(self) -> None:
+        """Connects.
+
+        Raises:
+            PublishError: No broker answers at the address.
+        """
+        producer = self._kafka.producer("streamer")
+        try:
+            await producer.start()
+        except BaseException as error:
+            await producer.stop()  # also when cancelled: a producer that is dropped half started leaves its sockets
+            if isinstance(error, KafkaError):
+                raise self._broken(error) from error
+            raise
+        self._producer = producer
+
+    async def close(self) -> None:
+        """Sends what is still on its way, for at most `CLOSE_DEADLINE_SECONDS`, and disconnects.
+
+        Raises:
+            PublishError: Something was not acknowledged, now or before.
+        """
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                await asyncio.wait_for(producer.stop(), CLOSE_DEADLINE_SECONDS)  # flushes first
+            except (TimeoutError, KafkaError) as error:
+                self._failure = self._failure or error
+        if self._failure is not None:
+            raise self._broken(self._failure) from self._failure
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except PublishError:
+            if error is None:  # an error that is already on its way says more
+                raise
+
+    async def publish(self, conversation_id: str, event: WireEvent) -> None:
+        """Hands one event to the client, in order; waits while `MAX_UNACKNOWLEDGED_SENDS` are on their way.
+
+        Raises:
+            PublishError: This or an earlier event could not be sent.
+        """
+        producer = self._running()
+        await self._free_sends.acquire()
+        try:
+            acknowledged = await producer.send(
+                self._topics[event.source],
+                value=event.value,
+                key=conversation_id.encode(),
+                headers=cloudevent_headers(conversation_id, event, self._ce_source),
+            )
+        except BaseException as error:
+            self._free_sends.release()
+            if isinstance(error, KafkaError):
+                self._failure = error
+                raise self._broken(error) from error
+            raise
+        acknowledged.add_done_callback(self._on_acknowledged)
+
+    async def flush(self) -> None:
+        """Waits until every event is acknowledged.
+
+        Raises:
+            PublishError: One of them was not.
+        """
+        await self._running().flush()
+        await asyncio.sleep(0)  # the callbacks of the last acknowledgements run in the next round of the loop
+        self._running()
+
+    def _running(self) -> AIOKafkaProducer:
+        if self._failure is not None:
+            raise self._broken(self._failure) from self._failure
+        if self._producer is None:
+            raise PublishError("The publisher is not started, or is closed: nothing can be sent. Call start() first.")
+        return self._producer
+
+    def _on_acknowledged(self, acknowledged: "asyncio.Future[Any]") -> None:
+        self._free_sends.release()
+        error = None if acknowledged.cancelled() else acknowledged.exception()
+        self._failure = self._failure or error
+
+    def _broken(self, error: BaseException) -> PublishError:
+        seen = str(error) or type(error).__name__  # Kafka's errors name their class in their text
+        return PublishError(
+            f"Events could not be sent to Kafka at {self._kafka.bootstrap_servers}:\n"
+            f"  expected every record to be acknowledged; seen {seen}.\n"
+            "  Sending stops here; events sent just before may be missing.\n"
+            "  Check that the broker runs at this address and that the topics exist."
+        )
+
+
+def cloudevent_headers(conversation_id: str, event: WireEvent, ce_source: bytes) -> list[tuple[str, bytes]]:
+    """The event's CloudEvents attributes as Kafka headers (binary mode)."""
+    is_control = event.source == "audit" and event.event_name in CONTROL_EVENTS
+    kind = "call" if is_control else _CE_SOURCE_NAMES[event.source]
+    event_type = f"callgauge.{kind}.{event.event_name}.v1"
+    if event.is_agent_event:
+        event_type = agent_event_type(event.event_name)
+    headers = {
+        "ce_specversion": "1.0",
+        "ce_id": f"{conversation_id}/{event.source}/{event.sequence}",
+        "ce_type": event_type,
+        "ce_subject": conversation_id,
+        "ce_sequence": str(event.sequence),
+        "content-type": "application/json",
+    }
+    with contextlib.suppress(OverflowError):  # after the year 9999 there is no ISO form; the header is optional
+        headers["ce_time"] = (_EPOCH + timedelta(milliseconds=event.time_ms)).isoformat(timespec="milliseconds")
+    return [("ce_source", ce_source), *((name, value.encode()) for name, value in headers.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class PlayProgress:
+    """How far playing got.
+
+    Attributes:
+        calls_started: Calls of which the first event was sent.
+        calls_finished: Calls of which the last event was sent.
+        events_published: Events handed to the publisher.
+        position_ms: Call time since the playback began.
+    """
+
+    calls_started: int
+    calls_finished: int
+    events_published: int
+    position_ms: int
+
+
+async def play(
+    calls: Iterable[PlayedCall],
+    publisher: Publishes,
+    *,
+    speed: float | None,
+    on_progress: Callable[[PlayProgress], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    max_open_calls: int = MAX_OPEN_CALLS,
+) -> PlayProgress:
+    """Publishes the events of many calls side by side, each when it is due, and waits for the acknowledgements.
+
+    Calls are taken from `calls` as they start, so an endless iterator and one that shifts each call to the present are
+    fine. Events that are late because sending is slow follow at once. Cancelling it leaves what was handed over with
+    the publisher, which sends it when it is closed.
+
+    Args:
+        calls: In the order of their start.
+        publisher: Takes the events.
+        speed: How much faster than the recording; None is as fast as possible, in the same order.
+        on_progress: Called after each event.
+        clock: Seconds, monotonic.
+        sleep: Waits for seconds.
+        max_open_calls: How many calls are played at the same time.
+
+    Returns:
+        The progress at the end.
+
+    Raises:
+        ValueError: The speed is not above 0.
+        PublishError: Events could not be sent.
+    """
+    if speed is not None and not 0 < speed < float("inf"):
+        raise ValueError(f"speed is {speed}, expected a number above 0, or None for as fast as possible")
+    ticks_per_second = None if speed is None else 1000 * speed
+    began_seconds = clock()
+    waiting = iter(calls)
+    upcoming: PlayedCall | None = None
+    exhausted = False
+    open_calls: list[tuple[int, int, int, int, PlayedCall]] = []  # due ms, tie break, start ms, index of event, call
+    progress = PlayProgress(0, 0, 0, 0)
+    numbers = itertools.count()
+
+    while True:
+        position_ms = progress.position_ms
+        if ticks_per_second is not None:
+            position_ms = max(position_ms, int((clock() - began_seconds) * ticks_per_second))
+        while len(open_calls) < max_open_calls and not exhausted:
+            if upcoming is None:
+                upcoming = next(waiting, None)
+                exhausted = upcoming is None
+            if upcoming is None or (open_calls and upcoming.start_offset_ms > max(position_ms, open_calls[0][0])):
+                break
+            if upcoming.events:
+                starts_ms = max(upcoming.start_offset_ms, position_ms)
+                heapq.heappush(open_calls, (starts_ms, next(numbers), starts_ms, 0, upcoming))
+            upcoming = None
+        if not open_calls:
+            break
+        due_ms, number, starts_ms, index, call = open_calls[0]
+        if ticks_per_second is not None:
+            due_seconds = began_seconds + due_ms / ticks_per_second
+            while (left_seconds := due_seconds - clock()) > 0:
+                await sleep(left_seconds)
+        await publisher.publish(call.conversation_id, call.events[index])
+        finished = index + 1 == len(call.events)
+        if finished:
+            heapq.heappop(open_calls)
+        else:
+            next_ms = starts_ms + call.events[index + 1].arrival_ms - call.events[0].arrival_ms
+            heapq.heapreplace(open_calls, (max(due_ms, next_ms), number, starts_ms, index + 1, call))
+        progress = PlayProgress(
+            calls_started=progress.calls_started + (index == 0),
+            calls_finished=progress.calls_finished + finished,
+            events_published=progress.events_published + 1,
+            position_ms=max(progress.position_ms, due_ms),
+        )
+        if on_progress is not None:
+            on_progress(progress)
+    await publisher.flush()
+    return progress

@@ -1,0 +1,89 @@
+"""Recorded calls made ready to be played again as if they happened now: what `callgauge replay` sends."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamer.recordings.eva_state import with_state
+from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.sources.replay.playback import (
+    PlayedCall,
+    in_time_order,
+    renamed,
+    seconds_to_now,
+    shifted,
+    with_control_events,
+)
+
+MAX_ID_BYTES_KEPT = 200
+"""How much of a recorded id is in the fresh one; what follows it must fit into the longest key too."""
+ID_MARK = "{id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """How recorded calls are played.
+
+    Attributes:
+        paths: Record directories, wire-level files and records of ElevenLabs agents, played in this order.
+        speed: How much faster than they happened; None is as fast as possible.
+        run_name: Makes the conversation ids of this run fresh; None keeps those of the recordings.
+        keeps_times: Whether the recordings' own times are kept instead of being moved to now.
+        agent: Named in each `call_started` that the recording does not have itself.
+        goals: The goal set named there; `ID_MARK` in it stands for the recorded id.
+    """
+
+    paths: tuple[Path, ...]
+    speed: float | None
+    run_name: str | None
+    keeps_times: bool
+    agent: str | None
+    goals: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAmount:
+    """How much there is to play."""
+
+    calls: int
+    events: int
+
+
+def amount_of(plan: ReplayPlan) -> RecordedAmount:
+    """Reads everything once without playing it: a broken line is found before anything is sent.
+
+    Raises:
+        RecordingError: A path or a line cannot be read.
+    """
+    calls = events = 0
+    for call in _recorded(plan.paths):
+        calls += 1
+        ready = with_control_events(call)
+        streams = (ready.audit, ready.pipecat, ready.elevenlabs, ready.agent, ready.control)
+        events += sum(len(stream or ()) for stream in streams)
+    return RecordedAmount(calls, events)
+
+
+def calls_to_play(plan: ReplayPlan, now_ms: Callable[[], int]) -> Iterator[PlayedCall]:
+    """The calls, each moved to the present at the moment when it is taken.
+
+    Every call gets `call_started` and `call_ended` where its recording has none.
+
+    Raises:
+        RecordingError: A path or a line cannot be read.
+    """
+    for number, recorded in enumerate(_recorded(plan.paths), start=1):
+        call = recorded
+        if plan.run_name is not None:
+            name = call.conversation_id.encode()[:MAX_ID_BYTES_KEPT].decode(errors="ignore")
+            call = renamed(call, f"{name}-{plan.run_name}-{number}")
+        if not plan.keeps_times:
+            call = shifted(call, seconds_to_now(call, now_ms(), plan.speed))
+        goals = None if plan.goals is None else plan.goals.replace(ID_MARK, recorded.conversation_id)
+        call = with_state(with_control_events(call, agent=plan.agent, environment="replay", goals=goals))
+        yield PlayedCall(call.conversation_id, tuple(in_time_order(call)))
+
+
+def _recorded(paths: Sequence[Path]) -> Iterator[RecordedCall]:
+    for path in paths:
+        yield from read_recordings(path)

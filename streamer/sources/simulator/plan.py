@@ -1,0 +1,277 @@
+"""What happens in a simulated call, and when: who speaks from when to when, what is decided, which tools run.
+
+The plan is what an observer in the room would have heard. How each source reports it, with its own delays and gaps,
+is written by `simulated_sources` and `simulated_phone`.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from streamer.sources.simulator.speech import APOLOGY, DOMAINS, FILLERS, NOISES, NUDGES, Domain, Exchange, ToolScript
+
+CallKind = Literal["phone", "cascade", "audio_llm", "s2s"]
+"""`phone`: a real line, no simulated caller, pipecat's own records. The others: EVA's three sources and pipelines."""
+
+SIMULATED_KINDS: Final[tuple[CallKind, ...]] = ("cascade", "audio_llm", "s2s")
+
+# How often each awkward thing happens, per call. Each takes one exchange to itself.
+_TURN_FEATURES: Final[Mapping[str, float]] = {
+    "user_barge_in": 0.35,
+    "assistant_interruption": 0.2,
+    "empty_session": 0.15,
+    "missing_audio_end": 0.1,
+    "late_audio_end": 0.1,
+    "slow_tool": 0.3,
+    "tool_error": 0.2,
+    "dead_air": 0.2,
+    "slow_answer": 0.3,
+    "user_silence": 0.12,
+}
+_SIMULATOR_ONLY: Final = frozenset({"missing_audio_end", "late_audio_end"})
+
+_IN_THE_ANSWER: Final = frozenset(
+    {"assistant_interruption", "late_audio_end", "slow_tool", "tool_error", "slow_answer"}
+)
+"""What does not happen in a turn that gets no answer."""
+
+_LONG_ANSWER_WORDS, _LONG_QUESTION_WORDS = 12, 9
+"""From here a speech is long enough to be cut off by a barge-in, or for the assistant to start before it is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """One stretch of speech: from first to last sound, what was meant and what was said of it."""
+
+    text: str
+    spoken: str
+    start_ms: int
+    end_ms: int
+
+    @property
+    def cut_off(self) -> bool:
+        return self.spoken != self.text
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """One use of a tool, from its call to its response."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    response: Mapping[str, Any]
+    called_ms: int
+    answered_ms: int
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.response["status"] == "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision of the assistant's model: something to say, a tool to use, or both."""
+
+    asked_ms: int
+    decided_ms: int
+    speech: Speech | None = None
+    tool: ToolRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The user speaks (None: stays silent), the assistant decides that it heard everything, and answers in steps."""
+
+    user: Speech | None
+    heard_ms: int
+    steps: tuple[Step, ...]
+    noise: Speech | None = None
+    awkward: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """A whole call; turn 0 is the greeting. Times in epoch ms."""
+
+    kind: CallKind
+    conversation_id: str
+    agent: str
+    start_ms: int
+    turns: tuple[Turn, ...]
+    hang_up_ms: int
+    ended_reason: str
+    features: frozenset[str]
+
+
+def plan_call(rng: random.Random, *, conversation_id: str, start_ms: int, kind: CallKind) -> CallPlan:
+    """Draws one call."""
+    domain = rng.choice(DOMAINS)
+    (ended_reason,) = rng.choices(("goodbye", "timeout", "inactivity_timeout", "error"), weights=(80, 7, 7, 6))
+    return _Planner(rng, domain, kind, start_ms).plan(conversation_id, ended_reason)
+
+
+class _Planner:
+    """Walks through one call's exchanges, keeping the turns so far."""
+
+    def __init__(self, rng: random.Random, domain: Domain, kind: CallKind, start_ms: int) -> None:
+        self._rng = rng
+        self._domain = domain
+        self._kind = kind
+        self._start_ms = start_ms
+        self._ms_per_word = rng.uniform(300, 390)
+        self._turns: list[Turn] = []
+
+    def plan(self, conversation_id: str, ended_reason: str) -> CallPlan:
+        exchanges = self._domain.exchanges[: self._rng.randint(3, len(self._domain.exchanges))]
+        awkward = self._draw_awkward(exchanges)
+        self._greet()
+        for index, exchange in enumerate(exchanges):
+            if awkward.get(index) == "user_silence":
+                self._stay_silent()
+            self._take_turn(exchange, awkward.get(index, ""))
+        features = set(awkward.values())
+        if ended_reason == "goodbye":
+            self._take_turn(self._domain.farewell, "")
+        elif ended_reason == "error":  # the agent breaks down while the user waits for an answer
+            self._turns[-1] = replace(self._turns[-1], steps=())
+            features = {*features - ({self._turns[-1].awkward} & _IN_THE_ANSWER), "unanswered", "dead_air"}
+        waited_ms = self._between(400, 1500) if ended_reason == "goodbye" else self._between(8_000, 15_000)
+        return CallPlan(
+            kind=self._kind,
+            conversation_id=conversation_id,
+            agent=self._domain.agent,
+            start_ms=self._start_ms,
+            turns=tuple(self._turns),
+            hang_up_ms=self._last_sound_ms() + waited_ms,
+            ended_reason=ended_reason,
+            features=frozenset(features),
+        )
+
+    def _draw_awkward(self, exchanges: tuple[Exchange, ...]) -> dict[int, str]:
+        """Gives each awkward thing that is drawn an exchange of its own where it can happen."""
+        before = [self._domain.greeting, *(exchange.assistant for exchange in exchanges)]
+        awkward: dict[int, str] = {}
+        for feature, probability in _TURN_FEATURES.items():
+            drawn = self._rng.random() < probability
+            if not drawn or (feature in _SIMULATOR_ONLY and self._kind == "phone"):
+                continue
+            places = [
+                index
+                for index, exchange in enumerate(exchanges)
+                if index not in awkward and _can_happen(feature, exchange, before[index])
+            ]
+            if places:
+                awkward[self._rng.choice(places)] = feature
+        return awkward
+
+    def _greet(self) -> None:
+        speech = self._speech(self._domain.greeting, self._start_ms + self._between(700, 1400))
+        asked_ms, decided_ms = speech.start_ms - 500, speech.start_ms - 350
+        self._turns.append(Turn(user=None, heard_ms=asked_ms, steps=(Step(asked_ms, decided_ms, speech),)))
+
+    def _stay_silent(self) -> None:
+        """The user does not answer; after 12 s the assistant asks whether anybody is there."""
+        heard_ms = self._last_sound_ms() + 12_000
+        decided_ms = heard_ms + self._between(400, 900)
+        speech = self._speech(self._rng.choice(NUDGES), decided_ms + self._between(180, 400))
+        steps = (Step(heard_ms, decided_ms, speech),)
+        self._turns.append(Turn(user=None, heard_ms=heard_ms, steps=steps, awkward="user_silence"))
+
+    def _take_turn(self, exchange: Exchange, awkward: str) -> None:
+        start_ms = self._last_sound_ms() + self._reaction_ms()
+        noise = None
+        if awkward == "user_barge_in":
+            start_ms = self._cut_last_answer()
+        elif awkward == "empty_session":
+            noise = Speech(self._rng.choice(NOISES), "", start_ms, start_ms + self._between(300, 700))
+            start_ms = noise.end_ms + self._between(900, 1800)
+        user = self._speech(exchange.user, start_ms)
+        if awkward == "assistant_interruption":
+            heard_ms = user.end_ms - self._between(1500, 2100)  # a pause taken for the end
+            steps: tuple[Step, ...] = (self._answer(heard_ms, heard_ms + self._between(150, 350), exchange.assistant),)
+        else:
+            heard_ms = user.end_ms + self._between(250, 650)
+            steps = self._steps(exchange, awkward, user.end_ms, heard_ms)
+        self._turns.append(Turn(user, heard_ms, steps, noise, awkward))
+
+    def _steps(self, exchange: Exchange, awkward: str, user_end_ms: int, heard_ms: int) -> tuple[Step, ...]:
+        decided_ms = heard_ms + self._between(250, 700)
+        if awkward == "slow_answer":
+            decided_ms = user_end_ms + self._between(1800, 2500)
+        elif awkward == "dead_air":
+            decided_ms = user_end_ms + self._between(3300, 6500)
+        if exchange.tool is None:
+            return (self._answer(heard_ms, decided_ms, exchange.assistant),)
+        text = exchange.assistant
+        steps: list[Step] = []
+        if awkward == "tool_error":
+            failed = self._run(exchange.tool, decided_ms + 4, self._between(80, 700), error=True)
+            steps.append(Step(heard_ms, decided_ms, tool=failed))
+            heard_ms, decided_ms = failed.answered_ms, failed.answered_ms + self._between(250, 500)
+            text = f"{APOLOGY} {text}"
+        duration_ms = self._between(4000, 9000) if awkward == "slow_tool" else self._between(80, 700)
+        run = self._run(exchange.tool, decided_ms + 4, duration_ms, error=False)
+        filler = None
+        if awkward == "slow_tool" and self._rng.random() < 0.5:
+            filler = self._speech(self._rng.choice(FILLERS), decided_ms + self._between(180, 400))
+        steps.append(Step(heard_ms, decided_ms, filler, run))
+        last = self._answer(run.answered_ms, run.answered_ms + self._between(300, 700), text)
+        if filler is not None and last.speech is not None and last.speech.start_ms < filler.end_ms + 200:
+            last = replace(last, speech=self._speech(text, filler.end_ms + 200))
+        return (*steps, last)
+
+    def _answer(self, asked_ms: int, decided_ms: int, text: str) -> Step:
+        return Step(asked_ms, decided_ms, self._speech(text, decided_ms + self._between(150, 300)))
+
+    def _run(self, script: ToolScript, called_ms: int, duration_ms: int, *, error: bool) -> ToolRun:
+        response: Mapping[str, Any] = script.response
+        if error:
+            response = {"status": "error", "error_type": "not_found", "message": f"{script.name} found nothing"}
+        return ToolRun(script.name, script.parameters, response, called_ms, called_ms + duration_ms)
+
+    def _speech(self, text: str, start_ms: int) -> Speech:
+        words = len(text.split())
+        return Speech(text, text, start_ms, start_ms + 250 + round(words * self._ms_per_word))
+
+    def _cut_last_answer(self) -> int:
+        """Cuts the assistant's last speech off and returns when the user started to speak over it."""
+        turn = self._turns[-1]
+        step = turn.steps[-1]
+        if step.speech is None:
+            raise AssertionError("the last step of a turn is always spoken")
+        fraction = self._rng.uniform(0.4, 0.75)
+        said_ms = round((step.speech.end_ms - step.speech.start_ms) * fraction)
+        words = step.speech.text.split()
+        barge_in_ms = step.speech.start_ms + said_ms
+        end_ms = min(barge_in_ms + self._between(350, 700), step.speech.end_ms)
+        spoken = " ".join(words[: round(len(words) * fraction)])
+        cut = replace(step, speech=replace(step.speech, spoken=spoken, end_ms=end_ms))
+        self._turns[-1] = replace(turn, steps=(*turn.steps[:-1], cut))
+        return barge_in_ms
+
+    def _last_sound_ms(self) -> int:
+        ends_ms = [step.speech.end_ms for turn in self._turns[-1:] for step in turn.steps if step.speech]
+        ends_ms += [turn.user.end_ms for turn in self._turns[-1:] if turn.user]
+        return max(ends_ms, default=self._start_ms)
+
+    def _reaction_ms(self) -> int:
+        # The simulated caller first transcribes the assistant; a person on the phone just answers.
+        low, high, usual = (300, 1600, 600) if self._kind == "phone" else (800, 3800, 1500)
+        return round(self._rng.triangular(low, high, usual))
+
+    def _between(self, low: int, high: int) -> int:
+        return self._rng.randint(low, high)
+
+
+def _can_happen(feature: str, exchange: Exchange, said_before: str) -> bool:
+    match feature:
+        case "user_barge_in":
+            return len(said_before.split()) >= _LONG_ANSWER_WORDS
+        case "assistant_interruption":
+            return exchange.tool is None and len(exchange.user.split()) >= _LONG_QUESTION_WORDS
+        case "slow_tool" | "tool_error":
+            return exchange.tool is not None
+        case "slow_answer" | "dead_air":
+            return exchange.tool is None
+    return True

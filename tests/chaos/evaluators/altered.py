@@ -1,0 +1,33 @@
+"""The real command in circumstances that the environment describes. `python -m tests.chaos.evaluators.altered [without KIND] run ...`
+
+Without any it is the command itself. With `without KIND` a part of it is broken, see `broken`.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from tests.chaos.evaluators import newer_version, stepped_clock
+
+
+def main() -> None:
+    """Alters what is asked for and runs the command."""
+    arguments = sys.argv[1:]
+    if clock := os.environ.get(stepped_clock.FILE):
+        stepped_clock.install(Path(clock))
+    if os.environ.get(newer_version.NEWER):
+        newer_version.install()
+    # Only what is imported after it is altered is altered.
+    if arguments[0] == "without":
+        from tests.chaos.evaluators.broken import KINDS
+
+        KINDS[arguments[1]]()
+        del arguments[:2]
+    from streamer.cli.main import main as callgauge
+
+    sys.argv = ["callgauge", *arguments]
+    callgauge()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Evaluators as processes of their own, started again when they end, as a cluster manager would."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.cluster.cluster import tied_to_us
+from tests.chaos.evaluators import stepped_clock
+from tests.chaos.evaluators.newer_version import NEWER
+
+ROOT: Final = Path(__file__).parents[3]
+COMMAND: Final = (str(Path(sys.executable).with_name("callgauge")),)
+ALTERED: Final = (sys.executable, "-m", "tests.chaos.evaluators.altered")
+"""The same, in circumstances that faults may change."""
+RESTART_SECONDS: Final = 1.0
+"""From the end of an evaluator to the start of the next one in its place."""
+LEAVE_SECONDS: Final = 30.0
+"""How long SIGTERM may take before the evaluator is killed, and counted as one that did not leave."""
+TAIL_LINES: Final = 12
+MOST_CHARS: Final = 300
+
+_MEMORY = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
+_ADDRESS = re.compile(r"http://[\d.]+:\d+/metrics")
+
+
+Incident = tuple[str, str]
+"""What an evaluator did, and the last line of its log."""
+
+
+class Evaluator:
+    """One place in the fleet and the process that is in it now, if any.
+
+    Attributes:
+        number: From 1.
+        thaws_at: When a frozen process goes on; None while it is not frozen.
+        is_newer: Whether the next process in this place is one of a newer version.
+        door: Through which door of the proxy it comes, if it comes through one.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        incidents: Counter[Incident],
+        door: str | None = None,
+    ) -> None:
+        self.number = number
+        self.incidents = incidents
+        self.is_newer = False
+        self.door = door
+        self._clock = folder / f"clock-{number}"
+        stepped_clock.step(self._clock, 0)
+        self.thaws_at: float | None = None
+        self._folder = folder
+        self._command = [*command, "run", "--roles", "evaluator"]
+        self._environment = environment
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = folder
+        self._kill_at: float | None = None
+        self._start_at: float | None = None
+        self._expects_end = False
+        self._is_leaving = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is in this place and nothing was done to it that has not ended."""
+        process = self._process
+        return process is not None and process.poll() is None and not self._expects_end and self.thaws_at is None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has left for good."""
+        return self._is_leaving and self._process is None
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process in this place."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where it shows its metrics; None until it has said so."""
+        found = _ADDRESS.search(self.text)
+        return None if found is None else found.group()
+
+    def start(self) -> None:
+        """Starts a process in this place."""
+        self._starts += 1
+        self._log = self._folder / f"evaluator-{self.number}-{self._starts}.log"
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                tied_to_us(self._command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=ROOT,
+                process_group=0,  # Ctrl-C is for the run, which ends them
+                env={
+                    **os.environ,
+                    **self._environment,
+                    stepped_clock.FILE: str(self._clock),
+                    NEWER: "yes" if self.is_newer else "",
+                },
+            )
+        self._start_at = self._kill_at = self.thaws_at = None
+        self._expects_end = False
+
+    @property
+    def text(self) -> str:
+        """What the process in this place has logged so far."""
+        return self._log.read_text(errors="replace") if self._log.is_file() else ""
+
+    def kill(self, *, for_good: bool = False) -> None:
+        """kill -9; another starts a second later, unless it is gone for good."""
+        self._send(signal.SIGKILL)
+        self._expects_end = True
+        self._is_leaving = for_good
+
+    def terminate(self, *, for_good: bool) -> None:
+        """SIGTERM; another starts a second after its end, unless it leaves for good."""
+        self._send(signal.SIGTERM)
+        self._expects_end = True
+        self._is_leaving = for_good
+        self._kill_at = time.monotonic() + LEAVE_SECONDS
+
+    def freeze(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after so long."""
+        self._send(signal.SIGSTOP)
+        self.thaws_at = time.monotonic() + seconds
+
+    def step_clock(self, seconds: float) -> None:
+        """The clock in this place is so many seconds off from now on, whichever process is in it."""
+        stepped_clock.step(self._clock, seconds)
+
+    def attend(self) -> str | None:
+        """Does what is due; what an operator should know, or None. To be called often."""
+        now = time.monotonic()
+        process = self._process
+        if process is None:
+            if self._start_at is not None and now >= self._start_at:
+                self.start()
+            return None
+        if self.thaws_at is not None and now >= self.thaws_at:
+            self.thaws_at = None
+            self._send(signal.SIGCONT)
+            return f"evaluator {self.number} goes on"
+        code = process.poll()
+        if code is None:
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill_at = None
+                process.kill()
+                return self._incident(f"did not end within {LEAVE_SECONDS:.0f} s of SIGTERM and was killed")
+            return None
+        self._process = None
+        self._start_at = None if self._is_leaving else now + RESTART_SECONDS
+        if self._expects_end and code in (0, -signal.SIGKILL):
+            return None
+        how = "after SIGTERM" if self._expects_end else "by itself"
+        return self._incident(f"ended {how} with {code}")
+
+    def stop(self) -> None:
+        """Ends the process whatever it does, and starts no other."""
+        self._is_leaving = True
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def tail(self) -> str:
+        """The last lines it logged."""
+        lines = self.text.splitlines()[-TAIL_LINES:]
+        return "\n".join(f"    {line[:MOST_CHARS]}" for line in lines)
+
+    def _incident(self, what: str) -> str:
+        last = self.text.strip().splitlines()[-1:]
+        self.incidents[what, last[0] if last else "(nothing)"] += 1
+        return f"evaluator {self.number} {what}"
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+class Fleet:
+    """All evaluators of a run.
+
+    Attributes:
+        members: Those that have not left for good.
+        incidents: What nobody asked for: evaluators that ended by themselves, or did not end in peace when told to.
+        most_bytes: The most memory that one of them had when it was looked at.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        command: Sequence[str] = COMMAND,
+        doors: Mapping[str, str] | None = None,
+    ) -> None:
+        """Nobody is there before `join`.
+
+        Args:
+            folder: For logs.
+            environment: Of each evaluator.
+            command: What an evaluator is started with, before `run --roles evaluator`.
+            doors: Where the broker is for those that come through each door of the proxy; evaluators take them in turn.
+        """
+        self._doors = doors or {}
+        self.members: list[Evaluator] = []
+        self.incidents: Counter[Incident] = Counter()
+        self.most_bytes = 0
+        self._folder = folder
+        self._environment = environment
+        self._command = command
+        self._started = 0
+
+    @property
+    def running(self) -> list[Evaluator]:
+        """Members that run and to which nothing is being done."""
+        return [member for member in self.members if member.is_running]
+
+    def join(self) -> Evaluator:
+        """One more."""
+        self._started += 1
+        door, environment = None, dict(self._environment)
+        if self._doors:
+            door = list(self._doors)[self._started % len(self._doors)]
+            environment["CALLGAUGE_BOOTSTRAP"] = self._doors[door]
+        member = Evaluator(self._started, self._folder, self._command, environment, self.incidents, door)
+        member.start()
+        self.members.append(member)
+        return member
+
+    def attend(self) -> list[str]:
+        """Starts, thaws and buries what is due; what happened, a line each."""
+        news = []
+        for member in self.members:
+            said = member.attend()
+            if said is not None:
+                news.append(said)
+        self.members = [member for member in self.members if not member.is_gone]
+        return news
+
+    def look_at_memory(self) -> None:
+        """Takes note of the most that each process has had so far."""
+        for member in self.running:
+            with contextlib.suppress(OSError):  # it ends at this moment
+                found = _MEMORY.search(Path(f"/proc/{member.process_id}/status").read_text())
+                self.most_bytes = max(self.most_bytes, int(found[1]) * 1_024 if found else 0)
+
+    def logs_with(self, words: str) -> int:
+        """How many lines of all logs have these words."""
+        return sum(log.read_text(errors="replace").count(words) for log in self._folder.glob("evaluator-*.log"))
+
+    def told(self) -> Iterator[str]:
+        """The incidents, a line for each kind: how often, what, and the last line of the log."""
+        for (what, last), count in self.incidents.most_common():
+            yield f"evaluators: {count} {what}: {last[:MOST_CHARS]}"
+        yield f"evaluators: at most {self.most_bytes >> 20} MB of memory"
+
+    def stop(self) -> None:
+        """Ends all of them at once."""
+        for member in self.members:
+            member.stop()
+        self.members.clear()

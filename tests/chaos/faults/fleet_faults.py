@@ -1,0 +1,108 @@
+"""What happens to evaluators. Each fault returns what it did, or None when there is nothing to do it to.
+
+After each of them every final score is there once and right, and every call that is over is closed.
+"""
+
+from typing import Final
+
+from tests.chaos.faults.scene import Scene
+from tests.chaos.stage import SESSION_SECONDS
+
+FROZEN_AT_LEAST, FROZEN_AT_MOST = SESSION_SECONDS + 2, SESSION_SECONDS + 8
+MORE_EVALUATORS: Final = 2
+"""So many may join above the number asked for."""
+NEWER_SECONDS: Final = 25.0
+ENOUGH_CLOSED: Final = 5
+"""Calls that a newer version closes before it goes."""
+CLOCK_STEP_SECONDS: Final = 600.0
+CLOCK_WRONG_SECONDS: Final = 20.0
+
+
+def kill(scene: Scene) -> str | None:
+    """kill -9 of an evaluator; another starts in its place."""
+    target = scene.evaluator()
+    if target is None:
+        return None
+    target.kill()
+    return f"evaluator {target.number}"
+
+
+def terminate(scene: Scene) -> str | None:
+    """SIGTERM; another starts in its place."""
+    target = scene.evaluator()
+    if target is None:
+        return None
+    target.terminate(for_good=False)
+    return f"evaluator {target.number}"
+
+
+def freeze(scene: Scene) -> str | None:
+    """SIGSTOP for longer than the group waits: when it goes on, its partitions are somebody else's."""
+    target = scene.evaluator()
+    if target is None:
+        return None
+    seconds = scene.rng.uniform(FROZEN_AT_LEAST, FROZEN_AT_MOST)
+    target.freeze(seconds)
+    return f"evaluator {target.number} for {seconds:.0f} s"
+
+
+def join(scene: Scene) -> str | None:
+    """One more evaluator."""
+    if len(scene.stage.fleet.members) >= scene.least_evaluators + MORE_EVALUATORS:
+        return None
+    return f"evaluator {scene.stage.fleet.join().number}"
+
+
+def leave(scene: Scene) -> str | None:
+    """One evaluator fewer, in peace."""
+    target = scene.evaluator()
+    if target is None or len(scene.stage.fleet.members) <= scene.least_evaluators:
+        return None
+    target.terminate(for_good=True)
+    return f"evaluator {target.number}"
+
+
+def newer(scene: Scene) -> str | None:
+    """An evaluator comes back as a newer version, and is killed later: what it wrote is read by this version.
+
+    Also: nothing is scored again because of a record that this version cannot read.
+    """
+    target = scene.evaluator(is_ready=True)
+    if target is None:
+        return None
+    target.is_newer = True
+    target.terminate(for_good=False)
+
+    def roll_back() -> None:
+        target.is_newer = False
+        if target.is_running:
+            target.kill()
+
+    stage = scene.stage
+    closed_before = stage.newer_closings
+    scene.during(
+        f"evaluator {target.number}",
+        NEWER_SECONDS,
+        roll_back,
+        lambda: stage.newer_closings > closed_before + ENOUGH_CLOSED,
+    )
+    return f"evaluator {target.number} for {NEWER_SECONDS:.0f} s, and until it has closed calls"
+
+
+def clock_forward(scene: Scene) -> str | None:
+    """The clock of an evaluator steps ahead, and later back to the right time: no call is closed for that."""
+    return _step_clock(scene, CLOCK_STEP_SECONDS)
+
+
+def clock_back(scene: Scene) -> str | None:
+    """The clock of an evaluator steps back, and later to the right time: no call is held back for that."""
+    return _step_clock(scene, -CLOCK_STEP_SECONDS)
+
+
+def _step_clock(scene: Scene, seconds: float) -> str | None:
+    target = scene.evaluator()
+    if target is None:
+        return None
+    target.step_clock(seconds)
+    scene.during(f"evaluator {target.number}", CLOCK_WRONG_SECONDS, lambda: target.step_clock(0))
+    return f"evaluator {target.number} by {seconds:+.0f} s for {CLOCK_WRONG_SECONDS:.0f} s"

@@ -1,0 +1,361 @@
+"""The load: many calls at a time at their own pace, from a process of its own. `python -m tests.chaos.load.load`.
+
+Calls are templates of a pool, played under new names at the present; when one ends another begins. It says once a second
+on standard output how far it is, as JSON. On standard input "rate N" changes the pace, "partitions N" says how many there
+are from now on, "heavy" plays a heavy call at once, "end" ends every call and then the process; when standard input
+closes, the owner is gone, and it ends at once.
+"""
+
+import argparse
+import contextlib
+import heapq
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from aiokafka.partitioner import murmur2
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from schemas.topics import SCORES_TOPIC, TOPIC_BY_SOURCE
+from tests.chaos.load import raw_batch
+from tests.chaos.load.call_pool import CallTemplate, make_pool
+from tests.chaos.load.heavy_call import heavy_call
+from tests.chaos.load.poison import Cook, Kind
+
+POOL_CALLS: Final = 150
+STEP_SECONDS: Final = 0.01
+"""How long the sender sleeps between two looks at what is due."""
+REPORT_SECONDS: Final = 1.0
+POISON_SECONDS: Final = 1.0
+HUNG_UP_SHARE: Final = 0.03
+"""Calls whose end nobody announces: only their silence says that they are over."""
+MOST_PAUSE_MS: Final = 1_000
+UNKNOWN_SECONDS: Final = 30.0
+"""How long the client may not know a partition that there is."""
+FLUSH_SECONDS: Final = 120.0
+OWNER_IS_GONE: Final = 4  # exit code
+_CLIENT: Final[dict[str, Any]] = {
+    "enable.idempotence": True,  # neither doubled nor reordered when the broker goes away for a while
+    "linger.ms": 40,  # few large batches: the machine has to carry the broker and the evaluators too
+    "queue.buffering.max.messages": 2_000_000,
+    "queue.buffering.max.kbytes": 1_000_000,
+    "delivery.report.only.error": True,
+    "reconnect.backoff.max.ms": 500,  # so that a restart of the broker is a gap of its own length and no longer
+    "retry.backoff.max.ms": 500,
+    "log_level": 0,
+}
+
+
+@dataclass(slots=True)
+class Report:
+    """How far the load is.
+
+    Attributes:
+        open_calls: Calls that have begun and not ended.
+        calls: Calls begun so far; the first so many names of `call_name` are theirs.
+        events: Records sent, without the bad ones.
+        poison: Bad records sent.
+        poison_by_kind: How many of each kind.
+        heavy: Heavy calls begun so far; the first so many names of `heavy_name` are theirs.
+        failed: Records that the broker never took.
+        cpu_seconds: Processor time of this process.
+        behind_ms: How late the last event was sent.
+        has_ended: Whether everything is sent and acknowledged.
+    """
+
+    open_calls: int = 0
+    calls: int = 0
+    events: int = 0
+    poison: int = 0
+    poison_by_kind: dict[str, int] = field(default_factory=dict)
+    heavy: int = 0
+    failed: int = 0
+    cpu_seconds: float = 0.0
+    behind_ms: int = 0
+    has_ended: bool = False
+
+
+def call_name(number: int) -> str:
+    """The conversation id of the n-th call, from 0."""
+    return f"call-{number:07d}"
+
+
+def heavy_name(number: int) -> str:
+    """The conversation id of the n-th heavy call, from 0."""
+    return f"heavy-{number:04d}"
+
+
+def partition_of(name: bytes, partitions: int) -> int:
+    """Where a call's records go, as every producer of callgauge's decides it."""
+    return int(murmur2(name) & 0x7FFFFFFF) % partitions
+
+
+class _Line:
+    """One call at a time, one after the other."""
+
+    __slots__ = ("begin_seconds", "call", "is_hung_up", "name", "next", "partition")
+
+    def __init__(self) -> None:
+        self.call: CallTemplate | None = None
+        self.begin_seconds = 0
+        self.name = b""
+        self.partition = 0
+        self.next = 0
+        self.is_hung_up = False
+
+
+class Load:
+    """Plays calls on so many lines until it is told to end.
+
+    Attributes:
+        report: How far it is.
+        rate: How many times faster than real the calls are played. The times in their events stay real, so what is played
+            faster runs ahead of the broker's clock.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        bootstrap: str,
+        prefix: str,
+        *,
+        partitions: int,
+        lines: int,
+        ramp_seconds: float,
+        seed: int,
+        rate: float,
+        poison: Collection[Kind] = frozenset(Kind),
+    ) -> None:
+        """Draws the pool; nothing is sent before `step`.
+
+        Args:
+            producer: Where records go.
+            bootstrap: Where that is, for the bad records that need a client of their own.
+            prefix: Put before each topic's name.
+            partitions: Of each input topic.
+            lines: How many calls there are at a time.
+            ramp_seconds: Within this time the first call of each line begins.
+            seed: Decides everything but the clock.
+            rate: To begin with.
+            poison: Which kinds of bad records there are.
+        """
+        self.report = Report()
+        self._producer = producer
+        self._bootstrap = bootstrap
+        self._topics = {source.value: prefix + topic for source, topic in TOPIC_BY_SOURCE.items()}
+        self._topics["scores"] = prefix + SCORES_TOPIC
+        self._partitions = partitions
+        self.rate = rate
+        self._rng = random.Random(f"load {seed}")  # noqa: S311 - play, not secrets
+        self._cook = Cook(random.Random(f"poison {seed}"), poison)  # noqa: S311 - as above
+        self._has_poison = bool(poison)
+        self._bad_producers: dict[str, Producer] = {}
+        self._by_hand = ThreadPoolExecutor(1)
+        self._pool = make_pool(seed, POOL_CALLS)
+        now_ms = _now_ms()
+        self._lines = [_Line() for _ in range(lines)]
+        self._due = [(now_ms + int(ramp_seconds * 1_000 * n / lines), n) for n in range(lines)]  # ascending: a heap
+        self._poison_due_ms = now_ms
+
+    def step(self) -> None:
+        """Sends what is due."""
+        due = self._due
+        while due and due[0][0] <= (now_ms := _now_ms()):
+            due_ms, number = due[0]
+            heapq.heapreplace(due, (self._advance(self._lines[number], due_ms), number))
+            self.report.behind_ms = now_ms - due_ms
+        if self._has_poison and now_ms >= self._poison_due_ms:
+            self._poison_due_ms = now_ms + int(POISON_SECONDS * 1_000)
+            self._send_poison(now_ms)
+        self._producer.poll(0)
+
+    def use_partitions(self, count: int) -> None:
+        """There are so many from now on: calls go on where their name leads now."""
+        self._partitions = count
+        for line in self._lines:
+            line.partition = partition_of(line.name, count)
+
+    def play_heavy(self) -> None:
+        """Sends a heavy call, from its beginning to its end."""
+        name = heavy_name(self.report.heavy).encode()
+        self.report.heavy += 1
+        for source, value in heavy_call(_now_ms()):
+            self._send(source, value, name, partition_of(name, self._partitions))
+
+    def end(self) -> None:
+        """Ends every call that is open and waits until the broker has everything."""
+        now_ms = _now_ms()
+        ended = json.dumps({"type": "call_ended", "timestamp": now_ms, "reason": "goodbye"}).encode()
+        for line in self._lines:
+            if line.call is not None:
+                self._send("audit", ended, line.name, line.partition)
+                line.call = None
+        self.report.open_calls = 0
+        self._by_hand.shutdown()
+        for each in self._bad_producers.values():
+            each.flush(FLUSH_SECONDS)
+        left = self._producer.flush(FLUSH_SECONDS)
+        self.report.failed += left
+        self.report.has_ended = True
+
+    def _advance(self, line: _Line, due_ms: int) -> int:
+        """Sends the line's next event; when the one after it is due."""
+        if line.call is None:
+            return self._begin(line, due_ms)
+        events = line.call.events
+        event = events[line.next]
+        line.next += 1
+        if not (event.is_end and line.is_hung_up):
+            self._send(event.source, event.rendered(line.begin_seconds, line.name), line.name, line.partition)
+        if line.next == len(events):
+            line.call = None
+            self.report.open_calls -= 1
+            return due_ms + self._rng.randrange(MOST_PAUSE_MS)
+        return due_ms + self._paced(events[line.next].after_ms - event.after_ms)
+
+    def _begin(self, line: _Line, due_ms: int) -> int:
+        number = self.report.calls
+        line.call = self._rng.choice(self._pool)
+        line.name = call_name(number).encode()
+        line.partition = partition_of(line.name, self._partitions)
+        line.begin_seconds = due_ms // 1_000  # whole seconds only: the events of this call are up to a second old
+        line.next = 0
+        line.is_hung_up = self._rng.random() < HUNG_UP_SHARE
+        self.report.calls += 1
+        self.report.open_calls += 1
+        return due_ms + self._paced(line.call.events[0].after_ms)
+
+    def _paced(self, wait_ms: int) -> int:
+        return wait_ms if self.rate == 1 else int(wait_ms / self.rate)
+
+    def _send_poison(self, now_ms: int) -> None:
+        live = [line for line in self._rng.choices(self._lines, k=8) if line.call is not None]
+        if not live:
+            return
+        bad = self._cook.draw(live[0].name, now_ms)
+        partition = live[0].partition
+        if bad.raw is not None:
+            self._by_hand.submit(self._send_by_hand, bad.kind, self._topics[bad.source], partition, bad.raw)
+            return
+        self._count(bad.kind)
+        if bad.codec is None:
+            self._produce(bad.source, bad.value, bad.key, partition)
+        else:  # the broker may well not take it, and then it has done its duty
+            producer = self._bad_producer(bad.codec)
+            with contextlib.suppress(KafkaException):  # as above: it may not know of a new partition yet
+                producer.produce(self._topics[bad.source], bad.value, bad.key, partition)
+            producer.poll(0)
+
+    def _count(self, kind: Kind) -> None:
+        self.report.poison += 1
+        by_kind = self.report.poison_by_kind
+        by_kind[kind] = by_kind.get(kind, 0) + 1
+
+    def _bad_producer(self, codec: str) -> Producer:
+        if codec not in self._bad_producers:
+            own = {"bootstrap.servers": self._bootstrap, "compression.type": codec, "message.max.bytes": 1_000_000_000}
+            self._bad_producers[codec] = Producer({**_CLIENT, **own, "delivery.report.only.error": False})
+        return self._bad_producers[codec]
+
+    def _send_by_hand(self, kind: Kind, topic: str, partition: int, batches: bytes) -> None:
+        with contextlib.suppress(raw_batch.RefusedError, KafkaException):  # a broker that is away gets none
+            metadata = self._producer.list_topics(topic, timeout=5)
+            leader = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
+            raw_batch.send(leader.host, leader.port, topic, partition, batches)
+            self._count(kind)
+
+    def _send(self, source: str, value: bytes, key: bytes, partition: int) -> None:
+        self.report.events += 1
+        self._produce(source, value, key, partition)
+
+    def _produce(self, source: str, value: bytes | None, key: bytes | None, partition: int) -> None:
+        topic = self._topics[source]
+        deadline = time.monotonic() + UNKNOWN_SECONDS
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=self._failed)
+            except KafkaException as error:  # a partition so new that the client has not heard of it
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION or time.monotonic() > deadline:
+                    raise
+                with contextlib.suppress(KafkaException):
+                    self._producer.list_topics(topic, timeout=1)
+                self._producer.poll(STEP_SECONDS)
+            else:
+                return
+
+    def _failed(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self.report.failed += 1
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _tell(report: Report) -> None:
+    report.cpu_seconds = round(time.process_time(), 2)
+    print(json.dumps(asdict(report)), flush=True)
+
+
+def _listen(commands: list[str]) -> None:
+    for line in sys.stdin:
+        commands.append(line.strip())  # noqa: PERF401  # each as it comes, not all at the end
+    os._exit(OWNER_IS_GONE)
+
+
+def main() -> None:
+    """Plays until told to end."""
+    parser = argparse.ArgumentParser(prog="tests.chaos.load.load")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--prefix", required=True)
+    parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--lines", type=int, required=True)
+    parser.add_argument("--ramp", type=float, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--rate", type=float, default=1.0)
+    parser.add_argument("--poison", type=Kind, nargs="*", default=list(Kind))
+    arguments = parser.parse_args()
+    commands: list[str] = []
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    load = Load(
+        Producer({**_CLIENT, "bootstrap.servers": arguments.bootstrap}),
+        arguments.bootstrap,
+        arguments.prefix,
+        partitions=arguments.partitions,
+        lines=arguments.lines,
+        ramp_seconds=arguments.ramp,
+        seed=arguments.seed,
+        rate=arguments.rate,
+        poison=arguments.poison,
+    )
+    told_at = 0.0
+    while True:
+        if commands:
+            command, _, argument = commands.pop(0).partition(" ")
+            match command:
+                case "end":
+                    break
+                case "rate":
+                    load.rate = float(argument)
+                case "partitions":
+                    load.use_partitions(int(argument))
+                case "heavy":
+                    load.play_heavy()
+        load.step()
+        if time.monotonic() - told_at >= REPORT_SECONDS:
+            told_at = time.monotonic()
+            _tell(load.report)
+        time.sleep(STEP_SECONDS)
+    load.end()
+    _tell(load.report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Compares what is in `scores` with what the undisturbed run says must be there. Pure: records in, findings out.
+
+After `closed` the newest revision of each subject (conversation, name, turn and index) is final, so those are compared. What
+was taken back, and what was never there, are the same. It counts three things. *Missing*: a subject that the undisturbed run
+has and the topic has not; and a refused record that is not in quarantine. *Duplicate*: a record id or a revision of a subject
+read twice, one that says nothing new, a second `closed` or final record of a call, or what counters count: a second record that
+claims to be the first of its subject with a value, or the first of its turn to know a value. *Wrong*: a newest revision that says
+something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract.
+
+Of a call that lost records nobody can say what its scores are to be: there only what is there twice counts.
+
+What a newest revision says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
+whatever crashed in between, it must be equal.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, CallValues, ClosedFact, TurnStatus, TurnValues
+from schemas.scores.newest_scores import is_taken_back
+from tests.chaos.evaluators.newer_version import as_this_version
+
+MOST_EXAMPLES: Final = 20
+_MOST_ALIKE: Final = 3
+"""Examples of one kind and name."""
+
+Subject = tuple[str, str, int | None, int]
+"""Conversation, name, turn and index: what a record is about."""
+Coordinates = tuple[str, int, int]
+"""Topic, partition and offset."""
+
+_NOT_WHAT_BUT_HOW: Final = {
+    "revision", "status", "record_id", "is_first", "first_known", "offsets", "through", "caused_at_ms", "code_version",
+}  # fmt: skip
+"""Which intermediate values came before, and when and from where it was written, may differ from run to run."""
+_WHEN: Final = {"labels", "event_time_ms"}
+"""What was known of the call when a value last changed, and its time: which event changes it last depends on what is read first."""
+_WHENEVER: Final = {"call_started", "dead_air", "call", "closed"}
+"""Of these not even that may differ: they say it of the call, of a silence, or of the end."""
+
+_HASH: Final = "input_hash"
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a comparison found; of several partitions they add up.
+
+    Attributes:
+        missing: How many are missing.
+        duplicate: How many are there twice.
+        wrong: How many are wrong.
+        calls: Closed calls of the undisturbed run.
+        scores: Records read from `scores`.
+        finals: Newest revisions compared.
+        refused: Records that belong in quarantine.
+        lost: Calls that may have lost records.
+        by_name: How many findings there are of each kind and record name.
+        examples_by_name: The first findings of each kind and record name, a line each.
+    """
+
+    missing: int = 0
+    duplicate: int = 0
+    wrong: int = 0
+    calls: int = 0
+    scores: int = 0
+    finals: int = 0
+    refused: int = 0
+    lost: int = 0
+    by_name: Counter[tuple[str, str]] = field(default_factory=Counter)
+    examples_by_name: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is nothing to complain about."""
+        return not (self.missing or self.duplicate or self.wrong)
+
+    def add(self, other: "Findings") -> None:
+        """Takes over the findings of another partition."""
+        for name in ("missing", "duplicate", "wrong", "calls", "scores", "finals", "refused", "lost"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.by_name.update(other.by_name)
+        for about, examples in other.examples_by_name.items():
+            self.examples_by_name.setdefault(about, []).extend(examples)
+
+    @property
+    def examples(self) -> list[str]:
+        """The first findings, a line each: some of each kind and name, so that one fault does not hide the others."""
+        alike = self.examples_by_name.values()
+        some = [example for examples in alike for example in examples[:_MOST_ALIKE]]
+        return some[:MOST_EXAMPLES]
+
+    def note(self, kind: str, name: str, what: str) -> None:
+        """Counts one finding about a record of this name, and keeps it as an example while there is room."""
+        setattr(self, kind, getattr(self, kind) + 1)
+        self.by_name[kind, name] += 1
+        examples = self.examples_by_name.setdefault((kind, name), [])
+        if len(examples) < _MOST_ALIKE:
+            examples.append(f"{kind}: {what}")
+
+
+def compared(
+    expected: Iterable[AnyScoreRecord],
+    seen: Iterable[bytes],
+    refused: frozenset[Coordinates] = frozenset(),
+    quarantined: frozenset[Coordinates] = frozenset(),
+    lost: AbstractSet[str] = frozenset(),
+) -> Findings:
+    """Compares one partition.
+
+    Args:
+        expected: What the undisturbed run published, in order.
+        seen: The values of `scores`, in order, as a reader of committed records sees them.
+        refused: What the undisturbed run refused.
+        quarantined: What stands in quarantine of this partition.
+        lost: Conversations of which records were deleted before they were read.
+    """
+    findings = Findings(refused=len(refused), lost=len(lost))
+    newest = {_subject(record): record for record in expected if record.conversation_id not in lost}
+    wanted = {subject: said(record) for subject, record in newest.items() if not is_taken_back(record)}
+    findings.calls = sum(1 for subject in wanted if subject[1] == "closed")
+    found = {subject: what for subject, what in _newest(seen, findings).items() if subject[0] not in lost}
+    findings.finals = len(found)
+    for subject in sorted(wanted.keys() ^ found.keys(), key=str):
+        is_missing = subject in wanted
+        what = _short(wanted[subject] if is_missing else found[subject])
+        if is_missing:
+            findings.note("missing", subject[1], f"{_named(subject)} is not there, expected {what}")
+        else:
+            findings.note("wrong", subject[1], f"{_named(subject)} is there, and nothing is expected: {what}")
+    for subject in wanted.keys() & found.keys():
+        if _HASH not in found[subject]:
+            del wanted[subject][_HASH]
+        if found[subject] != wanted[subject]:
+            difference = _difference(wanted[subject], found[subject])
+            findings.note("wrong", subject[1], f"{_named(subject)}: {difference}")
+    for topic, partition, offset in sorted(refused - quarantined):
+        findings.note("missing", "refused", f"{topic}[{partition}]@{offset} was to be refused and is not in quarantine")
+    return findings
+
+
+def said(record: AnyScoreRecord) -> dict[str, Any]:
+    """What a record says, without when and after what it was said."""
+    left_out = _NOT_WHAT_BUT_HOW if record.name in _WHENEVER else _NOT_WHAT_BUT_HOW | _WHEN
+    return record.model_dump(mode="json", exclude=left_out)
+
+
+def _newest(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:
+    """What holds, by what it is about; notes what stands there twice or is no score."""
+    read = _Read(findings)
+    for value in seen:
+        findings.scores += 1
+        ours = as_this_version(value)
+        try:
+            record = SCORE_RECORD.validate_json(ours)
+        except ValidationError as error:
+            findings.note(
+                "wrong", "no score", f"no score: {error.errors(include_url=False)[0]['msg']}: {value[:100]!r}"
+            )
+            continue
+        read.take(record, is_newer_version=ours is not value)
+    return {subject: what for subject, (_, what) in read.newest.items() if what is not None}
+
+
+class _Read:
+    """What was read so far.
+
+    Attributes:
+        newest: By subject, its highest revision, and what that says; None where it takes back what was said before.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self.newest: dict[Subject, tuple[int, dict[str, Any] | None]] = {}
+        self._hashes: dict[Subject, str] = {}
+        self._findings = findings
+        self._ids: set[str] = set()
+        self._once: Counter[tuple[Subject, str]] = Counter()
+
+    def take(self, record: AnyScoreRecord, *, is_newer_version: bool) -> None:
+        """One more record; a newer version's hash is one of what that version says."""
+        subject = _subject(record)
+        if record.record_id in self._ids:
+            what = f"{_named(subject)}: {record.status} record {record.record_id} again"
+            self._findings.note("duplicate", record.name, what)
+            return
+        self._ids.add(record.record_id)
+        self._require_once(subject, f"revision {record.revision} was there before", f"revision {record.revision}")
+        if self._hashes.get(subject) == record.input_hash:
+            what = f"{_named(subject)}: revision {record.revision} says what the one before it said"
+            self._findings.note("duplicate", record.name, what)
+        self._hashes[subject] = record.input_hash
+        is_end = isinstance(record, CallValues) and record.status is TurnStatus.FINAL
+        if is_end or isinstance(record, ClosedFact):
+            self._require_once(subject, f"a second final record, revision {record.revision}", "final")
+        if record.is_first:
+            self._require_once(subject, f"revision {record.revision} is the first one again", "first")
+        for name in record.first_known if isinstance(record, TurnValues) else ():
+            self._require_once(subject, f"{name} is known for the first time again", name)
+        highest, _ = self.newest.get(subject, (0, None))
+        if record.revision >= highest:
+            what_it_says = None if is_taken_back(record) else said(record)
+            if what_it_says is not None and is_newer_version:
+                del what_it_says[_HASH]
+            self.newest[subject] = record.revision, what_it_says
+
+    def _require_once(self, subject: Subject, seen: str, what: str) -> None:
+        self._once[subject, what] += 1
+        if self._once[subject, what] > 1:
+            self._findings.note("duplicate", subject[1], f"{_named(subject)}: {seen}")
+
+
+def _subject(record: AnyScoreRecord) -> Subject:
+    return record.conversation_id, record.name, record.turn, record.index
+
+
+def _named(subject: Subject) -> str:
+    conversation, name, turn, index = subject
+    return f"{conversation} {name}" + ("" if turn is None else f" turn {turn}") + (f" index {index}" if index else "")
+
+
+def _difference(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{name} is {found.get(name)!r}, expected {wanted.get(name)!r}"
+        for name in sorted(wanted.keys() | found.keys())
+        if wanted.get(name) != found.get(name)
+    )
+
+
+def _short(what: Mapping[str, Any]) -> str:
+    return str({name: what[name] for name in what if name not in {"labels", "schema_version", "conversation_id"}})[:200]

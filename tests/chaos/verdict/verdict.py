@@ -1,0 +1,109 @@
+"""The judgement after a run: every partition read back, evaluated in peace, and compared with what is in `scores`."""
+
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from consumers.engine.limits import Limits
+from schemas.events.codec import InputSource
+from schemas.quarantine import QuarantineRecord
+from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
+from tests.chaos.load.foreign import is_foreign
+from tests.chaos.verdict.checker import Coordinates, Findings, compared
+from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion, gone, shortened
+from tests.chaos.verdict.topic_reader import ReadRecord, to_the_end, wait_until_nothing_is_open
+from tests.chaos.verdict.undisturbed import InputRecord, undisturbed
+
+PROCESSES: Final = 2
+"""Partitions judged side by side; each holds the records of one in memory."""
+
+
+class Traces(NamedTuple):
+    """Where a run left its topics.
+
+    Attributes:
+        bootstrap: The broker.
+        prefix: Before each topic's name.
+        partitions: Of each topic.
+        limits: Those of the evaluators.
+        kept: Where what was deleted from the inputs is kept.
+        deletions: Those that may have cost calls some of their records.
+    """
+
+    bootstrap: str
+    prefix: str
+    partitions: int
+    limits: Limits
+    kept: Path
+    deletions: tuple[Deletion, ...] = ()
+
+
+def judged(traces: Traces) -> Findings:
+    """Reads everything and compares.
+
+    Raises:
+        UnreadableError: Something cannot be read to its end.
+    """
+    for topic in (SCORES_TOPIC, QUARANTINE_TOPIC):
+        wait_until_nothing_is_open(traces.bootstrap, traces.prefix + topic, traces.partitions)
+    quarantined = _quarantined(traces)
+    findings = Findings()
+    # Spawned, not forked: a client of Kafka does not survive a fork.
+    with multiprocessing.get_context("spawn").Pool(PROCESSES, maxtasksperchild=1) as pool:
+        tasks = [(traces, number, quarantined) for number in range(traces.partitions)]
+        for found in pool.imap(_judged_partition, tasks):
+            findings.add(found)
+    return findings
+
+
+def _judged_partition(task: tuple[Traces, int, frozenset[Coordinates]]) -> Findings:
+    traces, number, quarantined = task
+    kept = DeletedRecords(traces.kept)
+    deletions = [each for each in traces.deletions if each.partition == number]
+    inputs: dict[InputSource, list[InputRecord]] = {}
+    lost_keys: set[bytes] = set()
+    for source, name in TOPIC_BY_SOURCE.items():
+        topic = traces.prefix + name
+        records = list(_with_deleted(kept.of(topic, number), to_the_end(traces.bootstrap, topic, number)))
+        inputs[source] = [InputRecord(topic, *record) for record in records]
+        for each in deletions:
+            lost_keys |= each.calls((topic, record) for record in records)
+    expected = undisturbed(inputs, traces.limits)
+    log = to_the_end(traces.bootstrap, traces.prefix + SCORES_TOPIC, number)
+    scores = (each.value for each in log if each.value is not None and not is_foreign(each.key))
+    return compared(
+        expected.records,
+        scores,
+        expected.refused - gone(deletions, expected.refused),
+        quarantined,
+        {key.decode("utf-8", "replace") for key in lost_keys},
+    )
+
+
+def _with_deleted(deleted: Iterator[ReadRecord], still_there: Iterator[ReadRecord]) -> Iterator[ReadRecord]:
+    """Every record there ever was, in order."""
+    next_offset = 0
+    for records in (deleted, still_there):
+        for record in records:
+            if record.offset >= next_offset:  # a deletion may have been repeated, or have come to nothing
+                next_offset = record.offset + 1
+                yield shortened(record)
+
+
+def _quarantined(traces: Traces) -> frozenset[Coordinates]:
+    """Coordinates of every record in quarantine; it may be there more than once, since a replay refuses it again."""
+    topic = traces.prefix + QUARANTINE_TOPIC
+    records = (
+        QuarantineRecord.model_validate_json(record.value or b"")
+        for number in range(traces.partitions)
+        for record in to_the_end(traces.bootstrap, topic, number)
+    )
+    return frozenset((record.topic, record.partition, record.offset) for record in records)
+
+
+def limits_of(environment: Mapping[str, str]) -> Limits:
+    """The limits that evaluators with this environment have."""
+    prefix = "CALLGAUGE_LIMITS__"
+    given = {name.removeprefix(prefix).lower(): value for name, value in environment.items() if name.startswith(prefix)}
+    return Limits.model_validate(given)

@@ -1,0 +1,56 @@
+"""A backlog of calls on a broker: records that were taken long ago, each at a time of its own, and that nobody has read."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, but not for mypy
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from schemas.events.codec import InputSource
+from schemas.topics import TOPIC_BY_SOURCE
+
+CALL_SOURCES = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
+POLL_EVERY = 10_000
+
+
+class Sent(NamedTuple):
+    """A record as it is put on an input topic; `at_ms` is when the broker took it."""
+
+    source: InputSource
+    key: str
+    value: bytes
+    partition: int
+    at_ms: int
+
+
+def put_backlog(bootstrap: str, prefix: str, records: Iterable[Sent]) -> None:
+    """Writes records to the inputs, which are there, at the times that they name: for that the topics take the producer's.
+
+    So the same records are the same backlog whenever they are put.
+    """
+    topics = {source: prefix + TOPIC_BY_SOURCE[source] for source in CALL_SOURCES}
+    set_to = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
+    resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[set_to]) for name in topics.values()]
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for altered in admin.incremental_alter_configs(resources).values():
+        altered.result(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 2_000_000,
+            "log_level": 0,
+        }
+    )
+    for number, sent in enumerate(records):
+        producer.produce(topics[sent.source], sent.value, sent.key, partition=sent.partition, timestamp=sent.at_ms)
+        if number % POLL_EVERY == 0:
+            producer.poll(0)
+    assert producer.flush(60) == 0

@@ -1,0 +1,30 @@
+"""The reference results that callgauge is measured by. They are no part of the repository: what needs them is skipped without."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+CONFORMANCE: Final = Path(
+    os.environ.get("CONFORMANCE_DIR") or Path(__file__).parents[3] / "shared" / "conformance"
+).resolve()
+RECORD: Final = CONFORMANCE / "record_1.1.2"
+"""A real call, as EVA has recorded it."""
+
+
+def conformance(name: str) -> Path:
+    """The file or folder of that name; the test in hand is skipped where it is not there."""
+    path = CONFORMANCE / name
+    if not path.exists():
+        pytest.skip(_reason(name))
+    return path
+
+
+def needs_conformance(name: str) -> pytest.MarkDecorator:
+    """For tests that are nothing without the file or folder of that name."""
+    return pytest.mark.skipif(not (CONFORMANCE / name).exists(), reason=_reason(name))
+
+
+def _reason(name: str) -> str:
+    return f"the conformance data are not there ({name} in CONFORMANCE_DIR or next to the checkout)"

@@ -1,0 +1,310 @@
+"""The checker of the chaos run finds what is planted in the records of a real evaluation, and nothing else."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.engine.limits import Limits
+from schemas.events.codec import InputSource
+from schemas.scores import all_records as scores
+from schemas.scores.all_records import (
+    AnyScoreRecord,
+    CallLabels,
+    CallStartedFact,
+    CallValues,
+    ClosedFact,
+    CloseReason,
+    DeadAirFact,
+    InterruptionFact,
+    Scored,
+    ToolUseFact,
+    TurnStatus,
+    TurnValues,
+    Unscored,
+    UnscoredReason,
+    VoiceToVoiceLatency,
+)
+from schemas.scores.newest_scores import is_taken_back
+from schemas.topics import TOPIC_BY_SOURCE
+from streamer.sources.replay.playback import renamed, shifted
+from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
+from tests.chaos.evaluators import newer_version
+from tests.chaos.load.call_pool import T0_SECONDS, CallTemplate, call_template, make_pool
+from tests.chaos.verdict.checker import MOST_EXAMPLES, Findings, compared
+from tests.chaos.verdict.undisturbed import InputRecord, Undisturbed, undisturbed
+
+LIMITS = Limits(closing_grace_ms=1_000)
+UNKNOWN = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
+
+
+def inputs_of(pool: Sequence[CallTemplate], *, bad: Sequence[bytes] = ()) -> dict[InputSource, list[InputRecord]]:
+    """The records of calls that begin a second apart, as one partition of each input holds them."""
+    inputs: dict[InputSource, list[InputRecord]] = {source: [] for source in InputSource}
+    events = sorted(
+        (
+            1_000 * number + event.after_ms,
+            number,
+            event.source,
+            event.rendered(T0_SECONDS + number, b"call-%d" % number),
+        )
+        for number, call in enumerate(pool)
+        for event in call.events
+    )
+    for after_ms, number, name, value in events:
+        source = InputSource(name)
+        records = inputs[source]
+        time_ms = T0_SECONDS * 1_000 + after_ms
+        records.append(InputRecord(TOPIC_BY_SOURCE[source], 0, len(records), time_ms, b"call-%d" % number, value))
+    audit = inputs[InputSource.AUDIT]
+    for value in bad:
+        audit.append(InputRecord("audit.events", 0, len(audit), audit[-1].timestamp, b"call-0", value))
+    return inputs
+
+
+@pytest.fixture(scope="module")
+def peaceful() -> Undisturbed:
+    return undisturbed(inputs_of(make_pool(3, 8)), LIMITS)
+
+
+def written(records: Sequence[AnyScoreRecord]) -> list[bytes]:
+    return [record.model_dump_json().encode() for record in records]
+
+
+def zeros(findings: Findings) -> tuple[int, int, int]:
+    return findings.missing, findings.duplicate, findings.wrong
+
+
+def about(record: AnyScoreRecord) -> tuple[str, str, int | None, int]:
+    return record.conversation_id, record.name, record.turn, record.index
+
+
+def changed(peaceful: Undisturbed, old: AnyScoreRecord, *new: AnyScoreRecord) -> Findings:
+    """The findings when `new` stands in place of all that was written of what `old` is about."""
+    records = [record for record in peaceful.records if about(record) != about(old) or record is old]
+    at = records.index(old)
+    records[at : at + 1] = new
+    return compared(peaceful.records, written(records))
+
+
+def newest(peaceful: Undisturbed) -> list[AnyScoreRecord]:
+    """What holds in the end."""
+    found = {about(record): record for record in peaceful.records}
+    return [record for record in found.values() if not is_taken_back(record)]
+
+
+def one_of(peaceful: Undisturbed, kind: type[Any]) -> Any:
+    """A record that holds in the end."""
+    return next(record for record in newest(peaceful) if isinstance(record, kind))
+
+
+def test_equal_records_are_clean(peaceful: Undisturbed) -> None:
+    findings = compared(peaceful.records, written(peaceful.records))
+    assert zeros(findings) == (0, 0, 0)
+    assert findings.is_clean
+    assert (findings.calls, findings.scores) == (8, len(peaceful.records))
+    assert findings.finals > 100
+    assert {record.name for record in peaceful.records} >= {
+        "dead_air",
+        "tool_call",
+        "voice_to_voice_latency_ms",
+        "turn",
+        "call",
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", [VoiceToVoiceLatency, ClosedFact, TurnValues, CallValues, DeadAirFact, InterruptionFact, ToolUseFact]
+)
+def test_a_record_that_is_not_there_is_missing(peaceful: Undisturbed, kind: type[Any]) -> None:
+    findings = changed(peaceful, one_of(peaceful, kind))
+    assert zeros(findings) == (1, 0, 0)
+    assert "is not there" in findings.examples[0]
+
+
+def test_an_intermediate_record_may_differ(peaceful: Undisturbed) -> None:
+    """A replay may pass through other values on its way to the same end."""
+    last = one_of(peaceful, TurnValues)
+    passing = last.model_copy(update={"input_hash": "of another value", "voice_to_voice_ms": UNKNOWN})
+    later = {"revision": 90, "is_first": False, "first_known": ()}
+    assert changed(peaceful, last, passing, last.model_copy(update=later)).is_clean
+    assert not changed(peaceful, last, last, passing.model_copy(update=later)).is_clean
+
+
+def test_the_highest_revision_counts(peaceful: Undisturbed) -> None:
+    last = one_of(peaceful, VoiceToVoiceLatency)
+    newer = last.model_copy(update={"revision": 93, "is_first": False})
+    older = last.model_copy(update={"revision": 92, "input_hash": "x", "result": Scored(value=-1), "is_first": False})
+    assert changed(peaceful, last, newer, older).is_clean
+    assert zeros(changed(peaceful, last, older, newer.model_copy(update={"result": Scored(value=-1)}))) == (0, 0, 1)
+
+
+def test_what_was_taken_back_was_never_there(peaceful: Undisturbed) -> None:
+    last = peaceful.records[-1]
+    row = one_of(peaceful, TurnValues).model_copy(update={"turn": 77, "is_withdrawn": True})
+    latency = one_of(peaceful, VoiceToVoiceLatency).model_copy(update={"turn": 77, "result": UNKNOWN})
+    tool = one_of(peaceful, ToolUseFact).model_copy(update={"turn": 77, "is_withdrawn": True})
+    assert changed(peaceful, last, last, row, latency, tool).is_clean
+    with_them = Undisturbed((*peaceful.records, row, latency, tool), peaceful.refused)
+    assert compared(with_them.records, written(peaceful.records)).is_clean
+
+
+def test_a_record_read_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
+    first, *_ = peaceful.records
+    assert zeros(changed(peaceful, first, first, first)) == (0, 1, 0)
+    closed = one_of(peaceful, ClosedFact)
+    assert zeros(changed(peaceful, closed, closed, closed, closed)) == (0, 2, 0)
+
+
+@pytest.mark.parametrize("kind", [ClosedFact, CallValues])
+def test_a_second_end_of_a_call_is_a_duplicate_under_any_id(peaceful: Undisturbed, kind: type[Any]) -> None:
+    final = next(r for r in newest(peaceful) if isinstance(r, kind))
+    again = final.model_copy(update={"revision": final.revision + 1, "is_first": False, "input_hash": "another"})
+    assert again.record_id != final.record_id
+    others = [record for record in peaceful.records if record is not final]
+    findings = compared(peaceful.records, written([*others, final, again]))
+    assert (findings.missing, findings.duplicate) == (0, 1)
+    assert "a second final record" in findings.examples[0]
+
+
+def test_a_record_that_says_nothing_new_is_a_duplicate(peaceful: Undisturbed) -> None:
+    last = one_of(peaceful, VoiceToVoiceLatency)
+    again = last.model_copy(update={"revision": last.revision + 1, "is_first": False})
+    assert zeros(changed(peaceful, last, last, again)) == (0, 1, 0)
+
+
+def test_a_revision_is_there_once_whatever_its_status(peaceful: Undisturbed) -> None:
+    last = one_of(peaceful, TurnValues)
+    how = {"status": TurnStatus.FINAL, "is_first": False, "first_known": (), "input_hash": "another"}
+    again = last.model_copy(update=how)
+    assert again.record_id != last.record_id
+    findings = changed(peaceful, last, last, again)
+    assert findings.duplicate == 1
+    assert "was there before" in "".join(findings.examples)
+
+
+def test_what_counters_would_count_twice_is_a_duplicate(peaceful: Undisturbed) -> None:
+    first = next(r for r in newest(peaceful) if isinstance(r, TurnValues) and r.is_first and len(r.first_known) > 1)
+    again = first.model_copy(update={"revision": first.revision + 50})
+    before = first.model_copy(update={"input_hash": "another", "first_known": ()})
+    findings = changed(peaceful, first, before, again)
+    assert zeros(findings) == (0, 1, 0)
+    assert "the first one again" in findings.examples[0]
+    before = first.model_copy(update={"input_hash": "another", "is_first": False, "first_known": first.first_known[:1]})
+    findings = changed(peaceful, first, before, again)
+    assert zeros(findings) == (0, 1, 0)
+    assert f"{first.first_known[0]} is known for the first time again" in findings.examples[0]
+
+
+def test_another_value_is_wrong_and_the_example_says_what(peaceful: Undisturbed) -> None:
+    final = one_of(peaceful, VoiceToVoiceLatency)
+    assert isinstance(final.result, Scored)
+    other = final.model_copy(update={"result": Scored(value=final.result.value + 1)})
+    findings = changed(peaceful, final, other)
+    assert zeros(findings) == (0, 0, 1)
+    assert f"expected {{'outcome': 'scored', 'value': {final.result.value}}}" in findings.examples[0]
+
+
+def test_how_and_when_it_was_said_is_not_what_it_says(peaceful: Undisturbed) -> None:
+    final = one_of(peaceful, VoiceToVoiceLatency)
+    how = {"revision": 7, "offsets": {"audit.events": 9}, "caused_at_ms": 1, "code_version": "9"}
+    how |= {"status": TurnStatus.FINAL, "labels": CallLabels(agent="unknown"), "event_time_ms": 5}
+    assert changed(peaceful, final, final.model_copy(update=how)).is_clean
+
+
+@pytest.mark.parametrize("kind", [ClosedFact, CallValues, DeadAirFact, CallStartedFact])
+def test_what_is_about_the_call_or_its_end_has_one_time_and_its_labels(peaceful: Undisturbed, kind: type[Any]) -> None:
+    record = one_of(peaceful, kind)
+    for other in ({"labels": CallLabels(agent="another")}, {"event_time_ms": 5}):
+        assert zeros(changed(peaceful, record, record.model_copy(update=other))) == (0, 0, 1)
+
+
+def test_a_score_that_nobody_expects_is_wrong(peaceful: Undisturbed) -> None:
+    final = one_of(peaceful, VoiceToVoiceLatency)
+    assert zeros(changed(peaceful, final, final, final.model_copy(update={"turn": 77}))) == (0, 0, 1)
+    assert zeros(compared([], written([final]))) == (0, 0, 1)
+
+
+def test_what_is_no_score_is_wrong(peaceful: Undisturbed) -> None:
+    assert zeros(compared(peaceful.records, [*written(peaceful.records), b"", b'{"name":"closed"}'])) == (0, 0, 2)
+
+
+def test_why_a_call_was_over_follows_from_the_log(peaceful: Undisturbed) -> None:
+    closed = one_of(peaceful, ClosedFact)
+    other = next(reason for reason in CloseReason if reason is not closed.reason)
+    assert zeros(changed(peaceful, closed, closed.model_copy(update={"reason": other}))) == (0, 0, 1)
+    assert zeros(changed(peaceful, closed, closed.model_copy(update={"turns": 99}))) == (0, 0, 1)
+
+
+def test_so_does_a_silence(peaceful: Undisturbed) -> None:
+    silence = one_of(peaceful, DeadAirFact)
+    later = silence.model_copy(update={"silent_since_ms": silence.silent_since_ms + 1})
+    assert zeros(changed(peaceful, silence, later)) == (0, 0, 1)
+    assert zeros(changed(peaceful, silence)) == (1, 0, 0)
+    assert zeros(changed(peaceful, silence, silence, silence.model_copy(update={"index": 9}))) == (0, 0, 1)
+
+
+def test_refused_records_must_be_in_quarantine() -> None:
+    result = undisturbed(inputs_of(make_pool(3, 1), bad=[b"[", b"\xff"]), LIMITS)
+    assert len(result.refused) == 2
+    seen = written(result.records)
+    assert zeros(compared(result.records, seen, result.refused, result.refused)) == (0, 0, 0)
+    kept = frozenset(sorted(result.refused)[1:])
+    assert zeros(compared(result.records, seen, result.refused, kept)) == (1, 0, 0)
+    assert compared(result.records, seen, result.refused, kept).refused == 2
+
+
+def test_of_a_call_that_lost_records_only_doubles_count(peaceful: Undisturbed) -> None:
+    closed = one_of(peaceful, ClosedFact)
+    lost = {closed.conversation_id}
+    others = [record for record in peaceful.records if record.conversation_id not in lost]
+    findings = compared(peaceful.records, written(others), lost=lost)
+    assert (zeros(findings), findings.calls, findings.lost) == ((0, 0, 0), 7, 1)
+    other = closed.model_copy(update={"turns": 99})
+    assert zeros(compared(peaceful.records, written([*others, other]), lost=lost)) == (0, 0, 0)
+    assert zeros(compared(peaceful.records, written([*others, closed, closed]), lost=lost)) == (0, 1, 0)
+    assert zeros(compared(peaceful.records, written(others))) != (0, 0, 0)
+
+
+def test_a_record_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> None:
+    closed = one_of(peaceful, ClosedFact)
+    value = closed.model_dump_json().encode()
+    newer = value.replace(newer_version.OLD_REASON, newer_version.NEW_REASON)
+    assert newer != value
+    assert newer_version.as_this_version(newer) == newer_version.as_this_version(value) == value
+    others = written([record for record in peaceful.records if record is not closed])
+    changed_hash = newer.replace(closed.input_hash.encode(), b"of another version")
+    assert zeros(compared(peaceful.records, [*others, changed_hash])) == (0, 0, 0)
+    assert zeros(compared(peaceful.records, [*others, changed_hash.replace(b'"turns":', b'"turns":9')])) == (0, 0, 1)
+    text = Path(scores.__file__).read_text()
+    assert [text.count(old) for old, _ in newer_version._CHANGES] == [1, 1]
+
+
+def test_findings_add_up_and_examples_of_one_kind_do_not_hide_the_others(peaceful: Undisturbed) -> None:
+    findings = Findings()
+    findings.add(compared(peaceful.records, []))
+    held = newest(peaceful)
+    assert zeros(findings) == (len(held), 0, 0)
+    findings.add(compared([], written(held)))
+    assert zeros(findings) == (len(held), 0, len(held))
+    assert len(findings.examples) == MOST_EXAMPLES
+    assert findings.by_name["missing", "closed"] == findings.by_name["wrong", "closed"] == 8
+    assert len({example.split()[2] for example in findings.examples}) >= 4
+
+
+def test_the_peaceful_run_goes_by_broker_time_and_not_by_topic(peaceful: Undisturbed) -> None:
+    inputs = inputs_of(make_pool(3, 8))
+    backwards = undisturbed(dict(reversed(inputs.items())), LIMITS)
+    assert compared(peaceful.records, written(backwards.records)).is_clean
+
+
+def test_a_template_gives_the_bytes_that_playing_the_call_gives() -> None:
+    seconds, name = 1_800_000_123, "another"
+    for seed in range(12):
+        simulated = simulate_call(seed, start_ms=T0_SECONDS * 1_000)
+        moved = renamed(shifted(simulated.call, seconds - T0_SECONDS), name)
+        played = list(SimulatedCall(moved, simulated.delivery, simulated.features).wire_events())
+        template = call_template([seed], None)
+        assert [event.rendered(seconds, name.encode()) for event in template.events] == [e.value for e in played]
+        assert [event.after_ms + seconds * 1_000 for event in template.events] == [e.arrival_ms for e in played]

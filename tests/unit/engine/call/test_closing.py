@@ -1,0 +1,209 @@
+"""When and why a call closes, what its last records say, and what comes after."""
+
+import pytest
+
+from consumers.engine.effects import CloseCall
+from consumers.engine.limits import Limits
+from schemas.events.codec import InputSource
+from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, closings_of
+
+LIMITS = Limits(closing_grace_ms=10_000, idle_ms=60_000, max_call_duration_ms=600_000)
+ENDED = {"type": "call_ended", "reason": "goodbye"}
+SESSION_ENDED = {"type": "connection_state", "data": {"state": "session_ended"}}
+
+
+def _closed(feed: Feed) -> list[tuple[str, int]]:
+    return [(record.reason.value, record.caused_at_ms - T0_MS) for record in feed.records("closed")]
+
+
+@pytest.mark.parametrize(
+    ("stream", "event", "reason"),
+    [("judge", ENDED, "ended"), ("pipecat", ENDED, "ended"), ("user_sim", SESSION_ENDED, "session_ended")],
+)
+def test_an_end_event_closes_after_a_grace(stream: str, event: dict[str, object], reason: str) -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(0, 1_000)
+    feed.send(stream, event, 2_000)
+    feed.advance(11_999)
+    assert _closed(feed) == []
+    assert feed.records("dead_air") == []  # the line is down: nobody waits
+    feed.advance(12_000)
+    assert _closed(feed) == [(reason, 12_000)]
+
+
+def test_what_comes_in_the_grace_counts_and_does_not_prolong_it() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(0, 1_000)
+    feed.send("audit", ENDED, 2_000)
+    feed.tool_call("rebook", 11_000)
+    feed.send("user_sim", SESSION_ENDED, 11_500)
+    feed.advance(12_000)
+    assert _closed(feed) == [("ended", 12_000)]
+    assert [record.tool for record in feed.records("tool_call")] == ["rebook"]
+
+
+def test_silence_of_all_streams_closes() -> None:
+    feed = Feed(LIMITS)
+    feed.heard("Hello", 0)
+    feed.bot_text("Hello", 5_000)
+    feed.advance(64_999)
+    assert _closed(feed) == []
+    feed.advance(65_000)
+    assert _closed(feed) == [("idle", 65_000)]
+
+
+def test_idleness_is_of_the_broker_s_clock() -> None:
+    feed = Feed(LIMITS)
+    feed.send("audit", {"message_type": "user", "value": "x"}, 0, broker_ms=90_000)
+    feed.advance(149_999)
+    assert _closed(feed) == []
+    feed.advance(150_000)
+    assert _closed(feed) == [("idle", 150_000)]
+
+
+def test_the_duration_limit_closes_a_call_that_never_falls_silent() -> None:
+    feed = Feed(LIMITS)
+    for at_ms in range(0, 600_000, 30_000):
+        feed.bot_text("and", at_ms)
+        feed.advance(at_ms)
+    assert _closed(feed) == []
+    feed.advance(600_000)
+    assert [reason for reason, _ in _closed(feed)] == ["limit_duration"]
+    assert feed.counts("callgauge_limits_hit_total") == {("duration",): 1}
+
+
+def test_the_events_limit() -> None:
+    feed = Feed(Limits(max_events_per_call=3))
+    feed.heard("one", 0)
+    feed.heard("two", 100)
+    assert _closed(feed) == []
+    feed.heard("three", 200)
+    assert [reason for reason, _ in _closed(feed)] == ["limit_events"]
+    assert feed.records("closed")[0].events == 3
+    assert feed.counts("callgauge_limits_hit_total") == {("events",): 1}
+    feed.heard("four", 300)
+    assert feed.counts("callgauge_events_total")["audit", "after_close"] == 1
+
+
+def test_the_turns_limit() -> None:
+    feed = Feed(Limits(max_turns_per_call=2))
+    for turn in range(4):
+        feed.user_audio(10_000 * turn, 10_000 * turn + 1_000)
+        feed.assistant_audio(10_000 * turn + 2_000, 10_000 * turn + 3_000)
+    assert [record.turns for record in feed.records("closed")] == [3]
+    assert [reason for reason, _ in _closed(feed)] == ["limit_turns"]
+    assert feed.counts("callgauge_limits_hit_total") == {("turns",): 1}
+
+
+def test_beyond_the_open_calls_the_quietest_is_closed() -> None:
+    feed = Feed(Limits(max_open_calls=2))
+    for at_ms, key in ((0, "one"), (100, "two"), (200, "one"), (300, "three")):
+        feed.send("audit", {"message_type": "user", "value": "Hello"}, at_ms, key=key)
+    assert [(c.conversation_id, c.records[-1].reason.value) for c in closings_of(feed.effects)] == [  # type: ignore[union-attr]  # the last record of a closing is the closed fact
+        ("two", "limit_open_calls")
+    ]
+    assert feed.evaluator.open_calls == 2
+    assert feed.counts("callgauge_limits_hit_total") == {("open_calls",): 1}
+
+
+def test_the_last_effect_holds_final_scores_and_then_the_fact() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(0, 1_000)
+    feed.assistant_audio(1_500, 2_500)
+    feed.user_audio(4_000, 5_000)
+    feed.assistant_audio(6_000, 7_000)
+    feed.send("user_sim", SESSION_ENDED, 8_000)
+    feed.send("judge", ENDED, 8_100)
+    feed.advance(30_000)
+    closing = feed.latest[-1]
+    assert isinstance(closing, CloseCall)
+    names = [(record.name, record.turn) for record in closing.records]
+    assert names == [("turn", 1), ("call", None), ("closed", None)]  # what is known already is not said again
+    assert {record.status.value for record in closing.records} == {"final"}
+    closed = feed.records("closed")[0]
+    assert (closed.turns, closed.ended_reason) == (1, "goodbye")
+    assert closed.through == {"elevenlabs.events": 10, "pipecat.events": 3, "judge.verdicts": 0}
+    call = feed.call_values()
+    assert (call.revision, call.is_first, call.through_turn) == (1, True, 1)
+
+
+def test_a_turn_nobody_answered_before_the_end_is_not_measured_and_not_counted() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 900)
+    feed.user_audio(1_000, 2_000, text="Goodbye")
+    feed.send("user_sim", SESSION_ENDED, 2_500)
+    feed.advance(30_000)
+    assert feed.latencies() == {1: "the call ended before an answer"}
+    assert [record.is_first for record in feed.records("turn", turn=1)] == [False]
+
+
+def test_sound_without_an_end_is_closed_as_eva_closes_it() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 900)
+    feed.user_audio(1_000, None)
+    feed.assistant_audio(3_000, 4_000)
+    assert feed.latencies() == {}
+    feed.send("user_sim", SESSION_ENDED, 5_000)
+    feed.advance(30_000)
+    assert feed.latencies() == {1: -2_000.0}
+
+
+def test_a_turn_never_answered_says_so() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 900)
+    feed.user_audio(1_000, 2_000)
+    feed.bot_text("Nobody hears this.", 2_500)
+    feed.user_audio(4_000, 5_000)
+    feed.assistant_audio(6_000, 7_000)
+    feed.send("user_sim", SESSION_ENDED, 8_000)
+    feed.advance(30_000)
+    assert feed.latencies() == {1: "no_assistant_speech", 2: 1_000.0}
+    assert [record.turn for record in feed.records(LATENCY)] == [2]
+    assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {"no_assistant_speech": 1}
+
+
+def test_after_the_end_everything_is_only_counted() -> None:
+    feed = Feed(LIMITS)
+    feed.heard("Hello", 0)
+    feed.send("judge", ENDED, 100)
+    feed.advance(20_000)
+    before = len(feed.records())
+    feed.heard("Hello?", 21_000)
+    feed.send("judge", {"type": "call_started", "agent": "desk"}, 22_000)
+    feed.advance(900_000)
+    assert len(feed.records()) == before
+    counts = feed.counts("callgauge_events_total")
+    assert (counts["audit", "after_close"], counts["judge", "after_close"]) == (1, 1)
+    assert feed.evaluator.low_watermarks() == {}
+
+
+def test_only_so_many_closed_calls_are_remembered() -> None:
+    feed = Feed(Limits(max_closed_calls_remembered=1, max_events_per_call=1))
+    for key in ("one", "two", "two", "one"):
+        feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key=key)
+    assert [closing.conversation_id for closing in closings_of(feed.effects)] == ["one", "two", "one"]
+
+
+def test_a_leap_of_time_declares_nothing_that_lies_behind_the_closing() -> None:
+    feed = Feed(Limits(idle_ms=3_000))
+    feed.user_audio(0, 1_000)
+    feed.advance(900_000)  # idle from 4,000 on, dead air would have been due at 4,500
+    assert feed.records("dead_air") == []
+    assert [reason for reason, _ in _closed(feed)] == ["idle"]
+
+
+def test_of_two_deadlines_the_earlier_decides() -> None:
+    feed = Feed(LIMITS)
+    feed.heard("Hello", 0)
+    feed.advance(10_000_000)  # past idleness, then past the longest call
+    assert [reason for reason, _ in _closed(feed)] == ["idle"]
+
+
+def test_low_watermarks_are_those_of_the_oldest_open_call() -> None:
+    feed = Feed(LIMITS)
+    feed.send("audit", {"message_type": "user", "value": "Hello"}, 0, key="one", offset=5)
+    feed.send("audit", {"message_type": "user", "value": "Hello"}, 50_000, key="two", offset=9)
+    feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Hi"}}, 50_000, key="two", offset=2)
+    assert feed.evaluator.low_watermarks() == {InputSource.AUDIT: 5, InputSource.PIPECAT: 2}
+    feed.advance(60_000)
+    assert feed.evaluator.low_watermarks() == {InputSource.AUDIT: 9, InputSource.PIPECAT: 2}

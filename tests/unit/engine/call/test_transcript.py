@@ -1,0 +1,464 @@
+"""What a transcript says of a call: whose words, which tools, who cut whom off, and when; on EVA's turns and on the bot's own."""
+
+import json
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import pytest
+
+from consumers.engine.call import transcript as transcript_module
+from consumers.engine.call.transcript import transcript_bytes, transcript_of
+from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.turns.bot.machine import SpeakingMachine, SpeakingTurn
+from consumers.engine.turns.bot.usage import TokenUsage, TurnMetrics
+from consumers.engine.turns.eva.history import EvaHistory
+from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
+from consumers.engine.turns.heard.heard_turn import cut_off_turns
+from consumers.engine.turns.timeline.tool_uses import ToolUses
+from schemas.transcript import TRANSCRIPT, TranscriptTurn
+from tests.support.fakes.engine_feed import Feed, Json, closings_of
+
+END_MS = 24 * 3_600_000
+
+
+class TranscriptFeed(Feed):
+    """A feed whose calls get transcripts."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(limits)
+        self.evaluator = PartitionEvaluator(limits or Limits(), "test", writes_transcripts=True)
+
+    def closed(self) -> list[Json]:
+        """The turns of the call, after it has ended by silence."""
+        self.advance(END_MS)
+        (closing,) = closings_of(self.effects)
+        assert closing.transcript is not None
+        TRANSCRIPT.validate_json(closing.transcript)
+        turns: list[Json] = json.loads(closing.transcript)
+        return turns
+
+    def reply(self, text: str, at_ms: int) -> None:
+        """The model's reply in the audit log."""
+        self.send("audit", {"message_type": "assistant", "value": text}, at_ms)
+
+    def words(self, text: str, at_ms: int) -> None:
+        """Words come to speech synthesis one by one."""
+        self.send("pipecat", {"type": "turn_start", "data": {"frame": "turn_start"}}, at_ms)
+        for place, word in enumerate(text.split()):
+            self.send("pipecat", {"type": "tts_text", "data": {"frame": word}}, at_ms + place)
+
+    def agent(self, start_ms: int, end_ms: int | None, spoken: str, written: str | None = None) -> None:
+        """The simulated caller hears the agent say this, of what it had written."""
+        if written is not None:
+            self.reply(written, start_ms - 5)
+        self._audio("audio_start", "assistant", start_ms, 0)
+        self.words(spoken, start_ms)
+        if end_ms is not None:
+            self._audio("audio_end", "assistant", end_ms, 0)
+
+    def caller(self, start_ms: int, end_ms: int, meant: str, understood: str | None = None) -> None:
+        """The simulated caller says this, and the agent understands something."""
+        self.user_audio(start_ms, end_ms, text=meant)
+        if understood is not None:
+            self.heard(understood, end_ms + 100)
+
+    def uses(self, tool: str, at_ms: int, arguments: object, response: object, *, for_ms: int = 300) -> None:
+        """A tool is called, and answers unless the response is None."""
+        self.send("audit", {"message_type": "tool_call", "value": {"tool": tool, "parameters": arguments}}, at_ms)
+        if response is not None:
+            self.tool_answer(tool, at_ms + for_ms, response)
+
+
+def brief(turns: list[Json]) -> list[tuple[int, str, str | None]]:
+    """When, who, what."""
+    return [(turn["time_in_call_secs"], turn["role"], turn["message"]) for turn in turns]
+
+
+@pytest.fixture
+def feed() -> TranscriptFeed:
+    return TranscriptFeed()
+
+
+def test_both_sides_say_what_was_heard_of_them(feed: TranscriptFeed) -> None:
+    feed.agent(1_000, 2_500, "Welcome aboard.", "Welcome aboard.")
+    feed.caller(4_200, 6_000, "I lost my badge", "I lost my bag")
+    feed.agent(8_999, 9_900, "Which bag?", "Which bag?")
+    turns = feed.closed()
+    assert brief(turns) == [(0, "agent", "Welcome aboard."), (3, "user", "I lost my bag"), (8, "agent", "Which bag?")]
+    assert [turn["source_medium"] for turn in turns] == [None, "audio", None]
+    assert [turn["agent_metadata"] for turn in turns] == [
+        {"agent_id": "unknown", "workflow_node_id": None}, None, {"agent_id": "unknown", "workflow_node_id": None}
+    ]  # fmt: skip
+    assert not any(turn["interrupted"] for turn in turns)
+
+
+def test_time_counts_from_the_start_that_the_call_names(feed: TranscriptFeed) -> None:
+    feed.send("audit", {"type": "call_started", "agent": "desk"}, 5_000)
+    feed.send("audit", {"type": "call_started"}, 9_000)
+    feed.agent(9_100, 9_500, "Welcome.")
+    (turn,) = feed.closed()
+    assert (turn["time_in_call_secs"], turn["agent_metadata"]["agent_id"]) == (4, "desk")
+
+
+def test_what_the_caller_meant_stands_in_where_nobody_understood(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.")
+    feed.caller(1_000, 2_000, "Hello there")
+    assert brief(feed.closed())[1] == (1, "user", "Hello there")
+
+
+def test_a_placeholder_is_no_message(feed: TranscriptFeed) -> None:
+    feed.send("audit", {"type": "call_started", "pipeline_type": "audio_llm"}, 0)
+    feed.agent(0, 500, "Welcome.")
+    feed.caller(1_000, 2_000, "Hello there", "[user audio]")
+    feed.agent(3_000, 3_500, "Yes?")
+    feed.caller(4_000, 5_000, "A seat", "[user audio]")
+    feed.send("audit", {"type": "user_text_updated", "text": "A sheet"}, 5_300)
+    assert [message for _, role, message in brief(feed.closed()) if role == "user"] == ["Hello there", "A sheet"]
+
+
+def test_a_caller_who_was_heard_and_not_understood_has_no_message(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.")
+    feed.user_audio(1_000, 2_000, text=None)
+    assert (1, "user", None) in brief(feed.closed())
+
+
+def test_a_barge_in_cuts_the_message_and_keeps_what_was_written(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.", "Welcome.")
+    feed.caller(1_000, 2_000, "Any seats?", "Any seats?")
+    feed.agent(3_000, None, "There are many seats", "There are many seats on the first and the last flight.")
+    feed.caller(4_000, 5_000, "Stop", "Stop")
+    feed._audio("audio_end", "assistant", 4_100, 0)
+    feed.agent(6_000, 7_000, "Yes?", "Yes?")
+    turns = feed.closed()
+    assert [(turn["message"], turn["original_message"]) for turn in turns if turn["interrupted"]] == [
+        ("There are many seats", "There are many seats on the first and the last flight.")
+    ]
+    assert not any("[" in (turn["message"] or "") for turn in turns), "EVA's labels are not in it"
+
+
+def _spoken_at(start_s: float | None = None, end_s: float = inf) -> SpeakingTurn:
+    starts = () if start_s is None else (start_s,)
+    return SpeakingTurn(bot_starts=starts, bot_ends=() if end_s == inf else (end_s,))
+
+
+def _barge_in_at(*starts: float, own: tuple[float, float] | None = None) -> SpeakingTurn:
+    return SpeakingTurn(
+        vad_starts=starts, bot_starts=own[:1] if own else (), bot_ends=own[1:] if own else (), user_interrupted=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("turns", "cut"),
+    [
+        pytest.param({1: _spoken_at(1.0, 5.0), 2: _barge_in_at(4.0)}, {1}, id="the turn before"),
+        pytest.param({2: _barge_in_at(0.0, 4.0, own=(2.0, 5.0))}, {2}, id="the same turn"),
+        pytest.param(
+            {1: _spoken_at(1.0, 5.0), 2: _barge_in_at(4.0, 8.0, own=(6.0, 7.0))}, {1}, id="not what was over by then"
+        ),
+        pytest.param(
+            {1: _spoken_at(1.0, 5.0), 2: _barge_in_at(4.0, 8.0, own=(6.0, 9.0))}, {1, 2}, id="and the answer again"
+        ),
+        pytest.param({1: _spoken_at(1.0, 3.9), 2: _barge_in_at(4.0, own=(6.0, 9.0))}, {1}, id="noticed late"),
+        pytest.param({1: _spoken_at(), 2: _barge_in_at()}, {1}, id="no sound tells"),
+        pytest.param({1: _spoken_at(1.0, inf), 2: _barge_in_at(4.0)}, {1}, id="sound that never ended"),
+        pytest.param({1: _spoken_at(1.0, 5.0), 2: SpeakingTurn(vad_starts=(4.0,))}, set(), id="nobody says so"),
+    ],
+)
+def test_a_barge_in_cuts_off_the_turn_whose_sound_it_was(turns: dict[int, SpeakingTurn], cut: set[int]) -> None:
+    machine = SpeakingMachine()
+    machine.turns = turns
+    assert cut_off_turns(HeardByTheBot(machine, EvaHistory(), ToolUses()).turns(turns)) == cut
+
+
+def test_what_it_had_written_is_null_where_the_log_has_less_than_was_said(feed: TranscriptFeed) -> None:
+    feed.agent(0, None, "Welcome to the desk of the line", "Welcome.")
+    feed.caller(1_000, 2_000, "Stop", "Stop")
+    (cut,) = [turn for turn in feed.closed() if turn["interrupted"]]
+    assert (cut["message"], cut["original_message"]) == ("Welcome to the desk of the line", None)
+
+
+def test_a_reply_that_nobody_heard_is_left_out(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.", "Welcome.")
+    feed.caller(1_000, 2_000, "Hello", "Hello")
+    feed.reply("I never came to say this.", 2_500)
+    assert [message for _, _, message in brief(feed.closed())] == ["Welcome.", "Hello"]
+
+
+def test_without_any_sign_of_speech_the_log_is_what_was_said(feed: TranscriptFeed) -> None:
+    feed.reply("Welcome.", 0)
+    feed.heard("Hello", 2_000)
+    feed.reply("Yes?", 3_000)
+    assert brief(feed.closed()) == [(0, "agent", "Welcome."), (2, "user", "Hello"), (3, "agent", "Yes?")]
+
+
+def test_tools_are_entries_of_their_own_joined_by_an_id(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.", "Welcome.")
+    feed.caller(1_000, 2_000, "Book it", "Book it")
+    feed.uses("book", 2_500, {"seat": "window", "at": ["1", 2]}, {"status": "error", "why": "full"})
+    feed.agent(4_000, 5_000, "It is full.", "It is full.")
+    turns = feed.closed()
+    assert [(len(turn["tool_calls"]), len(turn["tool_results"]), turn["message"]) for turn in turns] == [
+        (0, 0, "Welcome."), (0, 0, "Book it"), (1, 0, None), (0, 1, None), (0, 0, "It is full.")
+    ]  # fmt: skip
+    (call,), (result,) = turns[2]["tool_calls"], turns[3]["tool_results"]
+    assert call["params_as_json"] == call["tool_details"]["parameters"] == '{"seat":"window","at":["1",2]}'
+    assert (call["type"], call["tool_details"]["type"], result["type"]) == ("client", "client", "client")
+    assert call["request_id"] == result["request_id"]
+    assert result["result_value"] == '{"status":"error","why":"full"}'
+    assert (result["is_error"], result["tool_latency_secs"], result["dynamic_variable_updates"]) == (True, 0.3, [])
+    assert (call["tool_has_been_called"], result["tool_has_been_called"]) == (True, True)
+
+
+def test_calls_side_by_side_share_an_entry_and_ids_differ(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.")
+    feed.caller(1_000, 2_000, "Book both", "Book both")
+    feed.uses("book", 2_500, {"n": 1}, "first", for_ms=1_000)
+    feed.uses("rebook", 2_600, {"n": 2}, "second", for_ms=500)
+    feed.uses("pay", 4_000, None, None)
+    turns = [turn for turn in feed.closed() if turn["tool_calls"] or turn["tool_results"]]
+    named = [[each["tool_name"] for each in (*turn["tool_calls"], *turn["tool_results"])] for turn in turns]
+    assert named == [["book", "rebook"], ["rebook", "book"], ["pay"]]
+    assert [turn["tool_results"] == [] for turn in turns] == [True, False, True]
+    assert len({call["request_id"] for turn in turns for call in turn["tool_calls"]}) == 3
+    pay = turns[2]["tool_calls"][0]
+    assert (pay["params_as_json"], pay["tool_has_been_called"]) == ("null", False), "nothing shows that it ran"
+
+
+def test_an_answer_that_nobody_asked_for_has_no_latency(feed: TranscriptFeed) -> None:
+    feed.heard("Hello", 0)
+    feed.tool_answer("book", 500, "done")
+    (result,) = [each for turn in feed.closed() for each in turn["tool_results"]]
+    assert (result["result_value"], result["tool_latency_secs"]) == ("done", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("plain text", "plain text"),
+        ("", ""),
+        ('{"a":  1}', '{"a":  1}'),  # as it came
+        ("{no json", "{no json"),
+        ('{"a": NaN}', '{"a": NaN}'),  # nor is this
+        (17, "17"),
+        ([], "[]"),
+        (None, "null"),
+        (float("inf"), "null"),
+        ({"é": "✓"}, '{"é":"✓"}'),
+    ],
+)
+def test_an_answer_is_its_text_or_json(feed: TranscriptFeed, answer: object, value: str) -> None:
+    feed.send("audit", {"message_type": "tool_call", "value": {"tool": "t", "parameters": answer}}, 0)
+    feed.send("audit", {"message_type": "tool_response", "value": {"tool": "t", "response": answer}}, 10)
+    turns = feed.closed()
+    assert turns[1]["tool_results"][0]["result_value"] == value
+    parameters = turns[0]["tool_calls"][0]["params_as_json"]
+    is_text = isinstance(answer, str) and answer != '{"a":  1}'
+    assert parameters == (json.dumps(answer) if is_text else value), "arguments are JSON in any case"
+
+
+def test_a_phone_line_has_the_bot_s_own_turns(feed: TranscriptFeed) -> None:
+    feed.reply("Welcome to the desk.", 900)
+    feed.speech("bot_speech_started", 1_000)
+    feed.words("Welcome to the desk.", 1_000)
+    feed.speech("bot_speech_stopped", 2_000)
+    feed.speech("user_speech_started", 3_500)
+    feed.speech("user_speech_stopped", 5_000)
+    feed.heard("Any seats?", 5_500)
+    feed.uses("look", 5_600, {}, "two")
+    feed.reply("There are two seats, one at the window.", 5_950)
+    feed.speech("bot_speech_started", 6_000)
+    feed.words("There are two", 6_000)
+    feed.speech("user_speech_started", 6_500)
+    feed.speech("bot_speech_stopped", 6_600)
+    feed.speech("user_speech_stopped", 7_000)
+    feed.heard("The window", 7_100)
+    turns = feed.closed()
+    assert [entry for entry in brief(turns) if entry[2]] == [
+        (0, "agent", "Welcome to the desk."),
+        (2, "user", "Any seats?"),
+        (5, "agent", "There are two"),
+        (5, "user", "The window"),
+    ]
+    assert [turn["original_message"] for turn in turns if turn["interrupted"]] == [
+        "There are two seats, one at the window."
+    ]
+    assert sum(len(turn["tool_calls"]) for turn in turns) == 1
+
+
+def test_pipecat_s_own_record_is_what_was_spoken(feed: TranscriptFeed) -> None:
+    feed.speech("bot_speech_started", 1_000)
+    feed.reply("Welcome to the desk.", 900)
+    feed.send("pipecat", {"type": "assistant_message", "data": {"content": "Welcome to"}}, 1_500)
+    feed.speech("user_speech_started", 1_600)
+    feed.speech("user_speech_stopped", 1_900)
+    feed.send("pipecat", {"type": "user_message", "data": {"content": "Stop"}}, 2_000)
+    agent, user = feed.closed()
+    assert (agent["message"], agent["original_message"], agent["interrupted"]) == (
+        "Welcome to", "Welcome to the desk.", True
+    )  # fmt: skip
+    assert user["message"] == "Stop"
+
+
+def test_a_message_that_was_cut_off_belongs_to_the_turn_that_was(feed: TranscriptFeed) -> None:
+    """Pipecat writes it when the turn is over, and then the caller has begun the next one already."""
+    feed.speech("bot_speech_started", 1_000)
+    feed.speech("user_speech_started", 1_600)
+    feed.speech("bot_speech_stopped", 1_700)
+    cut = {"content": "Welcome to", "timestamp": "2026-09-21T14:13:20.990+00:00"}  # T0 and 0.99 s
+    feed.send("pipecat", {"type": "assistant_message", "data": cut}, 1_800)
+    feed.speech("user_speech_stopped", 1_900)
+    feed.heard("Stop", 2_000)
+    assert brief(feed.closed()) == [(0, "agent", "Welcome to"), (0, "user", "Stop")]
+
+
+class Masking:
+    """Replaces a word everywhere, and shows what it was given."""
+
+    def redact(self, text: str) -> str:
+        return text.replace("SECRET", "[X]")
+
+    def redact_value(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.redact(value)
+            case dict():
+                return {key: self.redact_value(each) for key, each in value.items()}
+            case list():
+                return [self.redact_value(each) for each in value]
+        return value
+
+
+def test_the_redactor_goes_over_every_text_and_leaves_json_whole(feed: TranscriptFeed) -> None:
+    feed.agent(0, None, "Is it SECRET", "Is it SECRET or SECRET?")
+    feed.caller(1_000, 2_000, "It is SECRET", "It is SECRET")
+    feed.uses("book", 2_500, {"name": 'a "SECRET"'}, '{"note": ["SECRET"]}')
+    feed.uses("pay", 3_000, "SECRET", "SECRET")
+    call = feed.evaluator._calls["call"]
+    turns = transcript_of("call", call.live, "desk", Masking())
+    text = TRANSCRIPT.dump_json(turns).decode()
+    assert "SECRET" not in text
+    assert text.count("[X]") == 4 + 2 * 2 + 2, "messages, the original, arguments twice each, results"
+    plain = json.loads(text)
+    tools = [each for turn in plain for each in (*turn["tool_calls"], *turn["tool_results"])]
+    assert [json.loads(each["params_as_json"]) for each in tools if "params_as_json" in each] == [
+        {"name": 'a "[X]"'}, "[X]"
+    ]  # fmt: skip
+    assert [each["result_value"] for each in tools if "result_value" in each] == ['{"note":["[X]"]}', "[X]"]
+    assert "SECRET" in TRANSCRIPT.dump_json(transcript_of("call", call.live, "desk")).decode(), (
+        "only where it is asked to"
+    )
+
+
+MEASURED = TurnMetrics(
+    {
+        "convai_asr_trailing_service_latency": 0.2,
+        "convai_llm_service_ttfb": 1.5,
+        "convai_llm_tool_request_generation_latency": 1.25,
+    },
+    {"gpt": TokenUsage(1500, 3, 4, 50), "": TokenUsage(1, 0, 0, 2)},
+)
+
+NOTHING = TurnMetrics({}, {})
+
+
+def measured(turns: tuple[TranscriptTurn, ...]) -> list[tuple[str, str, dict[str, float]]]:
+    """Of the entries on which anything stands: whose it is, whether it has calls, and what."""
+    return [
+        (turn.role, "calls" if turn.tool_calls else "", {name: each.elapsed_time for name, each in metrics.items()})
+        for turn in turns
+        if (metrics := turn.conversation_turn_metrics.metrics)
+    ]
+
+
+def test_each_number_stands_once_on_the_entry_that_it_is_about(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.")
+    feed.caller(1_000, 2_000, "Book both", "Book both")
+    feed.uses("book", 2_500, {}, "done")
+    feed.uses("pay", 3_500, {}, "done")
+    feed.agent(5_000, 6_000, "Done.")
+    turns = transcript_of(
+        "call", feed.evaluator._calls["call"].live, "desk", metrics_of=lambda turn: MEASURED if turn == 1 else NOTHING
+    )
+    assert measured(turns) == [
+        ("user", "", {"convai_asr_trailing_service_latency": 0.2}),
+        ("agent", "calls", {"convai_llm_tool_request_generation_latency": 1.25}),
+        ("agent", "", {"convai_llm_service_ttfb": 1.5}),
+    ]
+    (used,) = [turn for turn in turns if turn.llm_usage is not None]
+    assert used.message == "Done."
+    assert used.llm_usage is not None
+    usage = {model: each.model_dump() for model, each in used.llm_usage.model_usage.items()}
+    assert {model: [each[kind]["tokens"] for kind in each] for model, each in usage.items()} == {
+        "gpt": [1500, 3, 4, 50], "unknown": [1, 0, 0, 2]
+    }  # fmt: skip
+
+
+def test_numbers_move_to_the_entry_that_is_there(feed: TranscriptFeed) -> None:
+    feed.agent(0, 500, "Welcome.")
+    feed.caller(1_000, 2_000, "Book both", "Book both")
+    feed.uses("book", 2_500, {}, "done")
+    feed.uses("pay", 3_500, {}, "done")
+    live = feed.evaluator._calls["call"].live
+    turns = transcript_of("call", live, "desk", metrics_of=lambda _turn: MEASURED)
+    everything = {"convai_llm_service_ttfb": 1.5, "convai_llm_tool_request_generation_latency": 1.25}
+    assert measured(turns) == [
+        ("agent", "", everything),  # the greeting has no calls, and no caller
+        ("user", "", {"convai_asr_trailing_service_latency": 0.2}),
+        ("agent", "calls", everything),
+    ]
+    assert [turn.tool_calls != () for turn in turns if turn.llm_usage is not None] == [False, True]
+
+
+def test_a_call_of_nothing_has_no_turns(feed: TranscriptFeed) -> None:
+    feed.send("audit", {"type": "call_started"}, 0)
+    assert feed.closed() == []
+
+
+def _small(monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> Callable[[], tuple[bytes | None, Any]]:
+    monkeypatch.setattr(transcript_module, "MAX_TRANSCRIPT_BYTES", most_bytes)
+    feed = TranscriptFeed()
+    feed.agent(0, 500, "Welcome.")
+    feed.caller(1_000, 2_000, "Book it", "Book it")
+    feed.uses("book", 2_500, {"seat": "x" * 2_000}, {"seat": "y" * 3_000})
+    feed.uses("pay", 3_500, {"by": "card"}, "done")
+
+    def close() -> tuple[bytes | None, Any]:
+        feed.advance(END_MS)
+        (closing,) = closings_of(feed.effects)
+        assert closing.records[-1].name == "closed", "the call closes in any case"
+        return closing.transcript, feed.counts("callgauge_limits_hit_total")
+
+    return close
+
+
+def test_long_values_of_tools_are_left_out_where_they_make_it_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, hits = _small(monkeypatch, 20_000)()
+    assert value is not None
+    assert (len(value) > 7_000, hits) == (True, {}), "with them it is small enough"
+    value, hits = _small(monkeypatch, 5_000)()
+    assert (value is not None, hits) == (True, {})
+    tools = [each for turn in json.loads(value or b"") for each in (*turn["tool_calls"], *turn["tool_results"])]
+    assert [each.get("params_as_json", each.get("result_value")) for each in tools] == [
+        '{"left_out_characters":2011}', '{"left_out_characters":3011}', '{"by":"card"}', "done"
+    ]  # fmt: skip
+    assert tools[0]["tool_details"]["parameters"] == tools[0]["params_as_json"]
+
+
+def test_a_transcript_that_is_too_large_in_any_case_is_not_written_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, hits = _small(monkeypatch, 500)()
+    assert (value, hits) == (None, {("transcript",): 1})
+
+
+def test_the_bound_is_what_kafka_takes() -> None:
+    turns = [TranscriptTurn(role="user", message="x" * 10_000, time_in_call_secs=0)] * 90
+    assert transcript_bytes(turns) is not None
+    assert transcript_bytes([*turns, *turns]) is None
+
+
+def test_calls_have_transcripts_only_where_they_are_wanted() -> None:
+    feed = Feed()
+    feed.heard("Hello", 0)
+    feed.advance(END_MS)
+    assert [closing.transcript for closing in closings_of(feed.effects)] == [None]

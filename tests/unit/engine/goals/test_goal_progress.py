@@ -1,0 +1,367 @@
+"""The goals of a call, live: what is published when, what is asked of judges, and what a late answer changes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from consumers.engine.effects import RequestVerdict
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.judging.rules import GoalRules
+from consumers.engine.limits import Limits
+from consumers.engine.measures import measures
+from consumers.engine.partition import PartitionEvaluator
+from schemas.goals.goal_set import GoalSet
+from schemas.judging import JudgeRequest
+from schemas.scores.all_records import Scored, Unscored
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json
+
+JUDGED: Json = {"id": "booked", "details": "The flight is booked.", "check": {"kind": "judge"}}
+SAID: Json = {
+    "id": "greeted",
+    "details": "The caller says hello.",
+    "check": {"kind": "says", "speaker": "user", "pattern": "hello"},
+}
+USED: Json = {"id": "found", "details": "The agent looks.", "check": {"kind": "tool_called", "tool": "find"}}
+END_MS = 600_000
+
+
+def goal_set(*subgoals: Json, **more: Any) -> GoalSet:
+    return GoalSet.model_validate({"id": "flights", "subgoals": list(subgoals), **more})
+
+
+class OneSet:
+    """Every call that names an agent has these goals."""
+
+    def __init__(self, goals: GoalSet) -> None:
+        self.goals = goals
+
+    def choose(self, goals_id: str | None, agent: str | None) -> GoalSet | None:
+        return self.goals if goals_id or agent else None
+
+
+class GoalFeed(Feed):
+    """A call with goals; `turn` is a user's words, the assistant's answer and the start of what comes next."""
+
+    def __init__(self, goals: GoalSet, **rules: Any) -> None:
+        super().__init__(Limits())
+        self.goals = goals
+        self.rules = GoalRules(**rules)
+        self.evaluator = PartitionEvaluator(Limits(), "test", ChosenGoals(OneSet(goals), self.rules))
+        self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
+        self.at_ms = 0
+
+    def turn(self, user: str, *, tool: str | None = None, answer: str = "Certainly.") -> None:
+        """Ten seconds."""
+        at_ms = self.at_ms + 1_000
+        self.user_audio(at_ms, at_ms + 1_000, text=user)
+        self.heard(user, at_ms + 1_100)
+        if tool is not None:
+            self.tool_call(tool, at_ms + 1_200)
+            self.tool_answer(tool, at_ms + 1_500)
+        self.assistant_audio(at_ms + 2_000, at_ms + 3_000)
+        self.send("audit", {"message_type": "assistant", "value": answer}, at_ms + 2_000)
+        self.send("user_sim", {"type": "assistant_speech", "data": {"text": answer}}, at_ms + 3_000)
+        self.at_ms += 10_000
+
+    def greet(self) -> None:
+        """Turn 0."""
+        self.assistant_audio(100, 500)
+        self.send("user_sim", {"type": "assistant_speech", "data": {"text": "Hello"}}, 500)
+
+    def end(self, now_ms: int = END_MS) -> None:
+        self.send("audit", {"type": "call_ended", "reason": "goodbye"}, self.at_ms)
+        self.advance(now_ms)
+
+    @property
+    def requests(self) -> list[JudgeRequest]:
+        return [effect.request for effect in self.effects if isinstance(effect, RequestVerdict)]
+
+    def judge(self, request: JudgeRequest, *, is_completed: bool | None, at_ms: int | None = None) -> None:
+        """The judge's answer; None is that it gave up."""
+        judged = {"outcome": "judged", "is_completed": is_completed}
+        result = judged if is_completed is not None else {"outcome": "unscored", "reason": "unavailable"}
+        self.send(
+            "judge",
+            {
+                "type": "judge_verdict", "request_id": request.request_id, "conversation_id": "call", "turn": request.turn,
+                "kind": request.kind, "input_hash": request.input_hash, "prompt_version": request.prompt_version,
+                "result": result, "votes": {"complete": 3, "incomplete": 0},
+            },
+            self.at_ms if at_ms is None else at_ms,
+        )  # fmt: skip
+
+    def progress(self) -> list[tuple[int | None, str, float | str]]:
+        return [(record.turn, record.status.value, _value(record.result)) for record in self.records("progress")]
+
+
+def _value(result: Any) -> float | str:
+    match result:
+        case Scored(value=value):
+            return value
+        case Unscored(reason=reason):
+            return reason.value
+    return f"not applicable: {result.reason}"
+
+
+def test_the_goal_set_is_recorded_whole_when_the_call_says_who_it_is() -> None:
+    feed = GoalFeed(goal_set(SAID))
+    (fact,) = feed.records("goals")
+    assert (fact.goal_set, fact.digest) == (feed.goals, feed.goals.digest)
+    feed.send("audit", {"type": "call_started", "agent": "another"}, 10)
+    assert len(feed.records("goals")) == 1
+
+
+def test_a_turn_is_judged_when_it_was_left() -> None:
+    feed = GoalFeed(goal_set(SAID, USED))
+    feed.greet()
+    feed.turn("hello")
+    assert feed.progress() == []
+    feed.turn("find me a flight", tool="find")
+    assert feed.progress() == [(1, "provisional", 0.5)]
+    feed.turn("thanks")
+    assert feed.progress() == [(1, "provisional", 0.5), (2, "provisional", 1.0)]
+    assert [(record.index, record.reached_turn) for record in feed.records("subgoal")] == [(0, 1), (1, 2)]
+    feed.end()
+    assert feed.progress()[2:] == [(3, "provisional", 1.0)]  # what is known is not said again
+    assert _value(feed.call_values().success_final_turn) == 1.0
+
+
+def test_without_a_judge_what_it_would_say_is_unscored_and_the_rest_works() -> None:
+    feed = GoalFeed(goal_set(SAID, JUDGED))
+    feed.greet()
+    feed.turn("hello")
+    feed.turn("good")
+    feed.end()
+    assert feed.requests == []
+    assert {value for _, _, value in feed.progress()} == {"judge_disabled"}
+    assert [(record.subgoal_id, _value(record.result)) for record in feed.records("subgoal")] == [
+        ("greeted", 1.0), ("booked", "judge_disabled"),
+    ]  # fmt: skip
+    call = feed.call_values()
+    assert (call.unscored_subgoals, _value(call.success_final_turn)) == ({"judge_disabled": 1}, "judge_disabled")
+
+
+def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
+    feed.greet()
+    feed.turn("book it")
+    assert feed.requests == []
+    feed.turn("is it done?")
+    (first,) = feed.requests
+    assert (first.turn, first.subgoal, [item.kind for item in first.transcript]) == (
+        1, "The flight is booked.", ["assistant", "user", "assistant"],
+    )  # fmt: skip
+    assert feed.progress() == []  # nobody knows yet
+    feed.judge(first, is_completed=False)
+    assert feed.progress() == [(1, "provisional", 0.0)]
+    feed.turn("good")
+    _, second = feed.requests
+    feed.judge(second, is_completed=True)
+    feed.turn("bye")
+    assert len(feed.requests) == 2
+    assert feed.progress()[-2:] == [(2, "provisional", 1.0), (3, "provisional", 1.0)]
+
+
+def test_a_verdict_that_does_not_come_is_not_waited_for() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True, verdict_deadline_ms=30_000)
+    feed.greet()
+    feed.turn("book it")
+    feed.turn("is it done?")
+    (request,) = feed.requests
+    feed.advance(request.deadline_ms - T0_MS - 1)
+    assert feed.progress() == []
+    feed.advance(request.deadline_ms - T0_MS)
+    assert feed.progress() == [(1, "provisional", "deadline")]
+    feed.judge(request, is_completed=True, at_ms=request.deadline_ms - T0_MS)
+    assert feed.progress() == [(1, "provisional", "deadline")]
+
+
+def test_a_closing_call_waits_for_its_verdicts_and_for_nothing_else() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
+    feed.greet()
+    feed.turn("book it")
+    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
+    feed.advance(20_000)  # the grace is over
+    (request,) = feed.requests
+    assert feed.records("closed") == []
+    feed.bot_text("Too late.", 25_000)
+    feed.judge(request, is_completed=True, at_ms=30_000)
+    (closed,) = feed.records("closed")
+    assert closed.reason == "ended"
+    assert closed.caused_at_ms == T0_MS + 30_000
+    assert feed.counts("callgauge_events_total")["pipecat", "after_close"] == 2
+    assert feed.progress() == [(1, "provisional", 1.0)]
+
+
+def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True, verdict_deadline_ms=30_000)
+    feed.greet()
+    feed.turn("book it")
+    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
+    feed.advance(49_999)
+    assert feed.records("closed") == []
+    feed.advance(50_000)
+    assert len(feed.records("closed")) == 1
+    assert feed.progress() == [(1, "provisional", "deadline")]
+
+
+def test_a_turn_whose_words_come_late_is_judged_again() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
+    feed.greet()
+    feed.turn("book it")
+    feed.turn("is it done?")
+    feed.judge(feed.requests[0], is_completed=True)
+    assert feed.progress() == [(1, "provisional", 1.0)]
+    feed.heard("and a seat", 2_150)  # between the caller's words and the answer of turn 1
+    feed.turn("good")
+    again = feed.requests[1]
+    assert again.turn == 1
+    assert "and a seat" in again.transcript[1].text
+    assert [record.reached_turn for record in feed.records("subgoal")] == [1, None]
+    feed.judge(again, is_completed=True)
+    assert [record.reached_turn for record in feed.records("subgoal")] == [1, None, 1]
+
+
+def test_nothing_reached_for_turns_is_a_stall_and_said_once() -> None:
+    feed = GoalFeed(goal_set(SAID, USED), stall_turns=2)
+    feed.greet()
+    for words in ("hello", "what?", "what?", "what?", "what?"):
+        feed.turn(words)
+    (stall,) = feed.records("stall")
+    assert (stall.since_turn, stall.by) == (1, "turns")
+
+
+def test_so_is_nothing_reached_for_long() -> None:
+    feed = GoalFeed(goal_set(SAID, USED), stall_ms=60_000)
+    feed.greet()
+    feed.turn("hello")
+    feed.turn("one moment please")
+    moved_ms = 11_000  # when turn 1 was left
+    feed.advance(moved_ms + 59_999)
+    assert feed.records("stall") == []
+    feed.advance(moved_ms + 60_000)
+    (stall,) = feed.records("stall")
+    assert (stall.by, stall.caused_at_ms) == ("seconds", T0_MS + moved_ms + 60_000)
+
+
+def test_expected_tool_calls_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "LONG_CALL_MS", 0)
+    expected: Sequence[Json] = [{"tool": "find", "turn": 0}, {"tool": "book", "turn": 1}]
+    feed = GoalFeed(goal_set(SAID, expected_tool_calls=expected))
+    feed.greet()
+    for words in ("hello", "good", "thanks", "bye"):
+        feed.turn(words, tool="find" if words == "hello" else None)
+        feed.at_ms += 30_000  # so that each turn has a record of the call
+    feed.end()
+    records = feed.records("call")
+    assert [(record.status.value, _value(record.tool_correctness)) for record in records if record.tool_correctness] == [
+        ("provisional", 1.0), ("provisional", 0.5), ("final", 0.5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", ["unavailable"])
+def test_a_judge_that_gives_up_leaves_the_turn_unscored(reason: str) -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
+    feed.greet()
+    feed.turn("book it")
+    feed.turn("is it done?")
+    feed.judge(feed.requests[0], is_completed=None)
+    assert feed.progress() == [(1, "provisional", reason)]
+
+
+def test_a_verdict_for_a_call_that_nobody_knows_opens_none() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
+    feed.greet()
+    feed.turn("book it")
+    feed.turn("is it done?")
+    feed.send(
+        "judge",
+        {
+            "type": "judge_verdict", "request_id": "x", "conversation_id": "other", "kind": "subgoal", "turn": 1,
+            "input_hash": "x", "prompt_version": "x", "result": {"outcome": "judged", "is_completed": True},
+        },
+        0,
+        key="other",
+    )  # fmt: skip
+    assert feed.evaluator.open_calls == 1
+
+
+def test_a_call_that_is_stuck_is_judged_before_others() -> None:
+    feed = GoalFeed(goal_set(SAID, JUDGED), asks_judge=True, stall_turns=2)
+    feed.greet()
+    for words in ("hello", "what?", "what?", "what?", "hello?"):
+        feed.turn(words)
+        if feed.requests:
+            feed.judge(feed.requests[-1], is_completed=False)
+    assert [request.priority for request in feed.requests] == [0, 0, 0, 5]
+
+
+def test_what_nobody_judges_is_no_stall() -> None:
+    feed = GoalFeed(goal_set(JUDGED), stall_turns=1, stall_ms=1_000)
+    feed.greet()
+    for words in ("hello", "what?", "what?"):
+        feed.turn(words)
+        feed.advance(feed.at_ms)
+    assert feed.records("stall") == []
+
+
+class PhoneFeed(GoalFeed):
+    """A call without a simulated caller: the bot says who speaks, the audit log or pipecat's messages what was said."""
+
+    def said(self, user: str, answer: str, *, logs: bool = True, tool: str | None = None) -> None:
+        at_ms = self.at_ms + 1_000
+        self.speech("user_turn_started", at_ms)
+        self.speech("user_turn_stopped", at_ms + 1_000)
+        if logs:
+            self.heard(user, at_ms + 1_000)
+        else:
+            self.send("pipecat", {"type": "user_message", "data": {"content": user}}, at_ms + 1_003)
+        if tool is not None:
+            self.tool_call(tool, at_ms + 1_100)
+            self.tool_answer(tool, at_ms + 1_400)
+        if logs:
+            self.send("audit", {"message_type": "assistant", "value": answer}, at_ms + 1_500)
+        self.speech("bot_speech_started", at_ms + 2_000)
+        self.speech("bot_speech_stopped", at_ms + 3_000)
+        if not logs:
+            self.send("pipecat", {"type": "assistant_message", "data": {"content": answer}}, at_ms + 3_005)
+        self.at_ms += 10_000
+
+
+@pytest.mark.parametrize("logs", [True, False], ids=["audit log", "messages of pipecat"])
+def test_a_phone_call_has_progress_in_its_own_turns(*, logs: bool) -> None:
+    feed = PhoneFeed(goal_set(SAID, USED, JUDGED), asks_judge=True)
+    feed.speech("bot_speech_started", 100)
+    feed.speech("bot_speech_stopped", 900)
+    feed.said("hello", "How can I help?", logs=logs)
+    feed.said("find me a flight", "Here is one.", logs=logs, tool="find")
+    feed.said("thanks", "Bye.", logs=logs)
+    first, *_ = feed.requests
+    assert [(item.turn, item.kind, item.text) for item in first.transcript] == [
+        (1, "user", "hello"), (1, "assistant", "How can I help?"),
+    ]  # fmt: skip
+    assert [(record.index, record.reached_turn) for record in feed.records("subgoal")] == [(0, 1), (1, 2)]
+    feed.judge(first, is_completed=True)
+    assert feed.progress() == [(1, "provisional", 0.6667), (2, "provisional", 1.0)]
+
+
+def test_a_text_that_replaces_a_placeholder_is_what_was_said() -> None:
+    feed = PhoneFeed(goal_set(SAID))
+    feed.said("[user audio]", "How can I help?")
+    feed.send("audit", {"type": "user_text_updated", "text": "hello"}, feed.at_ms)
+    feed.said("thanks", "Bye.")
+    assert feed.progress() == [(1, "provisional", 1.0)]
+
+
+def test_the_first_sound_of_a_simulated_caller_changes_to_its_turns() -> None:
+    feed = PhoneFeed(goal_set(SAID, USED))
+    feed.said("hello", "How can I help?")
+    feed.said("good", "Yes?")
+    assert feed.progress() == [(1, "provisional", 0.5)]
+    feed.greet()
+    for words in ("find", "thanks", "bye"):
+        feed.turn(words, tool="find" if words == "find" else None)
+    feed.end()
+    assert feed.progress()[-1][1:] == ("provisional", 1.0)
+    assert _value(feed.call_values().success_final_turn) == 1.0

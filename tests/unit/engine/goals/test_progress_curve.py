@@ -1,0 +1,304 @@
+"""The live progress curve: its numbers after each turn, what is unknown, and what takes a completion back."""
+
+import pickle
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from consumers.engine.goals import progress_curve
+from consumers.engine.goals.curve_area import area_under
+from consumers.engine.goals.progress_curve import ProgressCurve, TurnScores
+from consumers.engine.records.score_values import result_of
+from schemas.scores.all_records import Scored, Unscored, UnscoredReason
+
+LATE = UnscoredReason.USER_STILL_SPEAKING  # any two reasons: the curve only passes them on
+ABSENT = UnscoredReason.NO_USER_SPEECH
+VERDICT_OF: dict[str, bool | UnscoredReason] = {"C": True, "I": False, "L": LATE, "A": ABSENT}
+
+
+def _hash(turn: int) -> str:
+    return f"input of turn {turn}"
+
+
+def _curve(*rows: str, max_turns: int = 20) -> ProgressCurve:
+    """One row per subgoal, one letter per turn: `C`, `I`, a reason, or `.` where there is no verdict."""
+    curve = ProgressCurve(len(rows), max_turns)
+    for turn in range(1, max(map(len, rows)) + 1):
+        curve.set_input(turn, _hash(turn))
+        for subgoal, row in enumerate(rows):
+            for letter in row[turn - 1 : turn].strip("."):
+                assert curve.take(turn, subgoal, VERDICT_OF[letter], _hash(turn)) is (turn <= max_turns)
+    return curve
+
+
+def _each(curve: ProgressCurve, name: str) -> list[object]:
+    return [getattr(curve.at(turn), name) for turn in range(1, curve.turns + 1)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "max_turns", "progress", "auc", "ppt", "success"),
+    [
+        (("C", "IIC", "IIII"), 6, [0.3333, 0.3333, 0.6667, 0.6667], 0.5667, 0.2222, 0),
+        (("C", "IC"), 20, [0.5, 1.0], 0.9868, 0.5, 1),
+        (("C", "IIIC"), 3, [0.5, 0.5, 0.5], 0.5, 0.5, 0),  # turn 4 is not looked at
+        (("IC", "IIC"), 3, [0.0, 0.5, 1.0], 0.5, 0.3333, 1),
+        (("C",), 2, [1.0], 1.0, 1.0, 1),
+        (("I", "I"), 20, [0.0], 0.0, 0.0, 0),
+        (
+            ("C", "IC", "IC", "IIIIC", "IIIIIC", "IIIIII", "IIIC"),
+            8,
+            [0.1429, 0.4286, 0.4286, 0.5714, 0.7143, 0.8571],
+            0.6224,
+            0.1429,
+            0,
+        ),
+    ],
+)
+def test_the_numbers_are_agent_inspect_s(
+    rows: tuple[str, ...], max_turns: int, progress: list[float], auc: float, ppt: float, success: float
+) -> None:
+    curve = _curve(*rows, max_turns=max_turns)
+    assert _each(curve, "progress") == progress
+    assert (curve.now.auc, curve.now.ppt, curve.now.success) == (auc, ppt, success)
+
+
+def test_the_area_as_if_the_call_ended_now_has_no_turns_to_come() -> None:
+    curve = _curve("C", "IIC", max_turns=5)
+    assert _each(curve, "auc") == [0.5, 0.5, 0.8125]
+    assert _each(curve, "auc_if_ended_now") == [UnscoredReason.ONE_TURN_HAS_NO_AREA, 0.5, 0.625]
+
+
+def test_progress_per_turn_falls_when_progress_comes_late() -> None:
+    assert _each(_curve("C", "IIIIIIIIIC"), "ppt") == [0.5] * 9 + [0.1]
+
+
+def test_a_tie_is_rounded_as_agent_inspect_s_sum_falls() -> None:
+    # The area is 0.41665 exactly; what makes it 0.4166 are the bits that are lost on the way.
+    assert _curve("C", "IIC", "III", max_turns=3).now.auc == 0.4166
+
+
+def test_turns_are_added_up_again_only_at_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    summed: list[Sequence[float]] = []
+
+    def counted(heights: Sequence[float]) -> float:
+        summed.append(heights)
+        return area_under(heights)
+
+    monkeypatch.setattr(progress_curve, "area_under", counted)
+    assert _each(_curve("C", "IIIC", max_turns=8), "auc") == [0.5, 0.5, 0.5, 0.8214]
+    assert summed == []
+    assert _curve("C", "IIC", "III", max_turns=3).now.auc == 0.4166
+    assert summed[-1] == [0.3333, 0.3333, 0.6667]
+
+
+def test_with_room_for_one_turn_there_is_no_area() -> None:
+    now = _curve("C", "I", max_turns=1).now
+    assert now == TurnScores(
+        turn=1,
+        progress=0.5,
+        auc=UnscoredReason.ONE_TURN_HAS_NO_AREA,
+        auc_if_ended_now=UnscoredReason.ONE_TURN_HAS_NO_AREA,
+        ppt=0.5,
+        success=0.0,
+        reached=1,
+        missing=0,
+        last_reached_turn=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("subgoals", "turns", "gap"), [(0, 1, UnscoredReason.NO_SUBGOALS), (2, 0, UnscoredReason.NO_TURN_JUDGED)]
+)
+def test_what_agent_inspect_crashes_on_has_no_scores(subgoals: int, turns: int, gap: UnscoredReason) -> None:
+    curve = ProgressCurve(subgoals)
+    for turn in range(1, turns + 1):
+        curve.set_input(turn, _hash(turn))
+    assert curve.now == TurnScores(turns, gap, gap, gap, gap, gap)
+
+
+def test_a_turn_with_an_open_verdict_has_no_scores_yet() -> None:
+    curve = _curve("C", "I.", max_turns=5)
+    assert curve.at(1).progress == 0.5
+    assert curve.now == TurnScores(2, None, None, None, None, None, reached=1, missing=1, last_reached_turn=1)
+    curve.take(2, 1, False, _hash(2))
+    assert curve.now == TurnScores(2, 0.5, 0.5, 0.5, 0.5, 0.0, reached=1, missing=0, last_reached_turn=1)
+
+
+def test_what_could_not_be_judged_is_unknown_with_the_reason() -> None:
+    curve = _curve("IIC", "ILI", max_turns=5)
+    assert _each(curve, "progress") == [0.0, LATE, 0.5]  # the verdict of turn 3 is on all turns up to it
+    assert _each(curve, "auc") == _each(curve, "ppt") == [0.0, LATE, LATE]  # they need turn 2
+    assert _each(curve, "auc_if_ended_now") == [UnscoredReason.ONE_TURN_HAS_NO_AREA, LATE, LATE]
+    assert _each(curve, "missing") == [0, 1, 0]
+
+
+def test_success_is_unknown_only_when_it_hangs_on_what_is() -> None:
+    assert _each(_curve("ICC", "LLL", "III"), "success") == [0.0, 0.0, 0.0]
+    assert _each(_curve("IC", "LLC"), "success") == [0.0, LATE, 1.0]
+
+
+def test_of_several_reasons_the_first_subgoal_s_is_given_and_an_open_verdict_goes_before() -> None:
+    assert _curve("C", "A", "L").now.progress is ABSENT
+    assert _curve("C", "A", ".").now.progress is None
+    assert _curve("C.", "AI", "II").now.auc is ABSENT
+    assert _curve("I.", "AI").at(2).auc is None
+
+
+def test_each_open_subgoal_is_asked_about_once_per_turn() -> None:
+    # Example 12 of the reference: 26 evaluations, N requests each.
+    reached = (1, 2, 2, 5, 6, 9, 4)
+    curve = ProgressCurve(len(reached), 8)
+    asked = 0
+    for turn in range(1, 7):
+        curve.set_input(turn, _hash(turn))
+        for asked_turn, subgoal in list(curve.open_questions()):
+            assert asked_turn == turn
+            asked += 1
+            curve.take(turn, subgoal, reached[subgoal] == turn, _hash(turn))
+        assert list(curve.open_questions()) == []
+    assert asked == 1 + 2 + 2 + 5 + 6 + 6 + 4
+
+
+def test_a_later_turn_waits_for_the_verdict_that_may_make_it_needless() -> None:
+    curve = ProgressCurve(1)
+    curve.set_input(1, _hash(1))
+    curve.set_input(2, _hash(2))
+    assert list(curve.open_questions()) == [(1, 0)]
+    curve.take(1, 0, LATE, _hash(1))
+    assert list(curve.open_questions()) == [(2, 0)]
+    curve.take(2, 0, True, _hash(2))
+    assert list(curve.open_questions()) == []
+
+
+def test_a_verdict_on_another_input_does_not_count() -> None:
+    curve = _curve("I")
+    curve.set_input(1, "a word more")
+    assert not curve.take(1, 0, True, _hash(1))
+    assert not curve.take(2, 0, True, _hash(2))
+    assert curve.now.progress is None
+    assert curve.take(1, 0, True, "a word more")
+    assert curve.now.progress == 1.0
+
+
+def test_a_completion_is_taken_back_only_when_the_turn_that_reached_it_changes() -> None:
+    curve = _curve("IC", "III")
+    assert not curve.set_input(2, _hash(2))
+    curve.set_input(3, "a word more")
+    curve.take(3, 1, False, "a word more")
+    assert list(curve.reached_at) == [2, None]
+    assert _each(curve, "progress") == [0.0, 0.5, 0.5]
+    curve.set_input(2, "a word more")
+    assert list(curve.reached_at) == [None, None]
+    assert _each(curve, "progress") == [0.0, None, None]
+    assert list(curve.open_questions()) == [(2, 0), (2, 1)]
+    curve.take(2, 0, False, "a word more")
+    curve.take(2, 1, False, "a word more")
+    assert list(curve.open_questions()) == [(3, 0)]
+    curve.take(3, 0, True, "a word more")
+    assert (curve.reached_at, _each(curve, "progress")) == ((3, None), [0.0, 0.0, 0.5])
+
+
+def test_a_later_verdict_stands_in_for_one_that_is_taken_back() -> None:
+    curve = _curve("IIC")
+    curve.take(2, 0, True, _hash(2))
+    assert list(curve.reached_at) == [2]
+    curve.take(3, 0, True, _hash(3))
+    assert list(curve.reached_at) == [2]
+    curve.take(2, 0, False, _hash(2))
+    assert list(curve.reached_at) == [3]
+
+
+def test_turns_that_are_gone_take_their_verdicts_with_them() -> None:
+    curve = _curve("C", "IIC")
+    curve.remove_from(2)
+    assert (curve.turns, curve.reached_at, curve.now.progress) == (1, (1, None), 0.5)
+    curve.set_input(2, _hash(2))
+    assert list(curve.open_questions()) == [(2, 1)]
+    curve.remove_from(0)
+    assert (curve.turns, curve.reached_at) == (0, (None, None))
+
+
+def test_a_turn_that_was_passed_over_keeps_the_scores_open() -> None:
+    curve = ProgressCurve(1, 5)
+    curve.set_input(2, _hash(2))
+    curve.take(2, 0, False, _hash(2))
+    assert list(curve.open_questions()) == []
+    assert (curve.now.progress, curve.now.auc) == (0.0, None)
+    curve.set_input(1, _hash(1))
+    assert list(curve.open_questions()) == [(1, 0)]
+    curve.take(1, 0, False, _hash(1))
+    assert curve.now.auc == 0.0
+
+
+def test_what_code_checks_needs_no_verdicts() -> None:
+    curve = _curve("..", "IC", max_turns=3)
+    assert curve.know(0, None)
+    assert not curve.know(0, None)
+    assert list(curve.open_questions()) == []
+    assert _each(curve, "progress") == [0.0, 0.5]
+    assert curve.know(0, 1)
+    assert (_each(curve, "progress"), curve.now.auc) == ([0.5, 1.0], 0.875)
+    curve.set_input(1, "a word more")  # takes back verdicts, not what code says
+    curve.take(1, 1, False, "a word more")
+    assert list(curve.reached_at) == [1, 2]
+    assert curve.know(0, 2)
+    assert _each(curve, "progress") == [0.0, 1.0]
+    assert curve.know(0, 7)
+    assert _each(curve, "progress") == [0.0, 0.5]
+
+
+def test_what_code_cannot_tell_is_unknown_from_that_turn_on() -> None:
+    curve = _curve("IIII", "....")
+    curve.know(1, None, untold_since=3)
+    assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.TIMES_UNKNOWN, UnscoredReason.TIMES_UNKNOWN]
+    assert _each(curve, "missing") == [0, 0, 1, 1]
+    assert not curve.know(1, None, untold_since=3)
+    assert curve.know(1, None, untold_since=4)
+    assert _each(curve, "missing") == [0, 0, 0, 1]
+    assert curve.know(1, 2)
+    assert _each(curve, "progress") == [0.0, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda curve: curve.set_input(0, ""), "from turn 1 on; the turn was 0"),
+        (lambda curve: curve.take(1, 2, True, ""), "no subgoal 2: the goal set has 2"),
+        (lambda curve: curve.take(1, -1, True, ""), "no subgoal -1"),
+        (lambda curve: curve.take(1, 0, True, ""), "checked by code and takes no verdicts"),
+        (lambda curve: curve.know(2, None), "no subgoal 2"),
+        (lambda curve: curve.know(0, 0), "the turn was 0"),
+        (lambda curve: curve.at(0), "turns 1 to 1; the turn was 0"),
+        (lambda curve: curve.at(2), "turns 1 to 1; the turn was 2"),
+        (lambda _: ProgressCurve(51), "0 to 50 subgoals; this one has 51"),
+        (lambda _: ProgressCurve(1, 0), "from 1 to 1000; it was 0"),
+        (lambda _: ProgressCurve(1, 1_001), "it was 1001"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: Callable[[ProgressCurve], object], message: str) -> None:
+    curve = _curve(".", "I")
+    curve.know(0, None)
+    with pytest.raises(ValueError, match=message):
+        wrong(curve)
+
+
+def test_turns_behind_the_last_that_counts_change_nothing() -> None:
+    curve = _curve("II", max_turns=2)
+    assert not curve.set_input(3, _hash(3))
+    assert curve.at(3) == curve.at(2)
+    assert curve.at(3).turn == 2
+
+
+def test_a_curve_survives_a_snapshot() -> None:
+    curve = _curve("IC", "ILI")
+    restored = pickle.loads(pickle.dumps(curve))  # noqa: S301  # our own bytes
+    assert restored.now == curve.now
+    restored.set_input(4, _hash(4))
+    assert list(restored.open_questions()) == [(4, 1)]
+
+
+def test_a_value_becomes_a_result_with_its_reason() -> None:
+    assert result_of(0.5) == Scored(value=0.5)
+    assert result_of(0.0) == Scored(value=0.0)
+    assert result_of(LATE) == Unscored(reason=LATE)
+    assert result_of(UnscoredReason.NO_SUBGOALS) == Unscored(reason=UnscoredReason.NO_SUBGOALS)

@@ -1,0 +1,209 @@
+"""Expected tool calls against those that were made, live: what counts as made, what a judge is asked, what is unknown."""
+
+import pickle
+from typing import Any
+
+import pytest
+
+from consumers.engine.goals.tool_correctness import Finding, ToolCorrectness, ToolQuestion
+from consumers.engine.judging.turn_facts import CalledTool
+from schemas.goals.goal_set import ExpectedToolCall
+from schemas.scores.all_records import UnscoredReason
+
+LATE = UnscoredReason.USER_STILL_SPEAKING  # any reason: it is only passed on
+
+
+def _expected(tool: str = "book", turn: Any = 0, *, output: Any = None, **parameters: Any) -> ExpectedToolCall:
+    """`x=1` requires a value, `x="?text"` asks a judge."""
+
+    def required(value: Any) -> dict[str, Any]:
+        is_check = isinstance(value, str) and value.startswith("?")
+        return {"check": value} if is_check else {"value": value}
+
+    return ExpectedToolCall(
+        tool=tool,
+        turn=turn,
+        expected_parameters=[{"name": name, **required(value)} for name, value in parameters.items()],
+        expected_output=None if output is None else required(output[0]),
+    )
+
+
+def _made(tool: str = "book", answer: Any = None, /, **arguments: Any) -> CalledTool:
+    return CalledTool(tool, arguments, answer, is_success=True)
+
+
+def _nobody(question: ToolQuestion) -> Finding:
+    raise AssertionError(f"nobody should be asked: {question}")
+
+
+def _score(expected: ExpectedToolCall, *made: CalledTool) -> Any:
+    tools = ToolCorrectness([expected])
+    tools.look(1, made, _nobody)
+    return tools.at(1)
+
+
+@pytest.mark.parametrize(
+    ("expected", "made", "score"),
+    [
+        (_expected(), [], 0.0),
+        (_expected(), [_made()], 1.0),
+        (_expected(" book "), [_made("book ")], 1.0),
+        (_expected(), [_made("Book")], 0.0),
+        (_expected(x=1), [_made(x=1, y=2)], 1.0),
+        (_expected(x=1), [_made(y=1)], 0.0),
+        (_expected(x=1), [_made(**{" x ": 1})], 1.0),
+        (_expected(x=1), [_made(x="1")], 0.0),
+        (_expected(x=1), [_made(x=1.0)], 1.0),
+        (_expected(x=1), [_made(x=True)], 1.0),
+        (_expected(x="v"), [_made(x="V")], 0.0),
+        (_expected(x={"p": 1, "q": 2}), [_made(x={"q": 2, "p": 1})], 1.0),
+        (_expected(x=[2, 1]), [_made(x=[1, 2])], 0.0),
+        (_expected(x=None), [_made(x=None)], 1.0),
+        (_expected(x=None), [_made(x=1)], 0.0),
+        (_expected(x=None), [_made()], 0.0),
+        (_expected(x=""), [_made()], 0.0),
+        (_expected(output=[350.9]), [_made("book", 350.9)], 1.0),
+        (_expected(output=[350.9]), [_made("book", "350.9")], 0.0),
+        (_expected(output=[None]), [_made("book", None)], 1.0),
+        (_expected(output=[None]), [_made("book", 1)], 0.0),
+        (_expected(), [_made("book", 1)], 1.0),
+        (_expected(x=1, y=2), [_made(x=1, y=1), _made(x=1, y=2)], 1.0),
+        (_expected(x=1, y=2), [_made(x=1, y=1), _made(x=2, y=2)], 0.0),  # two half right ones are none
+    ],
+)
+def test_a_call_is_made_when_everything_required_of_it_is_there(
+    expected: ExpectedToolCall, made: list[CalledTool], score: float
+) -> None:
+    assert _score(expected, *made) == score
+
+
+def test_of_a_repeated_name_the_last_requirement_and_the_first_argument_count() -> None:
+    expected = _expected()
+    twice = [{"name": "x", "value": 1}, {"name": "x", "value": 2}]
+    assert (
+        _score(ExpectedToolCall.model_validate({**expected.model_dump(), "expected_parameters": twice}), _made(x=2))
+        == 1
+    )
+    assert _score(_expected(x=2), CalledTool("book", {"x": 1, " x": 2}, None, is_success=True)) == 0
+
+
+def test_calls_count_in_their_own_turn_and_one_may_serve_several() -> None:
+    tools = ToolCorrectness([_expected("a", 1), _expected("a", 0), _expected("a", 0), _expected("b", 0)])
+    assert tools.look(1, [_made("a")], _nobody)
+    assert list(tools.findings) == [None, 1.0, 1.0, 0.0]
+    assert tools.at(1) == 0.6667
+    assert tools.look(2, [_made("b")], _nobody)
+    assert list(tools.findings) == [0.0, 1.0, 1.0, 0.0]
+    assert (tools.at(1), tools.at(2)) == (0.6667, 0.5)
+    assert not tools.look(2, [_made("b")], _nobody)
+    assert tools.look(2, [_made("b"), _made("a")], _nobody)
+    assert tools.at(2) == 0.75
+
+
+def test_what_is_expected_in_no_turn_of_the_call_leaves_the_final_score_unknown() -> None:
+    tools = ToolCorrectness([_expected("a", 0), _expected("b", 1)])
+    tools.look(1, [_made("a")], _nobody)
+    assert (tools.at(1), tools.at_end(1)) == (1.0, UnscoredReason.EXPECTED_TURN_NOT_REACHED)
+    tools.look(2, [_made("b")], _nobody)
+    assert tools.at_end(2) == 1.0
+
+
+@pytest.mark.parametrize("turn", [None, "0", "all", -1])
+def test_a_call_that_names_no_turn_is_never_due(turn: Any) -> None:
+    tools = ToolCorrectness([_expected(turn=turn)])
+    assert not tools.look(1, [_made()], _nobody)
+    assert (tools.at(1), tools.at_end(1)) == (UnscoredReason.NO_TOOL_CALL_DUE, UnscoredReason.EXPECTED_TURN_NOT_REACHED)
+
+
+def test_where_nothing_is_expected_there_is_no_score() -> None:
+    assert ToolCorrectness([]).at_end(3) is UnscoredReason.NO_TOOL_CALL_DUE
+
+
+def test_a_judge_is_asked_about_what_may_still_be_right() -> None:
+    tools = ToolCorrectness([_expected(x="?is a date", y=1, output=["?confirms it"])])
+    wrong, right = _made("book", "done", x="now", y=2), _made("book", "done", x="now", y=1)
+    tools.look(1, [wrong, right], lambda _: None)
+    asked = list(tools.open_questions())
+    assert asked == [
+        ToolQuestion(1, 0, 1, "x", "?is a date", "now", right),
+        ToolQuestion(1, 0, 1, None, "?confirms it", "done", right),
+    ]
+    assert tools.at(1) is None
+
+
+def test_an_argument_that_is_not_there_is_shown_to_the_judge_as_empty() -> None:
+    tools = ToolCorrectness([_expected(x="?is a date")])
+    tools.look(1, [_made()], lambda _: None)
+    assert [question.value for question in tools.open_questions()] == [""]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "score", "open_calls"),
+    [
+        (True, None, 1.0, []),
+        (False, True, 1.0, []),
+        (False, False, 0.0, []),
+        (False, None, None, [1]),
+        (None, True, None, [0]),  # the first is asked about before the second
+        (LATE, True, 1.0, []),
+        (LATE, False, LATE, []),
+        (False, LATE, LATE, []),
+    ],
+)
+def test_the_first_call_that_is_right_decides(
+    first: Finding, second: Finding, score: Any, open_calls: list[int]
+) -> None:
+    tools = ToolCorrectness([_expected(x="?is a date")])
+    tools.look(1, [_made(x="a"), _made(x="b")], lambda question: (first, second)[question.made])
+    assert tools.at(1) == score
+    assert [question.made for question in tools.open_questions()] == open_calls
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "score", "open_parameters"),
+    [
+        (True, True, 1.0, []),
+        (False, None, 0.0, []),
+        (LATE, False, 0.0, []),
+        (LATE, True, LATE, []),
+        (LATE, None, None, ["y"]),
+        (None, True, None, ["x"]),
+    ],
+)
+def test_every_check_of_a_call_must_hold(x: Finding, y: Finding, score: Any, open_parameters: list[str]) -> None:
+    tools = ToolCorrectness([_expected(x="?is a date", y="?is a place")])
+    tools.look(1, [_made(x="a", y="b")], lambda question: {"x": x, "y": y}[question.parameter or ""])
+    assert tools.at(1) == score
+    assert [question.parameter for question in tools.open_questions()] == open_parameters
+
+
+def test_answers_come_in_later() -> None:
+    tools = ToolCorrectness([_expected(x="?is a date"), _expected("pay")])
+    made = [_made(x="a"), _made("pay")]
+    assert tools.look(1, made, lambda _: None)
+    assert (tools.findings, tools.at(1)) == ((None, 1.0), None)
+    assert tools.look(1, made, lambda _: True)
+    assert (tools.findings, tools.at(1)) == ((1.0, 1.0), 1.0)
+    assert list(tools.open_questions()) == []
+
+
+def test_one_unknown_finding_makes_the_score_unknown() -> None:
+    tools = ToolCorrectness([_expected(x="?is a date"), _expected("pay", 1)])
+    tools.look(1, [_made(x="a")], lambda _: LATE)
+    tools.look(2, [], _nobody)
+    assert (tools.at(1), tools.at(2)) == (LATE, LATE)
+
+
+def test_a_turn_that_is_gone_takes_its_findings_with_it() -> None:
+    tools = ToolCorrectness([_expected("a", 0), _expected("b", 1, x="?"), _expected("c", None)])
+    tools.look(1, [_made("a")], _nobody)
+    tools.look(2, [_made("b", x=1)], lambda _: None)
+    tools.forget_from(2)
+    assert (tools.findings, tools.at(1), list(tools.open_questions())) == ((1.0, None, None), 1.0, [])
+
+
+def test_findings_survive_a_snapshot() -> None:
+    tools = ToolCorrectness([_expected("a", 0), _expected("b", 0, x="?is a date")])
+    tools.look(1, [_made("a"), _made("b", x=1)], lambda _: None)
+    restored = pickle.loads(pickle.dumps(tools))  # noqa: S301  # our own bytes
+    assert (restored.findings, list(restored.open_questions())) == (tools.findings, list(tools.open_questions()))

@@ -1,0 +1,582 @@
+"""Live turns of a call with a real ElevenLabs agent, from the arrival of its events, and the record that puts them right."""
+
+import json
+from typing import Any
+
+import pytest
+
+from consumers.engine.intake.elevenlabs import AgentEvents
+from consumers.engine.judging.judged_turns import facts_of as facts_of_turns
+from consumers.engine.judging.judged_turns import transcript_of
+from consumers.engine.judging.turn_facts import TurnFacts
+from consumers.engine.limits import Limits
+from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.turns.call_end import CallEnd
+from consumers.engine.turns.eva.history import EvaHistory
+from consumers.engine.turns.live_call import LiveSide
+from schemas.events.codec import InputSource, decode
+from schemas.redaction import RedactionRules
+from schemas.scores.all_records import Anchor, EstimateError, TurnStatus
+from tests.support.calls.agent_calls import (
+    corrected,
+    entry,
+    envelope_of,
+    heard,
+    interrupted,
+    metrics,
+    record,
+    said,
+    tool_replied,
+    tool_requested,
+    waited,
+)
+from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, Json
+
+
+def fed(*events: Json, feed: Feed | None = None) -> Feed:
+    """An evaluator that has received these, each when its time says."""
+    feed = feed or Feed()
+    for event in events:
+        feed.send("user_sim", event, int(event["timestamp"]) - T0_MS, envelope=envelope_of(event))
+    return feed
+
+
+def estimate_error(feed: Feed, turn: int) -> EstimateError:
+    """How far the newest record of the turn says that the estimate was off."""
+    error = feed.turn_values(turn).estimate_error
+    assert error is not None
+    return error
+
+
+def newest(feed: Feed, name: str, turn: int | None = None, index: int = 0) -> Any:
+    return [each for each in feed.records(name, turn) if each.index == index][-1]
+
+
+def test_turns_latencies_and_their_anchor() -> None:
+    feed = fed(
+        said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_250, 2), heard("My badge", 8_000, 3),
+        said("Certainly.", 8_900, 3),
+    )  # fmt: skip
+    assert feed.latencies() == {1: 1_250.0, 2: 900.0}
+    assert {(each.anchor, each.source) for each in feed.records(LATENCY)} == {(Anchor.ESTIMATED, "elevenlabs")}
+    assert feed.turns() == {0, 1, 2}
+
+
+def test_an_agent_s_events_leave_eva_s_history_empty() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_250, 2))
+    context = feed.evaluator.context("call")
+    assert context is not None
+    empty = EvaHistory().context(None)
+    assert context.to_dict() == empty.to_dict()
+
+
+def test_two_transcripts_before_an_answer_are_one_turn() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("My", 3_000, 2), heard("badge", 3_500, 3), said("Yes?", 4_000, 3))
+    assert feed.latencies() == {1: 500.0}
+    assert feed.turns() == {0, 1}
+
+
+def test_a_caller_who_says_nothing_has_no_turn() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("...", 9_000, 2), said("Are you there?", 9_900, 2))
+    assert feed.latencies() == {}
+    assert feed.turns() == {0}
+
+
+def test_a_latency_is_that_of_the_first_answer_of_a_turn() -> None:
+    feed = fed(heard("Hello", 0, 2), said("One moment.", 800, 2), said("It is on its way.", 4_000, 2))
+    assert feed.latencies() == {1: 800.0}
+
+
+def test_who_cuts_the_agent_off_begins_a_turn() -> None:
+    feed = fed(said("Welcome to the long speech.", 0, 1), interrupted(900, 1))
+    assert [(fact.by.value, fact.turn) for fact in feed.records("interruption_by_user")] == [("user", 1)]
+    fed(heard("Stop", 1_500, 2), said("Yes?", 2_000, 2), feed=feed)
+    assert feed.latencies() == {1: 500.0}
+    assert feed.turns() == {0, 1}
+
+
+def test_a_cut_off_that_is_told_after_the_transcript_is_of_the_same_turn() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Stop", 1_500, 2), interrupted(1_510, 1), said("Yes?", 2_000, 2))
+    assert [fact.turn for fact in feed.records("interruption_by_user")] == [1]
+    assert feed.turns() == {0, 1}
+
+
+def test_a_caller_who_cuts_off_and_hangs_up_leaves_no_turn_that_counts() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Hi", 2_000, 2), said("A long answer", 3_000, 2), interrupted(4_000, 2))
+    feed.advance(900_000)
+    assert feed.latencies() == {1: 1_000.0, 2: "the call ended before an answer"}
+    assert [(each.turn, each.is_first) for each in feed.records("turn")] == [(0, True), (1, True), (2, False)]
+
+
+def test_times_that_only_order_give_no_latency() -> None:
+    feed = fed(
+        heard("Hello", 0, 2, is_time_exact=False), said("Hi.", 1, 2, is_time_exact=False), heard("Badge", 9_000, 3),
+        said("Yes.", 10_000, 3),
+    )  # fmt: skip
+    assert feed.latencies() == {1: "times_unknown", 2: 1_000.0}
+    feed.advance(900_000)
+    assert feed.latencies() == {1: "times_unknown", 2: 1_000.0}
+    assert [each.turn for each in feed.records(LATENCY)] == [2]
+    assert feed.call_values().unscored_turns["voice_to_voice_latency_ms"] == {"times_unknown": 1}
+    assert feed.records("dead_air") == []
+
+
+def test_an_inexact_answer_later_in_a_turn_is_no_matter() -> None:
+    feed = fed(heard("Hello", 0, 2), said("Hi.", 700, 2), said("And more.", 900, 2, is_time_exact=False))
+    assert feed.latencies() == {1: 700.0}
+
+
+def test_what_a_reconnected_monitor_sends_again_is_a_repeat() -> None:
+    events = [
+        said("Welcome.", 0, 1), heard("Hello", 3_000, 2), tool_requested("find", "c1", 3_100),
+        tool_replied("find", "c1", 3_300), said("Hi.", 4_000, 2), interrupted(4_500, 2), corrected("Hi.", "H", 4_501, 2),
+    ]  # fmt: skip
+    feed = fed(*events)
+    before = len(feed.records())
+    fed(*({**event, "timestamp": event["timestamp"] + 20_000} for event in events), feed=feed)
+    assert len(feed.records()) == before
+    assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 7, ("elevenlabs", "repeated"): 7}
+
+
+def test_the_same_words_twice_are_said_twice() -> None:
+    feed = fed(heard("Yes.", 0, 2), said("Sure?", 500, 2), heard("Yes.", 3_000, 3), said("Sure?", 3_700, 3))
+    assert feed.latencies() == {1: 500.0, 2: 700.0}
+    assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 4}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_a_client_s_tool_is_one_use_whatever_is_told_of_it_first(order: tuple[int, ...]) -> None:
+    events = [
+        tool_requested("find", "c1", 3_100), tool_requested("find", "c1", 3_110, "client_tool_call", parameters={"a": 1}),
+        tool_replied("find", "c1", 3_900),
+        tool_replied("find", "c1", 3_950, "agent_tool_response_full_payload", full_tool_result={"status": "ok"}),
+    ]  # fmt: skip
+    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), *(events[place] for place in order))
+    use = newest(feed, "tool_call")
+    assert (use.turn, use.tool, use.outcome, use.duration_ms) == (1, "find", "success", 800)
+    assert {each.index for each in feed.records("tool_call")} == {0}
+
+
+def test_uses_of_one_tool_at_a_time_are_paired_by_their_ids() -> None:
+    feed = fed(
+        heard("Hello", 0, 2), tool_requested("find", "a", 100), tool_requested("find", "b", 200),
+        tool_replied("find", "b", 300), tool_replied("find", "a", 900),
+    )  # fmt: skip
+    assert [newest(feed, "tool_call", index=index).duration_ms for index in (0, 1)] == [800, 100]
+
+
+@pytest.mark.parametrize(
+    ("more", "outcome"),
+    [
+        ({"is_error": True}, "error"),
+        ({"is_error": True, "full_tool_result": '{"status": "ok"}'}, "error"),
+        ({"full_tool_result": '{"status": "error"}'}, "error"),
+        ({"full_tool_result": "{no json"}, "success"),
+        ({"full_tool_result": {"seat": "4A"}}, "success"),
+        ({"is_called": False}, "unanswered"),
+    ],
+)
+def test_how_a_tool_ended(more: Json, outcome: str) -> None:
+    feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), tool_replied("find", "a", 300, **more))
+    feed.advance(900_000)
+    assert newest(feed, "tool_call").outcome == outcome
+
+
+def test_an_answer_under_the_other_name_of_its_payload() -> None:
+    event = tool_replied("find", "a", 300)
+    event["agent_tool_response_event"] = event.pop("agent_tool_response")
+    feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), event)
+    assert newest(feed, "tool_call").duration_ms == 200
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_error", "shown"),
+    [
+        ("Timed out", True, '{"status":"error","result":"Timed out"}'),
+        (None, True, '{"status":"error"}'),
+        ('{"status": "failed", "why": "full"}', True, '{"status":"failed","why":"full"}'),
+        ("Timed out", False, '"Timed out"'),
+    ],
+)
+def test_a_judge_is_told_that_a_tool_failed(answer: str | None, shown: str, *, is_error: bool) -> None:
+    reply = tool_replied("find", "a", 300, is_error=is_error, full_tool_result=answer)
+    facts = facts_of(heard("Hello", 0, 2), tool_requested("find", "a", 100), reply)
+    *_, item = transcript_of(1, facts[1], Redactor(RedactionRules()))
+    assert (item.kind, item.text) == ("tool_response", shown)
+
+
+def test_dead_air_from_the_transcript_on() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2))
+    feed.advance(5_999)
+    assert feed.records("dead_air") == []
+    feed.advance(7_000)
+    assert [(fact.turn, fact.silent_since_ms - T0_MS) for fact in feed.records("dead_air")] == [(1, 3_000)]
+
+
+def test_no_dead_air_while_a_tool_runs() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), tool_requested("find", "a", 3_100))
+    feed.advance(9_000)
+    assert feed.records("dead_air") == []
+
+
+def test_a_simulated_caller_s_audio_wins() -> None:
+    feed = Feed()
+    feed.bot_text("Welcome.", 0)
+    fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=feed)
+    feed.user_audio(1_000, 2_400, behind_ms=3_100)
+    feed.assistant_audio(4_100, behind_ms=400)
+    fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed)
+    found = newest(feed, LATENCY, 1)
+    assert (found.result.value, found.anchor) == (1_700.0, Anchor.AUDIO)
+    feed.advance(900_000)
+    assert feed.turn_values(1).estimate_error is None
+
+
+def test_audio_after_the_record_takes_the_record_s_word_back() -> None:
+    feed = Feed()
+    feed.bot_text("Welcome.", 0)
+    fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=feed)
+    fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.0)), at_ms=5_000), feed=feed)
+    fed(heard("Bye", 5_500, 3), feed=feed)
+    assert estimate_error(feed, 1).error_ms == -1_000.0
+    feed.user_audio(1_000, 2_400, behind_ms=4_500)
+    feed.assistant_audio(4_100, behind_ms=2_000)
+    assert newest(feed, LATENCY, 1).anchor is Anchor.AUDIO
+    feed.user_audio(7_000, 8_000)
+    assert feed.turn_values(1).estimate_error is None
+
+
+def test_the_record_replaces_the_estimate_and_says_how_far_it_was_off() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), heard("Bye", 8_000, 3),
+               said("Goodbye.", 8_900, 3))  # fmt: skip
+    fed(
+        record(
+            entry("agent", "Welcome.", **metrics(tts_service_ttfb=0.2)), entry("user", "Hello"),
+            entry("agent", "Hi.", **waited(2.4)), entry("user", "Bye"), entry("agent", "Goodbye."), at_ms=12_000,
+        ),
+        feed=feed,
+    )  # fmt: skip
+    first, second = newest(feed, LATENCY, 1), newest(feed, LATENCY, 2)
+    assert (first.result.value, first.anchor, first.revision, first.is_first) == (2_400.0, Anchor.RECORD, 2, False)
+    assert (second.result.value, second.anchor) == (900.0, Anchor.ESTIMATED)
+    feed.advance(900_000)
+    error = estimate_error(feed, 1)
+    assert (error.error_ms, error.estimated_ms, error.recorded_ms) == (-1_400.0, 1_000.0, 2_400.0)
+    assert feed.turn_values(2).estimate_error is None
+    turn = feed.turn_values(1)
+    assert (turn.status, turn.revision, turn.voice_to_voice_ms, turn.anchor) == (
+        TurnStatus.FINAL, 2, first.result, Anchor.RECORD,
+    )  # fmt: skip
+    assert "estimate_error_ms" in turn.first_known
+    assert [each.turn for each in feed.records("turn") if "estimate_error_ms" in each.first_known] == [1]
+
+
+def test_a_webhook_s_body_is_a_record_too() -> None:
+    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
+    body = record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)))
+    del body["timestamp"]
+    webhook = {"type": "post_call_transcription", "event_timestamp": T0_MS // 1000 + 20, "data": body}
+    feed.send("user_sim", {**webhook, "timestamp": T0_MS + 20_000}, 20_000, envelope=envelope_of(webhook))
+    assert feed.latencies() == {1: 2_400.0}
+
+
+def test_metrics_of_an_older_shape_and_nulls() -> None:
+    old: Json = {
+        "conversation_turn_metrics": {"convai_ttf_audio_since_silence": {"elapsed_time": 1.5}},
+        "tool_calls": None,
+    }
+    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
+    fed(record(entry("user", "Hello", tool_results=None), entry("agent", "Hi.", **old)), feed=feed)
+    assert feed.latencies() == {1: 1_500.0}
+
+
+def test_of_a_turn_with_tools_the_first_sound_counts() -> None:
+    feed = fed(heard("Hello", 3_000, 2), said("A moment.", 4_000, 2), said("Found it.", 7_000, 2))
+    tool: Json = {"tool_calls": [{"request_id": "r", "tool_name": "find", "params_as_json": "{}"}]}
+    fed(
+        record(
+            entry("user", "Hello"), entry("agent", None, **tool), entry("agent", "A moment.", **waited(1.9)),
+            entry("agent", "Found it.", **waited(4.8)),
+        ),
+        feed=feed,
+    )  # fmt: skip
+    assert feed.latencies() == {1: 1_900.0}
+
+
+def test_turns_are_told_by_the_ids_of_their_events() -> None:
+    feed = fed(heard("Yes.", 3_000, 12), said("Sure?", 4_000, 12), heard("Yes.", 8_000, 14), said("Sure?", 9_000, 14))
+    fed(
+        record(
+            entry("user", "Yes.", source_event_id=10), entry("agent", "Sure?", source_event_id=10, **waited(1.0)),
+            entry("user", "Yes.", source_event_id=12), entry("agent", "Sure?", source_event_id=12, **waited(2.0)),
+            entry("user", "Yes.", source_event_id=14), entry("agent", "Sure?", source_event_id=14, **waited(3.0)),
+        ),
+        feed=feed,
+    )  # fmt: skip
+    assert feed.latencies() == {1: 2_000.0, 2: 3_000.0}
+
+
+def test_turns_are_told_by_their_place_where_words_were_redacted() -> None:
+    feed = fed(heard("I am Ann", 3_000), said("Hi Ann.", 4_000), heard("Bye", 8_000), said("Bye Ann.", 9_000))
+    fed(
+        record(
+            entry("user", "I am [name]"), entry("agent", "Hi.", **waited(1.1)), entry("user", "..."),
+            entry("agent", "Still there?", **waited(9.0)), entry("user", "Bye"), entry("agent", "Bye.", **waited(1.2)),
+        ),
+        feed=feed,
+    )  # fmt: skip
+    assert feed.latencies() == {1: 1_100.0, 2: 1_200.0}
+
+
+def test_turns_are_told_by_words_where_the_live_events_miss_some() -> None:
+    feed = fed(heard("It is  lost", 3_000), said("Oh.", 4_000), heard("Bye", 8_000), said("Bye.", 9_000))
+    fed(
+        record(
+            entry("user", "Hello"), entry("agent", "Hi.", **waited(1.1)), entry("user", "It is lost"),
+            entry("agent", "Oh.", **waited(1.2)), entry("user", "Bye"), entry("agent", "Bye.", **waited(1.3)),
+        ),
+        feed=feed,
+    )  # fmt: skip
+    assert feed.latencies() == {1: 1_200.0, 2: 1_300.0}
+
+
+@pytest.mark.parametrize("is_early_first", [True, False])
+def test_of_several_records_the_one_of_the_whole_call_counts(is_early_first: bool) -> None:
+    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
+    early = record(entry("user", "Hello"), entry("agent", "Hi.", **waited(9.9)), status="in-progress", at_ms=5_000)
+    late = record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), at_ms=20_000)
+    fed(*((early, late) if is_early_first else (late, early)), feed=feed)
+    assert feed.latencies() == {1: 2_400.0}
+
+
+def test_the_record_s_metrics_are_stages_of_their_turns() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
+    fed(
+        record(
+            entry("agent", "Welcome."), entry("user", "Hello", **metrics(asr_trailing_service_latency=0.15)),
+            entry("agent", None, **metrics(llm_service_ttfb=0.7, llm_service_tt_last_sentence=0.9)),
+            entry("agent", "Hi.", **metrics(llm_service_ttfb=0.8, llm_service_tt_last_sentence=1.4, tts_service_ttfb=0.1)),
+        ),
+        feed=feed,
+    )  # fmt: skip
+    feed.advance(900_000)
+    found = feed.turn_values(1)
+    values = {each.stage.value: each.latency_ms for each in found.stages if each.source == "elevenlabs"}
+    assert values == {
+        "stt_trailing": 150.0, "llm_first_token": 700.0, "llm_last_sentence": 1_400.0, "tts_first_byte": 100.0,
+    }  # fmt: skip
+
+
+def test_a_better_record_that_does_not_know_a_turn_gives_it_back_to_the_estimate() -> None:
+    feed = fed(heard("Hello", 3_000), said("Hi.", 4_000))
+    fed(
+        record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), status="processing", at_ms=5_000),
+        heard("Bye", 6_000),
+        feed=feed,
+    )
+    assert feed.latencies() == {1: 2_400.0}
+    assert estimate_error(feed, 1).error_ms == -1_400.0
+    other = [entry("user", "One"), entry("agent", "Hi.", **waited(1.0)), entry("user", "Two"), entry("agent", "Hi."),
+             entry("user", "Three")]  # fmt: skip
+    fed(record(*other, at_ms=9_000), feed=feed)
+    assert (newest(feed, LATENCY, 1).result.value, newest(feed, LATENCY, 1).anchor) == (1_000.0, Anchor.ESTIMATED)
+    feed.advance(900_000)
+    assert feed.turn_values(1).estimate_error is None
+
+
+def test_a_turn_that_the_bot_s_detector_heard_keeps_its_latency() -> None:
+    feed = Feed()
+    feed.speech("user_speech_started", 2_000)
+    feed.speech("user_speech_stopped", 3_000)
+    feed.speech("bot_speech_started", 4_000)
+    fed(heard("Hello", 3_200, 2), said("Hi.", 3_900, 2), record(entry("user", "Hello", source_event_id=2),
+        entry("agent", "Hi.", **waited(2.4)), at_ms=9_000), feed=feed)  # fmt: skip
+    assert (newest(feed, LATENCY, 1).result.value, newest(feed, LATENCY, 1).anchor) == (1_000.0, Anchor.VAD)
+
+
+def test_a_wait_of_years_is_no_measurement() -> None:
+    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
+    fed(
+        record(entry("user", "Hello"), entry("agent", "Hi.", **waited(1e6)), entry("agent", "So.", **waited(-1.0))),
+        feed=feed,
+    )
+    assert feed.latencies() == {1: 1_000.0}
+
+
+def test_equal_words_are_told_apart_by_their_order() -> None:
+    feed = fed(heard("Yes", 3_000), said("A?", 4_000), heard("Yes", 8_000), said("B?", 9_000))
+    fed(
+        record(
+            entry("user", "Hello"), entry("agent", "Hi.", **waited(0.9)), entry("user", "Yes"),
+            entry("agent", "A?", **waited(1.1)), entry("user", "Yes"), entry("agent", "B?", **waited(1.2)),
+        ),
+        feed=feed,
+    )  # fmt: skip
+    assert feed.latencies() == {1: 1_100.0, 2: 1_200.0}
+
+
+def test_a_sound_that_took_no_turn_is_none_in_the_record() -> None:
+    feed = fed(heard("I am Ann", 3_000), said("Hi.", 4_000), heard("Bye", 8_000), said("Bye.", 9_000))
+    fed(
+        record(
+            entry("user", "I am [name]"), entry("agent", "Hi.", **waited(1.1)),
+            entry("user", "Mhm", ignored_as_backchannel=True), entry("agent", "As I said."),
+            entry("user", "Bye"), entry("agent", "Bye.", **waited(1.2)),
+        ),
+        feed=feed,
+    )  # fmt: skip
+    assert feed.latencies() == {1: 1_100.0, 2: 1_200.0}
+
+
+def test_the_time_of_a_record_makes_nothing_late() -> None:
+    feed = fed(heard("Hello", 3_000, 2), record(entry("user", "Hello"), at_ms=60_000))
+    fed(said("Hi.", 4_000, 2), feed=feed)
+    assert feed.counts("callgauge_late_events_total") == {}
+    assert feed.latencies() == {1: 1_000.0}
+
+
+def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Hello", 3_000, 2), said("Hi.", 4_000, 2))
+    feed.heard("Hello", 4_100)
+    assert feed.turns() == {0, 1}
+    assert feed.latencies() == {1: 1_000.0}
+
+
+def facts_of(*events: Json) -> dict[int, TurnFacts]:
+    """The turns as goals are judged on them."""
+    live = LiveSide(EvaHistory(), RecordBook("call", "test"), Limits())
+    agent = AgentEvents()
+    for event in events:
+        typed = decode(InputSource.ELEVENLABS, json.dumps(event).encode(), envelope_of(event))
+        agent.take(typed, int(event["timestamp"]), live, CallEnd(T0_MS, Limits()))
+    live.refresh(Cause(T0_MS, T0_MS), [])
+    return facts_of_turns(live, range(live.turn + 1))
+
+
+def words_of(*events: Json) -> list[tuple[str, str]]:
+    """What each side said, by turn, as goals are judged on it."""
+    facts = facts_of(*events)
+    return [(facts[turn].user_words, facts[turn].assistant_words) for turn in sorted(facts)]
+
+
+PAST: Json = {"is_time_exact": False}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (3, 1, 0, 4, 2)])
+def test_a_call_s_past_that_comes_in_one_millisecond_is_put_in_order(order: tuple[int, ...]) -> None:
+    events = [
+        said("Welcome.", 0, 1, **PAST), heard("Hello", 0, 2, **PAST), said("Hi.", 0, 2, **PAST), heard("Bye", 0, 3, **PAST),
+        said("Bye.", 0, 3, **PAST),
+    ]  # fmt: skip
+    past = [events[place] for place in order]
+    assert words_of(*past) == [("", "Welcome."), ("Hello", "Hi."), ("Bye", "Bye.")]
+    feed = fed(*past)
+    feed.advance(900_000)
+    assert feed.latencies() == {1: "times_unknown", 2: "times_unknown"}
+
+
+def test_two_answers_with_one_id_in_one_millisecond_stay_as_they_came() -> None:
+    events = heard("Hello", 0, 2, **PAST), said("A moment.", 0, 2, **PAST), said("Hi.", 0, 2, **PAST)
+    assert words_of(*events, corrected("Hi.", "H", 0, 2))[1] == ("Hello", "A moment. H")
+
+
+def test_words_of_a_call() -> None:
+    assert words_of(
+        said("Welcome.", 0, 1), heard("My", 3_000, 2), heard(" badge ", 3_500, 3), said("A moment.", 4_000, 3),
+        said("Here it is.", 6_000, 3), heard("...", 9_000, 4),
+    ) == [("", "Welcome."), ("My badge", "A moment. Here it is.")]  # fmt: skip
+
+
+@pytest.mark.parametrize("event_id", [2, None])
+@pytest.mark.parametrize("is_correction_first", [True, False])
+def test_words_that_were_cut_off_are_those_that_were_heard(event_id: int | None, is_correction_first: bool) -> None:
+    reply, cut = (
+        said("Your badge is here.", 4_000, event_id),
+        corrected("Your badge is here.", "Your badge", 5_000, event_id),
+    )
+    events = [cut, reply] if is_correction_first else [reply, cut]
+    assert words_of(heard("Where", 3_000, 2), *events) == [("", ""), ("Where", "Your badge")]
+
+
+def test_of_two_answers_with_one_id_the_right_one_is_corrected() -> None:
+    assert words_of(
+        heard("Where", 3_000, 2), said("A moment.", 4_000, 2), said("It is here.", 6_000, 2),
+        corrected("It is here.", "It is", 7_000, 2),
+    )[1] == ("Where", "A moment. It is")  # fmt: skip
+
+
+def test_a_correction_of_an_answer_told_in_other_words() -> None:
+    events = heard("Where", 3_000, 2), said("[warmly] It is here.", 4_000, 2), corrected("It is here.", "It", 5_000, 2)
+    assert words_of(*events)[1] == ("Where", "It")
+
+
+def test_a_correction_that_fits_none_of_two_answers_changes_neither() -> None:
+    events = (
+        heard("Where", 3_000, 2),
+        said("A moment.", 4_000, 2),
+        said("Here.", 5_000, 2),
+        corrected("Other", "O", 6_000, 2),
+    )
+    assert words_of(*events)[1] == ("Where", "A moment. Here.")
+
+
+def test_of_several_corrections_the_shortest_counts() -> None:
+    cuts = corrected("It is here.", "It", 5_000, 2), corrected("It is here.", "It is", 5_100, 2)
+    assert words_of(heard("Where", 3_000, 2), said("It is here.", 4_000, 2), *cuts)[1] == ("Where", "It")
+
+
+def test_a_call_waits_for_its_record_and_not_longer() -> None:
+    limits = Limits(closing_grace_ms=10_000, agent_record_grace_ms=120_000)
+    ended = {"type": "call_ended"}
+    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=Feed(limits))
+    feed.send("audit", ended, 5_000)
+    feed.advance(100_000)
+    assert feed.records("closed") == []
+    fed(record(entry("user", "Hello"), entry("agent", "Hi.", **waited(2.4)), at_ms=101_000), feed=feed)
+    feed.advance(110_999)
+    assert feed.records("closed") == []
+    feed.advance(111_000)
+    assert newest(feed, LATENCY, 1).result.value == 2_400.0
+    assert newest(feed, "closed").reason == "ended"
+
+
+def test_a_call_whose_record_does_not_come_closes_all_the_same() -> None:
+    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), feed=Feed(Limits(agent_record_grace_ms=120_000)))
+    feed.send("audit", {"type": "call_ended"}, 5_000)
+    feed.advance(124_999)
+    assert feed.records("closed") == []
+    feed.advance(125_000)
+    assert newest(feed, "closed").reason == "ended"
+
+
+def test_a_record_ends_a_call_of_which_nobody_says_that_it_ended() -> None:
+    feed = fed(heard("Hello", 3_000, 2), said("Hi.", 4_000, 2), record(entry("user", "Hello"), at_ms=30_000))
+    feed.advance(40_000)
+    assert newest(feed, "closed").reason == "ended"
+
+
+def test_other_calls_close_as_before() -> None:
+    feed = Feed()
+    feed.heard("Hello", 1_000)
+    feed.send("audit", {"type": "call_ended"}, 5_000)
+    feed.advance(15_000)
+    assert newest(feed, "closed").reason == "ended"
+
+
+def test_events_of_later_versions_and_those_that_nobody_reads() -> None:
+    strange: list[Json] = [
+        {"type": "agent_sighed", "timestamp": T0_MS + 3_000, "mood": 3},
+        {"type": "vad_score", "vad_score_event": {"vad_score": 0.2}},
+        {"type": "error", "timestamp": T0_MS + 3_100, "error_event": {"error_type": "llm_timeout", "code": 1011}},
+        {
+            "type": "agent_response_complete",
+            "timestamp": T0_MS + 3_200,
+            "agent_response_complete_event": {"event_id": 2},
+        },
+    ]
+    feed = Feed()
+    for event in strange:
+        feed.send("user_sim", event, 3_000, envelope=envelope_of(event))
+    assert feed.counts("callgauge_events_total") == {("elevenlabs", "unknown"): 1, ("elevenlabs", "folded"): 3}
+    assert feed.turns() == set()

@@ -1,0 +1,79 @@
+"""What is a repeat: by offset, by the producer's id, by the simulator's sequence with the same bytes; never by content."""
+
+from collections import Counter
+
+import pytest
+
+from consumers.engine.intake.repeats import MAX_PRODUCERS, SeenEvents
+from consumers.engine.limits import Limits
+from schemas.events.envelope import Envelope
+from tests.support.fakes.engine_feed import Feed
+
+USER = {"message_type": "user", "value": "Hello"}
+SPEECH = {"type": "user_speech", "data": {"text": "Hi"}}
+
+
+def _outcomes(feed: Feed) -> Counter[str]:
+    by_outcome: Counter[str] = Counter()
+    for (_, outcome), count in feed.counts("callgauge_events_total").items():
+        by_outcome[outcome] += count
+    return by_outcome
+
+
+def test_an_offset_that_was_read_is_a_repeat() -> None:
+    feed = Feed()
+    feed.send("audit", USER, 0, offset=7)
+    feed.send("audit", USER, 0, offset=7)
+    feed.send("audit", USER, 0, offset=3)
+    feed.send("pipecat", {"type": "tts_text", "data": {"frame": "x"}}, 0, offset=3)  # another topic
+    assert _outcomes(feed) == {"folded": 2, "repeated": 2}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_repeat"),
+    [
+        (("e-1", "bot", None), ("e-1", "bot", None), True),
+        (("e-1", "bot", 1), ("e-1", "bot", 1), True),
+        (("e-1", "bot", None), ("e-1", "desk", None), False),
+        (("e-1", "bot", None), ("e-2", "bot", None), False),
+        ((None, "bot", None), (None, "bot", None), False),
+    ],
+)
+def test_an_id_of_one_producer(first: tuple[str, str, int], second: tuple[str, str, int], is_repeat: bool) -> None:
+    feed = Feed()
+    for id_, source, sequence in (first, second):
+        feed.send("audit", USER, 0, envelope=Envelope(id_, source, None, sequence))
+    assert _outcomes(feed) == ({"folded": 1, "repeated": 1} if is_repeat else {"folded": 2})
+
+
+@pytest.mark.parametrize(
+    ("second", "is_repeat"),
+    [
+        (SPEECH | {"sequence": 4}, True),
+        (SPEECH | {"sequence": 5}, False),
+        (SPEECH, False),
+        (SPEECH | {"sequence": 4, "provider": "x"}, False),
+    ],
+)
+def test_a_sequence_of_the_simulator_with_the_same_bytes(second: dict[str, object], is_repeat: bool) -> None:
+    feed = Feed()
+    feed.send("user_sim", SPEECH | {"sequence": 4}, 0)
+    feed.send("user_sim", second, 0)
+    assert _outcomes(feed).get("repeated", 0) == is_repeat
+
+
+def test_only_the_newest_ids_are_remembered() -> None:
+    seen = SeenEvents(4)
+    assert [seen.is_repeat(b"%d" % number, None) for number in (1, 2, 3, 4)] == [False] * 4
+    assert seen.is_repeat(b"1", None)
+    assert not seen.is_repeat(b"5", None)  # now the older half is forgotten
+    assert not seen.is_repeat(b"1", None)
+    assert seen.is_repeat(b"5", None)
+
+
+def test_only_so_many_producers_are_remembered() -> None:
+    feed = Feed(Limits())
+    for number in range(MAX_PRODUCERS + 1):
+        for _ in range(2):
+            feed.send("audit", USER, 0, envelope=Envelope("e-1", f"bot-{number}", None, None))
+    assert _outcomes(feed) == {"folded": MAX_PRODUCERS + 2, "repeated": MAX_PRODUCERS}

@@ -1,0 +1,167 @@
+"""EVA's text judges, live: what is asked when, one at a time where it is the call so far, and what is said of it."""
+
+from typing import Any
+
+import pytest
+
+from consumers.engine.effects import RequestVerdict
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.judging.rules import GoalRules
+from consumers.engine.limits import Limits
+from consumers.engine.measures import measures
+from consumers.engine.partition import PartitionEvaluator
+from schemas.judging import JudgeRequest
+from schemas.scores.all_records import TextRating
+from tests.support.fakes.engine_feed import Feed
+from tests.unit.engine.goals.test_goal_progress import END_MS, GoalFeed, _value, goal_set
+
+RATED = {3: 1.0, 2: 0.5, 1: 0.0}
+
+
+class JudgedFeed(GoalFeed):
+    """A call without goals, judged by some of EVA's metrics."""
+
+    def __init__(self, *kinds: str, **rules: Any) -> None:
+        super().__init__(goal_set({"id": "s", "details": "d", "check": {"kind": "judge"}}))
+        self.rules = GoalRules(**{"asks_judge": True, "text_judges": kinds, **rules})
+        self.evaluator = PartitionEvaluator(Limits(call_values_every_ms=1), "test", ChosenGoals(None, self.rules))
+        self.effects.clear()
+        self.greet()
+
+    def rate(self, request: JudgeRequest, rating: int) -> None:
+        result = {"outcome": "rated", "rating": rating, "normalised": RATED[rating]}
+        self.send(
+            "judge",
+            {
+                "type": "judge_verdict", "request_id": request.request_id, "conversation_id": "call",
+                "kind": request.kind, "turn": request.turn, "input_hash": request.input_hash,
+                "prompt_version": request.prompt_version, "result": result,
+            },
+            self.at_ms,
+        )  # fmt: skip
+
+    def asked(self) -> list[tuple[str, int]]:
+        return [
+            (effect.request.kind, effect.request.turn) for effect in self.effects if isinstance(effect, RequestVerdict)
+        ]
+
+
+def _plain(rating: TextRating | None) -> tuple[int, float | str] | None:
+    return None if rating is None else (rating.through_turn, _value(rating.result))
+
+
+def of_turn(feed: Feed, turn: int, kind: str) -> list[tuple[int, float | str] | None]:
+    """By the records of a turn: the turn again, and how it is rated; None where nobody has rated it yet."""
+    return [_plain(getattr(record, kind)) for record in feed.records("turn", turn)]
+
+
+def of_call(feed: Feed, kind: str) -> list[tuple[int, float | str] | None]:
+    """By the records of the call: up to which turn it is rated, and how; None where nobody has rated it yet."""
+    return [_plain(getattr(record, kind)) for record in feed.records("call")]
+
+
+@pytest.fixture
+def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are long from the start: their values are published whenever a turn is left."""
+    monkeypatch.setattr(measures, "LONG_CALL_MS", 0)
+
+
+def test_a_turn_is_rated_when_it_was_left_the_greeting_too() -> None:
+    feed = JudgedFeed("conciseness")
+    feed.turn("book it")
+    feed.turn("is it done?")
+    assert feed.asked() == [("conciseness", 0), ("conciseness", 1)]
+    feed.rate(feed.requests[1], 2)
+    assert of_turn(feed, 1, "conciseness") == [None]
+    feed.turn("good")
+    assert of_turn(feed, 1, "conciseness") == [None, (1, 0.5)]
+    assert [record.first_known for record in feed.records("turn", 1)] == [("turn_taking",), ("conciseness",)]
+    assert feed.asked()[2:] == [("conciseness", 2)]
+    feed.rate(feed.requests[0], 3)
+    feed.end()
+    assert of_turn(feed, 0, "conciseness")[-1] == (0, 1.0)
+    assert of_turn(feed, 1, "conciseness") == [None, (1, 0.5)]
+
+
+def test_speakability_is_asked_of_the_turn_s_own_words() -> None:
+    feed = JudgedFeed("speakability")
+    feed.turn("book it", answer="**Done**")
+    feed.turn("thanks")
+    request = feed.requests[-1]
+    assert [(item.kind, item.turn) for item in request.transcript] == [("assistant", 1)]
+
+
+def test_in_a_speech_to_speech_call_there_is_none() -> None:
+    feed = JudgedFeed("speakability")
+    feed.send("audit", {"type": "call_started", "pipeline_type": "s2s"}, 0)
+    feed.turn("book it")
+    feed.turn("thanks")
+    feed.end()
+    assert feed.asked() == []
+    expected = "not applicable: the agent speaks without a text of its own"
+    assert [of_turn(feed, turn, "speakability")[-1] for turn in (0, 1, 2)] == [(turn, expected) for turn in (0, 1, 2)]
+    assert not [record for record in feed.records("turn") if "speakability" in record.first_known]
+
+
+@pytest.mark.usefixtures("every_turn")
+def test_of_the_call_so_far_one_question_is_under_way_and_the_next_is_about_the_newest_turn() -> None:
+    feed = JudgedFeed("conversation_progression")
+    for words in ("book it", "and?", "and?"):
+        feed.turn(words)
+    assert feed.asked() == [("conversation_progression", 0)]
+    feed.rate(feed.requests[0], 3)
+    assert feed.asked()[1:] == [("conversation_progression", 2)]
+    feed.turn("and?")
+    feed.rate(feed.requests[1], 1)
+    feed.turn("and?")
+    assert of_call(feed, "conversation_progression")[-2:] == [(0, 1.0), (2, 0.0)]
+
+
+@pytest.mark.usefixtures("every_turn")
+def test_faithfulness_is_the_lowest_rating_so_far() -> None:
+    feed = JudgedFeed("faithfulness")
+    for words, rating in (("book it", 3), ("and?", 1), ("and?", 3)):
+        feed.turn(words)
+        feed.rate(feed.requests[-1], rating)
+    feed.turn("bye")
+    assert of_call(feed, "faithfulness")[-3:] == [(0, 1.0), (1, 0.0), (2, 0.0)]
+
+
+def test_the_call_as_a_whole_is_judged_before_it_closes() -> None:
+    feed = JudgedFeed("conversation_progression")
+    feed.turn("book it")
+    feed.rate(feed.requests[0], 3)
+    feed.send("audit", {"type": "call_ended"}, feed.at_ms)
+    feed.advance(feed.at_ms + 10_000)
+    assert feed.records("closed") == []
+    assert feed.asked()[1:] == [("conversation_progression", 1)]
+    feed.rate(feed.requests[1], 2)
+    assert len(feed.records("closed")) == 1
+    assert of_call(feed, "conversation_progression") == [(1, 0.5)]
+    assert feed.call_values().status == "final"
+
+
+def test_what_nobody_answers_is_unscored() -> None:
+    feed = JudgedFeed("conciseness", verdict_deadline_ms=20_000)
+    feed.turn("book it")
+    feed.end(END_MS)
+    assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [(0, "deadline"), (1, "deadline")]
+    assert feed.call_values().unscored_turns["conciseness"] == {"deadline": 2}
+
+
+def test_without_a_judge_everything_is_unscored_and_nothing_is_asked() -> None:
+    feed = JudgedFeed("conciseness", "faithfulness", asks_judge=False)
+    feed.turn("book it")
+    feed.end()
+    assert feed.asked() == []
+    assert [of_turn(feed, turn, "conciseness")[-1] for turn in (0, 1)] == [(0, "judge_disabled"), (1, "judge_disabled")]
+    assert of_call(feed, "faithfulness") == [(1, "judge_disabled")]
+
+
+def test_a_turn_without_an_answer_is_not_rated() -> None:
+    feed = JudgedFeed("conciseness")
+    feed.user_audio(1_000, 2_000, text="book it")
+    feed.heard("book it", 2_100)
+    feed.end()
+    assert of_turn(feed, 1, "conciseness") == [(1, "not applicable: the assistant said nothing")]
+    assert feed.turn_values(1).first_known == ()

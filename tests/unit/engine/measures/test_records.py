@@ -1,0 +1,301 @@
+"""When the values of turns and calls are published: once, again if they change, over a restart too, and how many records that is."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from consumers.engine.intake.admission import Arrival
+from consumers.engine.limits import Limits
+from consumers.engine.measures import measures, turn_records
+from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.records.revisions import RecordBook
+from schemas.events.codec import InputSource, decode
+from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues, Unscored, UnscoredReason
+from tests.benchmarks.traffic import recorded_events, simulated_events
+from tests.support.conformance_data import RECORD, needs_conformance
+from tests.support.fakes.engine_feed import T0_MS, Feed, plain, records_of
+
+ENDED = {"type": "call_ended", "reason": "goodbye"}
+HOUR_MS = 3_600_000
+
+
+def talk(feed: Feed, first: int, last: int, *, apart_ms: int = 10_000) -> None:
+    """Turns of a dialogue, the greeting as turn 0."""
+    for turn in range(first, last + 1):
+        at_ms = turn * apart_ms
+        if turn:
+            feed.user_audio(at_ms, at_ms + 1_000)
+            at_ms += 2_000
+        feed.assistant_audio(at_ms, at_ms + 2_000)
+
+
+def spoken(feed: Feed, *starts_ms: int) -> None:
+    """Turns of a call that only the bot hears."""
+    for at_ms in starts_ms:
+        feed.speech("user_speech_started", at_ms)
+        feed.speech("user_speech_stopped", at_ms + 1_000)
+        feed.speech("bot_speech_started", at_ms + 2_000)
+        feed.speech("bot_speech_stopped", at_ms + 3_000)
+
+
+def successor_of(written: Sequence[AnyScoreRecord], limits: Limits | None = None) -> Feed:
+    """The evaluator that takes the partition over."""
+    feed = Feed(limits)
+    for record in written:
+        feed.evaluator.recall(record)
+    return feed
+
+
+Events = Sequence[tuple[int, InputSource, bytes]]
+
+
+def arrivals_of(events: Events) -> list[Arrival]:
+    offsets: Counter[InputSource] = Counter()
+    arrivals = []
+    for at_ms, source, value in events:
+        arrivals.append(Arrival(source, offsets[source], at_ms, "call", decode(source, value, None), value, None))
+        offsets[source] += 1
+    return arrivals
+
+
+def written_by(events: Events, recalled: Sequence[AnyScoreRecord] = (), *, closes: bool = True) -> list[AnyScoreRecord]:
+    """What an evaluator writes of a call, which it may have taken over."""
+    evaluator = PartitionEvaluator(Limits(), "test")
+    for record in recalled:
+        evaluator.recall(record)
+    records = records_of(effect for arrival in arrivals_of(events) for effect in evaluator.receive(arrival))
+    if closes:
+        records += records_of(evaluator.advance(events[-1][0] + HOUR_MS))
+    return records
+
+
+# The record of the call.
+
+
+def times_ms(feed: Feed) -> list[int]:
+    return [record.caused_at_ms - T0_MS for record in feed.records("call")]
+
+
+def test_a_call_that_is_not_long_has_one_record_of_its_own_at_the_close() -> None:
+    feed = Feed()
+    talk(feed, 0, 11)
+    assert feed.records("call") == []
+    feed.send("judge", ENDED, 116_000)
+    feed.advance(HOUR_MS)
+    (record,) = feed.records("call")
+    assert (record.status, record.revision, record.is_first, record.through_turn) == ("final", 1, True, 11)
+    assert [each.name for each in feed.records()][-2:] == ["call", "closed"]
+
+
+@pytest.mark.parametrize(("every_ms", "expected"), [(30_000, [120, 150, 180, 210]), (15_000, [*range(120, 240, 20)])])
+def test_a_long_call_has_one_every_so_often_when_it_leaves_a_turn(every_ms: int, expected: list[int]) -> None:
+    feed = Feed(Limits(call_values_every_ms=every_ms))
+    talk(feed, 0, 23)
+    assert times_ms(feed) == [1_000 * at_s for at_s in expected]
+    assert [record.through_turn for record in feed.records("call")] == [at_s // 10 - 1 for at_s in expected]
+    assert {record.status for record in feed.records("call")} == {"provisional"}
+    assert [record.is_first for record in feed.records("call")] == [True] + [False] * (len(expected) - 1)
+
+
+def test_without_another_turn_a_long_call_says_nothing_more_of_itself() -> None:
+    feed = Feed(Limits(call_values_every_ms=1))
+    talk(feed, 0, 14)
+    before = times_ms(feed)
+    for at_ms in range(146_000, 300_000, 1_000):
+        feed.send("audit", {"message_type": "llm_call"}, at_ms)
+        feed.advance(at_ms)
+    assert times_ms(feed)[: len(before)] == before
+    assert len(times_ms(feed)) <= len(before) + 1  # when the last turns settle
+
+
+def test_a_long_call_keeps_its_rhythm_when_it_is_taken_over() -> None:
+    whole = Feed()
+    talk(whole, 0, 30)
+    first = Feed()
+    talk(first, 0, 19)
+    second = successor_of(first.records())
+    talk(second, 0, 30)
+    assert times_ms(first) + times_ms(second) == times_ms(whole)
+    assert [record.revision for record in [*first.records("call"), *second.records("call")]] == [*range(1, 8)]
+    assert all(later - sooner >= 30_000 for sooner, later in pairwise(times_ms(whole)))
+
+
+def test_the_close_publishes_the_call_also_if_nothing_of_it_is_known() -> None:
+    feed = Feed()
+    feed.send("audit", {"message_type": "llm_call"}, 0)
+    feed.advance(HOUR_MS)
+    assert [record.name for record in feed.records()] == ["call_started", "call", "closed"]
+
+
+# Values that are not known.
+
+
+def test_the_close_says_in_how_many_turns_a_value_is_not_known_and_why() -> None:
+    feed = Feed()
+    talk(feed, 0, 1)
+    feed.user_audio(20_000, 21_000)
+    feed.bot_text("Nobody hears this.", 22_000)
+    feed.user_audio(30_000, 31_000)
+    feed.bot_text("Nor this.", 32_000)
+    feed.user_audio(40_000)
+    feed.assistant_audio(42_000, 43_000)
+    feed.user_audio(50_000, 51_000)  # to which nobody answers, since the call ends
+    feed.send("judge", ENDED, 52_000)
+    feed.advance(HOUR_MS)
+    turns = [feed.turn_values(turn) for turn in range(1, 6)]
+    waits = [turn.voice_to_voice_ms for turn in turns]
+    assert [plain(wait) for wait in waits][:3] == [1_000.0, "no_assistant_speech", "no_assistant_speech"]
+    timings = [turn.turn_taking.result for turn in turns if turn.turn_taking is not None]
+    unscored = feed.call_values().unscored_turns
+    assert unscored == {
+        "voice_to_voice_latency_ms": Counter(wait.reason for wait in waits if isinstance(wait, Unscored)),
+        "turn_taking": Counter(timing.reason for timing in timings if isinstance(timing, Unscored)),
+    }
+    assert unscored["voice_to_voice_latency_ms"][UnscoredReason.NO_ASSISTANT_SPEECH] == 2
+    assert unscored["turn_taking"]
+
+
+def test_while_a_call_runs_nobody_counts_what_is_not_known() -> None:
+    feed = Feed()
+    feed.user_audio(0, 1_000)
+    talk(feed, 1, 20)
+    assert feed.records("call")
+    assert {len(record.unscored_turns) + len(record.unscored_subgoals) for record in feed.records("call")} == {0}
+
+
+# Over a restart.
+
+
+def test_nothing_is_measured_while_a_call_is_replayed_and_then_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: Counter[str] = Counter()
+
+    def counted(owner: Any, name: str) -> None:
+        measure = getattr(owner, name)
+
+        def counting(*arguments: Any, **more: Any) -> Any:
+            looks[name] += 1
+            return measure(*arguments, **more)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    first = Feed()
+    talk(first, 0, 20)
+    counted(turn_records, "talk_of")
+    counted(measures, "speech_of")
+    second = successor_of(first.records())
+    talk(second, 0, 19)
+    second.user_audio(200_000, 201_000)
+    assert looks == {}
+    second._audio("audio_start", "assistant", 202_000, 0)  # here was the last record of the first evaluator
+    assert looks == {"talk_of": 20}
+    second.bot_text("Certainly.", 202_000)
+    second._audio("audio_end", "assistant", 204_000, 0)
+    assert second.records() == []
+    talk(second, 21, 21)
+    assert [(record.name, record.turn) for record in second.records() if record.name in {"turn", "call"}] == [
+        ("turn", 20), ("call", None),
+    ]  # fmt: skip
+
+
+def test_a_turn_that_the_successor_does_not_find_is_withdrawn() -> None:
+    first = Feed()
+    first.speech("bot_speech_started", 0)
+    spoken(first, 2_000, 6_000, 10_000)
+    assert {record.turn for record in first.records("turn")} == {0, 1, 2}
+    second = successor_of(first.records())
+    second.assistant_audio(0, 900)  # another topic is read first: there is a simulated caller
+    second.speech("bot_speech_started", 0)
+    spoken(second, 2_000, 6_000, 10_000)
+    withdrawn = [record for record in second.records("turn") if record.is_withdrawn]
+    assert [(record.turn, record.revision, plain(record.voice_to_voice_ms)) for record in withdrawn] == [
+        (1, 2, "withdrawn"), (2, 2, "withdrawn"),
+    ]  # fmt: skip
+    third = successor_of([*first.records(), *second.records()])
+    third.assistant_audio(0, 900)
+    third.speech("bot_speech_started", 0)
+    spoken(third, 2_000, 6_000, 10_000)
+    assert [record for record in third.records("turn") if record.is_withdrawn] == []
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_each_value_of_a_turn_is_known_for_the_first_time_once_wherever_a_successor_takes_over(seed: int) -> None:
+    events = simulated_events(seed)
+    whole = [record for record in written_by(events) if isinstance(record, TurnValues)]
+    expected = Counter((record.turn, name) for record in whole for name in record.first_known)
+    assert expected
+    assert set(expected.values()) == {1}
+    for cut in range(1, len(events), len(events) // 9):
+        before = written_by(events[:cut], closes=False)
+        both = [*before, *written_by(events, before)]
+        turns = [record for record in both if isinstance(record, TurnValues)]
+        assert Counter((record.turn, name) for record in turns for name in record.first_known) == expected
+        assert Counter(record.turn for record in turns if record.is_first) == Counter(
+            record.turn for record in whole if record.is_first
+        )
+        ids = Counter(record.record_id for record in both)
+        assert max(ids.values()) == 1
+
+
+def test_a_value_that_goes_and_comes_back_is_not_known_for_the_first_time_again() -> None:
+    feed = Feed()
+    feed.speech("bot_speech_started", 0)
+    feed.speech("bot_speech_stopped", 900)
+    spoken(feed, 2_000, 12_000)
+    feed.heard("Yes", 13_200)
+    assert feed.turn_values(1).first_known == ("turn_taking",)
+    feed.assistant_audio(14_000, 14_500)  # a simulated caller is heard: other turns, without this one
+    assert feed.turn_values(1).is_withdrawn
+    feed.user_audio(20_000, 21_000)
+    feed.assistant_audio(22_000, 23_000)
+    feed.user_audio(30_000, 31_000)
+    again = feed.turn_values(1)
+    assert (again.revision, again.is_withdrawn, again.is_first, again.first_known) == (3, False, False, ())
+
+
+# How much it is.
+
+
+def unchanged(records: Sequence[AnyScoreRecord]) -> list[tuple[str, int | None, int]]:
+    """Subjects of which two records in a row were computed from the same."""
+    last: dict[tuple[str, int | None, int], str] = {}
+    found: list[tuple[str, int | None, int]] = []
+    for record in records:
+        subject: tuple[str, int | None, int] = (record.name, record.turn, record.index)
+        if last.get(subject) == record.input_hash:
+            found.append(subject)
+        last[subject] = record.input_hash
+    return found
+
+
+def test_a_simulated_call_has_at_most_twenty_records_on_average() -> None:
+    calls = [written_by(simulated_events(seed)) for seed in range(100)]
+    assert all([record.name for record in records][-1] == "closed" for records in calls)
+    assert sum(map(len, calls)) / len(calls) <= 20
+    assert [subject for records in calls for subject in unchanged(records)] == []
+
+
+@needs_conformance(RECORD.name)
+def test_the_recorded_call_has_at_most_forty_five() -> None:
+    records = written_by(recorded_events())
+    assert records[-1].name == "closed"
+    assert len(records) <= 45
+    assert unchanged(records) == []
+    assert [record.status.value for record in records if isinstance(record, CallValues)][-1] == "final"
+
+
+def test_a_record_that_says_the_same_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields are the work of a record: nobody does it for one that is not published."""
+    made = 0
+    make = RecordBook._made
+
+    def counting(*arguments: Any, **more: Any) -> Any:
+        nonlocal made
+        made += 1
+        return make(*arguments, **more)
+
+    monkeypatch.setattr(RecordBook, "_made", counting)
+    records = written_by(simulated_events(3))
+    assert made == len(records)

@@ -1,0 +1,403 @@
+"""What the engine says of how a call sounds and how well its sides understand each other, while it runs and at its end."""
+
+import pickle
+
+import pytest
+
+from consumers.engine.limits import Limits
+from consumers.engine.measures import measures
+from consumers.engine.measures.talk.talk_measure import MAX_RUNNING_WORK
+from consumers.engine.measures.words.transcript_errors import MAX_RUNNING_CHARS
+from consumers.engine.partition import PartitionEvaluator
+from schemas.scores.all_records import (
+    NotApplicable,
+    SpeechScore,
+    TranscriptDisagreement,
+    TurnStatus,
+    TurnTalk,
+    WordErrorRate,
+)
+from tests.support.fakes.engine_feed import Feed, plain, value_of
+
+LIMITS = Limits(closing_grace_ms=1_000, idle_ms=60_000, call_values_every_ms=1)
+STARTED = {"type": "call_started", "pipeline_type": "cascade", "agent": "ava"}
+ENDED = {"type": "call_ended", "reason": "goodbye"}
+
+
+@pytest.fixture(autouse=True)
+def every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are long from the start: their values are published whenever a turn is left."""
+    monkeypatch.setattr(measures, "LONG_CALL_MS", 0)
+
+
+def speech(feed: Feed) -> SpeechScore:
+    """The newest."""
+    found = feed.call_values().speech
+    assert found is not None
+    return found
+
+
+def rate(feed: Feed) -> WordErrorRate:
+    """The newest of the call."""
+    found = feed.call_values().stt_wer
+    assert found is not None
+    return found
+
+
+def rates_by_turn(feed: Feed) -> dict[int, float | str]:
+    """Those of the turns that have one."""
+    newest = {record.turn: record.stt_wer for record in feed.records("turn")}
+    return {turn: value_of(found) for turn, found in newest.items() if found is not None}
+
+
+def disagreement(feed: Feed) -> TranscriptDisagreement:
+    """The newest of the call."""
+    found = feed.call_values().transcript_disagreement
+    assert found is not None
+    return found
+
+
+def talk_in(feed: Feed, turn: int) -> TurnTalk:
+    """Who spoke how long in a turn, by its newest record."""
+    found = feed.turn_values(turn).talk
+    assert found is not None
+    return found
+
+
+def talk(feed: Feed) -> None:
+    """A greeting of 1 s and two turns: the caller's 2 s and 3 s, the assistant's 1 s and 3 s, a wait of 4 s."""
+    feed.send("audit", STARTED, 0)
+    feed.assistant_audio(500, 1_500)
+    feed.user_audio(2_000, 4_000, text="What is my seat?")
+    feed.heard("What is my seat?", 4_100)
+    feed.assistant_audio(8_000, 9_000)
+    feed.user_audio(10_000, 13_000, text="What is my seat number four")
+    feed.heard("What was my seat number 4?", 13_100)
+    feed.assistant_audio(13_500, 16_500)
+
+
+def test_a_turn_counts_when_it_is_left() -> None:
+    feed = Feed(LIMITS)
+    feed.send("audit", STARTED, 0)
+    feed.assistant_audio(100, 600)
+    feed.user_audio(1_000, 3_000)
+    feed.assistant_audio(4_000, 9_500)
+    assert (feed.call_values().through_turn, plain(speech(feed).result)) == (0, 1.0)
+    assert plain(talk_in(feed, 0).assistant.speech_ms) == 500
+    feed.user_audio(12_000, 13_000)
+    record, found = feed.call_values(), speech(feed)
+    assert (plain(found.result), record.through_turn, record.status, found.source) == (
+        0.75, 1, TurnStatus.PROVISIONAL, "elevenlabs",
+    )  # fmt: skip
+    assert [each.is_first for each in feed.records("call")] == [True, False]
+    talked = talk_in(feed, 1)
+    assert (plain(talked.user.speech_ms), plain(talked.assistant.speech_ms)) == (2_000, 5_500)
+    assert (talked.user.words, talked.assistant.words) == (1, 1)
+
+
+def test_the_final_record_has_the_whole_call() -> None:
+    feed = Feed(LIMITS)
+    talk(feed)
+    feed.send("judge", ENDED, 18_000)
+    feed.advance(60_000)
+    assert (feed.call_values().status, feed.call_values().through_turn) == (TurnStatus.FINAL, 2)
+    record = speech(feed)
+    assert [plain(each) for each in (record.result, record.overlap_ms, record.dead_air_ms, record.first_word_ms)] == [
+        0.5, 0, 4_000, 500,
+    ]  # fmt: skip
+    user, assistant = record.user, record.assistant
+    assert [plain(each) for each in (user.speech_ms, user.longest_monologue_ms, user.words_per_minute)] == [
+        5_000, 3_000, 120.0,
+    ]  # fmt: skip
+    assert (plain(assistant.longest_monologue_ms), plain(assistant.words_per_minute)) == (3_000, 36.0)
+    assert (plain(user.repeated_questions), user.repeated_in_turns) == (0, ())
+
+
+def test_a_question_asked_again_names_its_turn() -> None:
+    feed = Feed(LIMITS)
+    for turn in range(3):
+        feed.user_audio(turn * 10_000, turn * 10_000 + 2_000, text="Sorry, what is my seat?")
+        feed.heard("Sorry, what is my seat?" if turn else "what is my seat", turn * 10_000 + 2_100)
+        feed.assistant_audio(turn * 10_000 + 3_000, turn * 10_000 + 5_000)
+    feed.send("judge", ENDED, 40_000)
+    feed.advance(90_000)
+    record = speech(feed)
+    assert (plain(record.user.repeated_questions), record.user.repeated_in_turns) == (2, (1, 2))
+    assert plain(record.assistant.repeated_questions) == 0
+
+
+def test_a_late_transcript_revises_what_was_said() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 500)
+    feed.user_audio(1_000, 3_000, text="A window seat")
+    feed.assistant_audio(4_000, 5_000)
+    feed.user_audio(6_000, 7_000, text="Yes")
+    assert (feed.call_values().revision, plain(speech(feed).user.words_per_minute)) == (2, 90.0)
+    assert talk_in(feed, 1).user.words == 3
+    feed.heard("I would like a window seat", 3_100)
+    feed.assistant_audio(8_000, 9_000)
+    feed.user_audio(10_000, 11_000)
+    assert (feed.call_values().revision, plain(speech(feed).user.words_per_minute)) == (3, 140.0)
+    assert talk_in(feed, 1).user.words == 6
+
+
+def test_the_bots_own_events_are_heard_too() -> None:
+    feed = Feed(LIMITS)
+    feed.send("audit", STARTED, 0)
+    feed.speech("bot_speech_started", 1_500)
+    feed.speech("bot_speech_stopped", 3_500)
+    feed.speech("user_speech_started", 4_000)
+    feed.speech("user_speech_stopped", 6_000)
+    feed.heard("Where is my bag", 6_100)
+    feed.speech("bot_speech_started", 7_000)
+    feed.speech("bot_speech_started", 7_500)
+    feed.speech("bot_speech_stopped", 9_000)
+    feed.speech("user_speech_started", 10_000)
+    assert (speech(feed).source, plain(speech(feed).result)) == ("pipecat", 0.6667)
+    feed.send("judge", ENDED, 12_000)
+    feed.advance(60_000)
+    record = speech(feed)
+    assert (plain(record.first_word_ms), plain(record.user.words_per_minute)) == (1_500, 120.0)
+    assert isinstance(record.assistant.repeated_questions, NotApplicable)
+
+
+def test_sound_that_never_ends_lasts_to_the_end_of_the_call() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 1_000)
+    feed.user_audio(2_000, None)
+    feed.send("user_sim", {"type": "connection_state", "data": {"state": "session_ended", "details": {}}}, 7_000)
+    feed.send("judge", ENDED, 7_100)
+    feed.advance(60_000)
+    assert (plain(speech(feed).user.speech_ms), plain(speech(feed).result)) == (5_000, 0.1667)
+
+
+def test_the_assistants_words_are_those_that_were_spoken() -> None:
+    """Speech synthesis knows best; pipecat's own record was cut where the bot was; the log has what was written."""
+    texts = ["one two three", "one two", "one"]
+    for spoken in (3, 2):
+        feed = Feed(LIMITS)
+        feed.speech("bot_speech_started", 1_000)
+        feed.send("audit", {"message_type": "assistant", "value": " ".join(texts)}, 1_100)
+        feed.send("pipecat", {"type": "assistant_message", "data": {"content": texts[1]}}, 1_200)
+        if spoken == 3:
+            feed.bot_text(texts[0], 1_300)
+        feed.speech("bot_speech_stopped", 2_000)
+        feed.speech("bot_speech_started", 2_500)
+        feed.speech("bot_speech_stopped", 2_500 + 1_000)
+        feed.speech("user_speech_started", 4_000)
+        assert (plain(talk_in(feed, 0).assistant.speech_ms), talk_in(feed, 0).assistant.words) == (2_000, spoken)
+        feed.send("judge", ENDED, 5_000)
+        feed.advance(60_000)
+        assert plain(speech(feed).assistant.words_per_minute) == spoken * 30
+        assert plain(speech(feed).assistant.speech_ms) == 2_000
+
+
+def test_words_that_no_synthesis_reports_are_those_that_the_caller_heard() -> None:
+    feed = Feed(LIMITS)
+    feed._audio("audio_start", "assistant", 0, 0)
+    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "What can I do?"}}, 500)
+    feed._audio("audio_end", "assistant", 2_000, 0)
+    feed.user_audio(3_000, 4_000)
+    assert talk_in(feed, 0).assistant.words == 4
+    feed.send("judge", ENDED, 5_000)
+    feed.advance(60_000)
+    assert plain(speech(feed).assistant.words_per_minute) == 120.0
+
+
+def test_the_first_sound_of_a_simulated_caller_starts_over() -> None:
+    feed = Feed(LIMITS)
+    for start_ms in (0, 10_000):
+        feed.speech("user_speech_started", start_ms)
+        feed.speech("user_speech_stopped", start_ms + 2_000)
+        feed.heard("What is my seat?", start_ms + 2_100)
+        feed.speech("bot_speech_started", start_ms + 3_000)
+        feed.speech("bot_speech_stopped", start_ms + 4_000)
+    feed.speech("user_speech_started", 20_000)
+    assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("pipecat", 1)
+    feed.assistant_audio(21_000, 22_000)
+    feed.user_audio(23_000, 24_000, text="Hello")
+    feed.assistant_audio(25_000, 26_000)
+    feed.user_audio(27_000, 28_000, text="Bye")
+    assert (speech(feed).source, plain(speech(feed).user.repeated_questions)) == ("elevenlabs", 0)
+
+
+def test_a_text_that_comes_when_its_turn_was_left_is_read_later() -> None:
+    """It changes nothing that is heard, so nothing says that there is more to read."""
+    feed = Feed(LIMITS)
+
+    def assistant(start_ms: int, text: str, at_ms: int) -> None:
+        feed._audio("audio_start", "assistant", start_ms, 0)
+        feed._audio("audio_end", "assistant", start_ms + 1_000, 0)
+        feed.send("user_sim", {"type": "assistant_speech", "data": {"text": text}}, at_ms)
+
+    feed.assistant_audio(0, 1_000)
+    feed.user_audio(2_000, 3_000)
+    feed.assistant_audio(4_000, 5_000)
+    feed.user_audio(6_000, 7_000)
+    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 7_100)
+    assistant(8_000, "Sure, one two.", 9_000)
+    feed.user_audio(10_000, 11_000)
+    assert feed.call_values().transcript_disagreement is None
+    assistant(12_000, "No.", 13_100)
+    feed.send("pipecat", {"type": "of a later version"}, 13_200)
+    assert feed.status(1) == "settled"
+    turn = feed.turn_values(1)
+    assert turn.assistant_disagreement is not None
+    assert (turn.revision, turn.assistant_disagreement.turns, value_of(turn.assistant_disagreement)) == (2, 1, 1.0)
+    feed.user_audio(14_000, 15_000)
+    assert (disagreement(feed).assistant.turns, value_of(disagreement(feed).assistant)) == (1, 1.0)
+    before = plain(speech(feed).assistant.words_per_minute)
+    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "No way at all"}}, 15_100)
+    assistant(16_000, "Bye.", 17_100)
+    assert plain(speech(feed).assistant.words_per_minute) == before
+    feed.user_audio(18_000, 19_000)
+    words = ["Certainly.", "Certainly.", "Sure, one two.", "No. No way at all", "Bye."]
+    assert plain(speech(feed).assistant.words_per_minute) == 60 * len(" ".join(words).split()) / len(words)
+
+
+def test_a_call_that_falls_back_takes_back_what_was_said_of_the_turn() -> None:
+    """The caller coughs: EVA begins a turn, and when nothing was said it is none."""
+    feed = Feed(LIMITS)
+    feed.assistant_audio(0, 1_000)
+    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain."}}, 900)
+    feed.user_audio(1_500, 1_700)
+    feed.assistant_audio(1_800, 1_900)
+    feed.user_audio(2_000, text=None)
+    assert (feed.call_values().through_turn, disagreement(feed).assistant.turns) == (1, 1)
+    feed._audio("audio_end", "simulated_user", 3_000, 0)
+    assert (feed.call_values().through_turn, disagreement(feed).assistant.turns) == (0, 1)
+    assert plain(disagreement(feed).result) == 1.0
+
+
+def test_a_side_that_nothing_tells_of_is_unknown_and_not_silent() -> None:
+    feed = Feed(LIMITS)
+    feed.speech("user_speech_started", 1_000)
+    feed.speech("user_speech_stopped", 3_000)
+    feed.bot_text("Certainly.", 4_000)
+    feed.send("judge", ENDED, 6_000)
+    feed.advance(60_000)
+    record = speech(feed)
+    assert (
+        plain(record.result) == plain(record.assistant.speech_ms) == plain(record.overlap_ms) == "no_assistant_speech"
+    )
+    assert plain(record.user.speech_ms) == 2_000
+
+
+def test_a_call_without_sound_says_so() -> None:
+    feed = Feed(LIMITS)
+    feed.heard("Hello", 1_000)
+    feed.send("judge", ENDED, 2_000)
+    feed.advance(60_000)
+    record = speech(feed)
+    assert plain(record.result) == plain(record.dead_air_ms) == plain(record.first_word_ms) == "no_speech_events"
+    assert record.source is None
+
+
+def test_the_first_word_takes_a_beginning() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(1_000, 2_000)
+    feed.send("judge", ENDED, 3_000)
+    feed.advance(60_000)
+    assert plain(speech(feed).first_word_ms) == "times_unknown"
+
+
+def test_word_errors_run_with_the_call() -> None:
+    feed = Feed(LIMITS)
+    talk(feed)
+    feed.user_audio(20_000, 21_000, text="Bye")
+    rates = [(record.stt_wer, record.through_turn) for record in feed.records("call")]
+    assert [(found and value_of(found), turn) for found, turn in rates] == [(None, 0), (0.0, 1), (0.1, 2)]
+    assert rates_by_turn(feed) == {1: 0.0, 2: 0.167}
+    feed.send("judge", ENDED, 22_000)
+    feed.advance(60_000)
+    # The last turn nobody understood: EVA's backfill completes it with what was meant.
+    assert (value_of(rate(feed)), rates_by_turn(feed)) == (0.091, {1: 0.0, 2: 0.167, 3: 0.0})
+    assert (rate(feed).substitutions, rate(feed).reference_words, rate(feed).turns) == (1, 11, 3)
+    assert [record.revision for record in feed.records("turn", 2)] == [1]
+
+
+def test_disagreement_is_that_of_both_sides() -> None:
+    feed = Feed(LIMITS)
+    feed.send("audit", STARTED, 0)
+    feed.user_audio(1_000, 3_000, text="Two bags please")
+    feed.heard("Two backs please", 3_100)
+    feed.assistant_audio(4_000, 5_000)
+    feed.send("user_sim", {"type": "assistant_speech", "data": {"text": "Certain lee"}}, 5_100)
+    feed.user_audio(7_000, 8_000)
+    turn = feed.turn_values(0)
+    assert turn.user_disagreement is not None
+    assert turn.assistant_disagreement is not None
+    assert (value_of(turn.user_disagreement), value_of(turn.assistant_disagreement)) == (0.333, 2.0)
+    feed.send("judge", ENDED, 9_000)
+    feed.advance(60_000)
+    assert plain(speech(feed).assistant.words_per_minute) == 60.0  # one word was spoken, whatever was heard
+    record = disagreement(feed)
+    # The second turn nobody understood: EVA's backfill completes it with what was meant.
+    assert (value_of(record.user), value_of(record.assistant)) == (0.25, 2.0)
+    assert (record.user.words, record.assistant.words, record.assistant.turns) == (4, 1, 1)
+
+
+def test_only_a_simulated_caller_knows_what_it_meant() -> None:
+    feed = Feed(LIMITS)
+    feed.heard("Hello", 1_000)
+    feed.send("judge", ENDED, 2_000)
+    feed.advance(60_000)
+    assert value_of(rate(feed)) == "only a simulated caller knows what it meant to say"
+    assert value_of(disagreement(feed)) == value_of(disagreement(feed).user) == "there are no two transcripts of it"
+
+
+def test_an_agent_that_hears_sound_has_no_word_errors() -> None:
+    feed = Feed(LIMITS)
+    feed.send("audit", STARTED | {"pipeline_type": "audio_llm"}, 0)
+    feed.user_audio(1_000, 3_000, text="Two bags")
+    feed.heard("Two backs", 3_100)
+    feed.assistant_audio(4_000, 5_000)
+    feed.user_audio(7_000, 8_000)
+    feed.send("judge", ENDED, 9_000)
+    feed.advance(60_000)
+    assert value_of(rate(feed)) == "the agent hears sound: what it understood is in no transcript"
+    assert (rate(feed).reference_words, rates_by_turn(feed)) == (0, {})
+    turn = feed.turn_values(0)
+    assert turn.user_disagreement is not None
+    assert value_of(turn.user_disagreement) == 0.5
+
+
+def test_a_caller_who_was_never_understood_has_no_rate() -> None:
+    feed = Feed(LIMITS)
+    feed.send("audit", STARTED, 0)
+    feed.user_audio(1_000, 3_000, text="[coughs]")
+    feed.send("judge", ENDED, 9_000)
+    feed.advance(60_000)
+    assert value_of(rate(feed)) == "no_user_speech"
+
+
+def test_a_snapshot_goes_on() -> None:
+    feed, moved = Feed(LIMITS), Feed(LIMITS)
+    talk(feed)
+    talk(moved)
+    moved.evaluator = PartitionEvaluator.restore(pickle.loads(pickle.dumps(moved.evaluator.snapshot())))  # noqa: S301  # our own bytes
+    for each in (feed, moved):
+        each.latest = []
+        each.user_audio(20_000, 21_000)
+        each.send("judge", ENDED, 22_000)
+        each.advance(60_000)
+    assert feed.records() == moved.records()
+
+
+def test_running_values_have_an_end_and_final_ones_do_not() -> None:
+    feed = Feed(LIMITS)
+    talk(feed)
+    running = feed.evaluator._calls["call"]._measures
+    running._work = MAX_RUNNING_WORK
+    running._transcripts._chars = MAX_RUNNING_CHARS
+    before = len(feed.records("call"))
+    for at_ms in (20_000, 30_000, 40_000):
+        feed.user_audio(at_ms, at_ms + 1_000, text="Hello")
+        feed.heard("Hello", at_ms + 1_100)
+        feed.assistant_audio(at_ms + 2_000, at_ms + 3_000)
+    assert feed.counts("callgauge_limits_hit_total") == {("running_speech",): 1, ("running_comparison",): 1}
+    assert (before, len(feed.records("call"))) == (2, 3)
+    assert sorted(rates_by_turn(feed)) == [1, 2, 3, 4], "a turn is compared once"
+    feed.send("judge", ENDED, 50_000)
+    feed.advance(90_000)
+    assert (feed.call_values().through_turn, rate(feed).turns, sorted(rates_by_turn(feed))) == (5, 5, [1, 2, 3, 4, 5])

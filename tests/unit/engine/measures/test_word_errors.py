@@ -1,0 +1,182 @@
+"""One spelling for spoken text, and the errors that are left: each step, and what EVA's encoding says of them."""
+
+import pickle
+
+import pytest
+
+from consumers.engine.measures.words.word_differences import differences
+from consumers.engine.measures.words.word_errors import NO_PAIR, ErrorSums, WordErrors, compare, stt_wer
+from consumers.engine.turns.heard.normal_text import MAX_CHARS, normalised, without_bracketed
+from tests.support.calls.metric_contexts import context
+
+SPELLINGS = [
+    ("accents written as escapes", r"caf\u00e9", "cafe"),
+    ("other escapes", r"a\x41\101 b\dc", "aaa b dc"),
+    ("an escape that stops short", r"Well, caf\u00e", r"Well, caf\u00e"),
+    ("escapes in a text that needs none", "é \\u00e9", "e u 0 e 9"),
+    ("half a pair of escapes", r"ok \ud83d yes", "ok yes"),
+    ("apostrophes", "It\u2019s I\u00b4m", "it is i am"),
+    ("letters one by one", "L A X and S K", "lax and s k"),
+    ("letters behind a contraction, as in EVA", "It's S K four", "it ssk 4"),
+    ("a spoken dash", "P R V dash S U R", "prv sur"),
+    ("a number in groups", "call 919-696-3901", "call 9196963901"),
+    ("letters and digits in groups", "WZH-89B", "wzh 89 b"),
+    ("words with a hyphen", "wishy-washy", "wishy washy"),
+    ("a date", "2026-11-21", "2026 11 21"),
+    ("a list of numbers", "nineteen ninety four, zero two, eleven", "1994 2 11"),
+    ("a comma in a number", "1,000 dollars", "$1000"),
+    ("leading zeros", "zero zero seven", "7"),
+    ("an ordinal in two parts", "the 3 rd", "the 3rd"),
+    ("British spelling", "my favourite colour", "my favorite color"),
+    ("fillers", "Um, I mean, uh, yes", "i mean yes"),
+    ("titles", "Dr Smith", "doctor smith"),
+    ("percent", "five percent", "5"),
+    ("dots without a blank, as the library reads them", "wait..colour", "wait colour"),
+    ("a half of nothing, as the library reads it", "And a half", ""),
+    ("a point without a number, as the library reads it", "point and go", "and go"),
+    ("nothing but marks", "...?!", ""),
+    ("a number that no rule foresees", f"Um, {'9' * 4295}.5 Billion", f"Um, {'9' * 4295}.5 Billion"),
+]
+
+
+@pytest.mark.parametrize(("text", "spelling"), [case[1:] for case in SPELLINGS], ids=[case[0] for case in SPELLINGS])
+def test_spoken_text_has_one_spelling(text: str, spelling: str) -> None:
+    assert normalised(text) == spelling
+
+
+def test_only_so_much_of_a_text_is_read() -> None:
+    assert normalised("word " * MAX_CHARS) == ("word " * (MAX_CHARS // 5)).strip()
+
+
+def test_languages_that_are_not_read_in_english_keep_their_numbers() -> None:
+    assert normalised("Zwei Straßen, um drei.", "de") == "zwei straßen um drei"
+    assert normalised("हिन्दी में", "hi") == "हिन्दी में"
+    assert normalised("one two", "en-GB") == "12"
+
+
+def test_labels_are_no_words() -> None:
+    assert without_bracketed("[slow] Yes [a] [b]. ") == "Yes  ."
+    assert without_bracketed(" [never closed") == "[never closed"
+
+
+def test_errors_are_what_changes_the_one_into_the_other() -> None:
+    compared = compare("I need one window seat please", "I need a windows seat")
+    assert compared.sums == ErrorSums(substitutions=2, deletions=1, insertions=0, reference_words=6)
+    assert compared.to_dict() == {
+        "substitutions": [{"expected": "one window", "actual": "a windows"}],
+        "deletions": ["please"],
+        "insertions": [],
+    }
+
+
+def test_languages_without_blanks_are_compared_by_character() -> None:
+    assert compare("東京です", "東今です", "ja").sums == ErrorSums(substitutions=1, reference_words=4)
+    errors = WordErrors("ja")
+    errors.put(1, "東京です", "東今です")
+    result = errors.result()
+    assert (result.score, result.details["cer"], result.details["use_cer"]) == (0.25, 0.25, True)
+
+
+def test_a_call_in_evas_encoding() -> None:
+    errors = WordErrors()
+    errors.put(2, "No thanks a lot", "No tanks a lot please")
+    errors.put(1, "My code is [pause] seven", "[user interrupts] code is seven")
+    assert errors.result().to_dict() == {
+        "score": 0.375,
+        "normalized_score": 0.625,
+        "error": None,
+        "skipped": False,
+        "sub_metrics": {"substitution_rate": 0.125, "deletion_rate": 0.125, "insertion_rate": 0.125},
+        "details": {
+            "wer": 0.375,
+            "accuracy": 0.625,
+            "language": "en",
+            "use_cer": False,
+            "num_turns": 2,
+            "per_turn_wer": {"1": 0.25, "2": 0.5},
+            "per_turn_errors": {
+                "1": {"substitutions": [], "deletions": ["my"], "insertions": []},
+                "2": {
+                    "substitutions": [{"expected": "thanks", "actual": "tanks"}],
+                    "deletions": [],
+                    "insertions": ["please"],
+                },
+            },
+            # of the first turn only
+            "error_summary": {
+                "top_substitutions": [],
+                "top_deletions": [{"word": "my", "count": 1}],
+                "top_insertions": [],
+            },
+            "total_substitutions": 1,
+            "total_deletions": 1,
+            "total_insertions": 1,
+            "reference_words": 8,
+        },
+    }
+
+
+def test_accuracy_does_not_fall_below_zero() -> None:
+    errors = WordErrors()
+    errors.put(1, "Yes", "What did you say")
+    assert (errors.result().score, errors.result().normalized_score) == (4.0, 0.0)
+
+
+@pytest.mark.parametrize(("meant", "understood"), [("Hi", "[noise]"), ("", "Hi"), ("[slow]", "[slow]"), (" ", " ")])
+def test_a_turn_counts_only_if_both_texts_say_something(meant: str, understood: str) -> None:
+    result = stt_wer(context(intended_user_turns={1: meant}, transcribed_user_turns={1: understood}))
+    assert (result.score, result.normalized_score, result.error, result.details) == (0.0, 0.0, NO_PAIR, {})
+
+
+def test_a_turn_in_which_nothing_is_left_to_compare_counts_its_insertions() -> None:
+    """As jiwer does: without a reference word there is nothing to divide by."""
+    errors = WordErrors()
+    errors.put(1, "Um...", "I said so")
+    result = errors.result()
+    assert (result.score, result.details["reference_words"], result.sub_metrics) == (3.0, 0, {})
+
+
+def test_turns_are_put_in_replaced_and_taken_out() -> None:
+    errors = WordErrors()
+    assert not errors.put(1, None, "Hi")
+    assert errors.put(1, "Hi there", "Hi")
+    assert not errors.put(1, "Hi there", "Hi")
+    assert errors.put(1, "Hi there", "Hi there")
+    assert errors.sums == ErrorSums(reference_words=2)
+    assert errors.put(1, "Hi there", "")
+    assert not errors.remove(1)
+    assert errors.put(2, "Bye", "Buy")
+    assert errors.put(2, "Bye", None)
+    assert (errors.sums, dict(errors.turns)) == (ErrorSums(), {})
+
+
+def test_a_whole_call_has_no_turns_but_its_own() -> None:
+    errors = WordErrors()
+    errors.put(1, "Hi there", "Hi")
+    errors.put(2, "Bye now", "Bye")
+    errors.put_all({2: "Bye now", 3: "So long", 4: "Well"}, {2: "Bye now", 3: "So", 5: "Well"})
+    assert (errors.sums, [*errors.turns]) == (ErrorSums(deletions=1, reference_words=4), [2, 3])
+
+
+def test_two_texts_that_meet_elsewhere_are_another_pair() -> None:
+    errors = WordErrors()
+    errors.put(1, "ab", "c")
+    assert errors.put(1, "a", "bc")
+
+
+def test_a_snapshot_goes_on() -> None:
+    errors = WordErrors("en", differences)
+    errors.put(1, "Hi there", "Hi")
+    restored = pickle.loads(pickle.dumps(errors))  # noqa: S301  # our own bytes
+    assert not restored.put(1, "Hi there", "Hi")
+    assert restored.result() == errors.result()
+
+
+def test_spelling_is_no_difference_between_transcripts() -> None:
+    assert differences("I'll pay one hundred twenty dollars.", "I will pay $120").errors == ()
+    found = differences(
+        "Please rebook me on flight seven oh three, colour me surprised", "Please book me on flight 703 color me"
+    )
+    assert found.errors == (("rebook", "book"), ("surprised", ""))
+    assert found.sums == ErrorSums(substitutions=1, deletions=1, reference_words=9)
+    assert differences("東京です", "東今です", "zh").sums.errors == 1

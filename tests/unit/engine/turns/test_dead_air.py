@@ -1,0 +1,217 @@
+"""Dead air: when silence counts, when it is explained, and that it is said once."""
+
+from collections.abc import Callable
+
+import pytest
+
+from consumers.engine.limits import Limits
+from consumers.engine.turns.dead_air import DeadAir, SilenceWatch, Taken
+from tests.support.fakes.engine_feed import T0_MS, Feed
+
+LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)
+
+
+def _dead_airs(feed: Feed) -> list[tuple[int | None, int]]:
+    return [(fact.turn, fact.silent_since_ms - T0_MS) for fact in feed.records("dead_air")]
+
+
+def test_silence_is_known_when_threshold_and_delivery_time_have_passed() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    assert feed.evaluator.next_wakeup() == T0_MS + 5_500
+    feed.advance(5_499)
+    assert _dead_airs(feed) == []
+    feed.advance(5_500)
+    assert _dead_airs(feed) == [(0, 2_000)]
+    (fact,) = feed.records("dead_air")
+    assert (fact.event_time_ms, fact.caused_at_ms) == (T0_MS + 5_000, T0_MS + 5_500)
+    assert fact.threshold_ms == 3_000
+
+
+@pytest.mark.parametrize(("started_ms", "agent"), [(5_499, "desk"), (5_501, "unknown")])
+def test_dead_air_that_is_found_late_has_the_labels_of_its_time(started_ms: int, agent: str) -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.send("judge", {"type": "call_started", "agent": "desk"}, started_ms)
+    feed.user_audio(9_000)
+    feed.advance(20_000)
+    (fact,) = feed.records("dead_air")
+    assert (fact.caused_at_ms, fact.labels.agent) == (T0_MS + 5_500, agent)
+    assert feed.records("call_started")[-1].labels.agent == "desk"
+
+
+def test_the_detector_s_delay_is_silence_already_passed() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000, behind_ms=800)  # logged and taken at 2,800
+    feed.advance(5_499)
+    assert _dead_airs(feed) == []
+    feed.advance(5_500)
+    assert _dead_airs(feed) == [(0, 2_000)]
+
+
+def test_a_delay_longer_than_the_threshold_makes_it_due_after_the_delivery_time() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000, behind_ms=60_000)
+    feed.advance(62_499)
+    assert _dead_airs(feed) == []
+    feed.advance(62_500)
+    assert _dead_airs(feed) == [(0, 2_000)]
+
+
+@pytest.mark.parametrize(("answered_ms", "expected"), [(4_999, []), (5_000, [(0, 2_000)]), (9_000, [(0, 2_000)])])
+def test_a_late_answer_shows_that_it_had_been_dead_air(answered_ms: int, expected: list[tuple[int, int]]) -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.assistant_audio(answered_ms)  # no time passed in between: a backlog is being read
+    assert _dead_airs(feed) == []
+    feed.advance(5_500)
+    assert _dead_airs(feed) == expected
+    feed.advance(60_000)
+    assert _dead_airs(feed) == expected
+
+
+def test_one_silence_counts_once() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    for now_ms in (6_000, 7_000, 60_000):
+        feed.advance(now_ms)
+    feed.assistant_audio(61_000, 62_000)
+    assert _dead_airs(feed) == [(0, 2_000)]
+
+
+def test_the_next_silence_counts_again() -> None:
+    feed = Feed(LIMITS)
+    for start_ms in (0, 20_000):
+        feed.user_audio(start_ms + 1_000, start_ms + 2_000)
+        feed.advance(start_ms + 9_000)
+        feed.assistant_audio(start_ms + 10_000, start_ms + 11_000)
+    assert _dead_airs(feed) == [(0, 2_000), (1, 22_000)]
+    assert [fact.index for fact in feed.records("dead_air")] == [1, 2]
+
+
+def test_a_user_who_waits_while_the_assistant_speaks_is_not_left_in_silence() -> None:
+    feed = Feed(LIMITS)
+    feed.assistant_audio(500)
+    feed.user_audio(1_000, 2_000)  # ends while the assistant still speaks
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []
+
+
+def test_a_user_who_goes_on_is_not_left_in_silence() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.user_audio(4_000, None)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []
+
+
+def test_waiting_for_a_tool_is_no_dead_air() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.tool_call("rebook", 3_000)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []
+    feed.tool_answer("rebook", 60_000)
+    feed.advance(63_499)
+    assert _dead_airs(feed) == []
+    feed.advance(63_500)
+    assert _dead_airs(feed) == [(0, 60_000)]
+
+
+def test_a_silence_before_the_tool_still_counts() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.tool_call("rebook", 5_000)
+    feed.advance(5_500)
+    assert _dead_airs(feed) == [(0, 2_000)]
+    assert [fact.caused_at_ms - T0_MS for fact in feed.records("dead_air")] == [5_000]
+
+
+def test_of_two_tools_both_must_have_answered() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.tool_call("one", 2_100)
+    feed.tool_call("two", 2_100)
+    feed.tool_answer("one", 2_500)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []
+
+
+def test_a_tool_of_an_earlier_turn_that_never_answered_explains_nothing() -> None:
+    feed = Feed(LIMITS)
+    feed.tool_call("rebook", 500)
+    feed.user_audio(1_000, 2_000)
+    feed.advance(5_500)
+    assert _dead_airs(feed) == [(0, 2_000)]
+
+
+def test_an_end_that_comes_after_the_answer_is_no_silence() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, None)
+    feed.assistant_audio(2_500, 2_900)
+    feed._audio("audio_end", "simulated_user", 2_000, 4_000)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []
+
+
+def test_the_rules_without_a_call() -> None:
+    watch = SilenceWatch(3_000, 500)
+    assert watch.reached(10**12) == []
+    watch.speech_started(0, Taken(50_000, 0))
+    watch.user_ended(1_000, 1_000, Taken(51_000, 0), 4)  # the broker's clock is not the call's
+    assert watch.due_at_ms == 54_500
+    assert watch.reached(54_499) == []
+    assert watch.reached(54_500) == [DeadAir(1_000, 4, 1, 54_500)]
+    assert watch.due_at_ms is None
+
+
+def _by_detector(feed: Feed) -> None:
+    feed.speech("user_speech_started", 1_000)
+    feed.speech("user_speech_stopped", 2_000)
+
+
+def _by_ruling(feed: Feed) -> None:
+    feed.ruling("user_started_speaking", 1_000)
+    feed.ruling("user_stopped_speaking", 2_000)
+
+
+def _by_transcript(feed: Feed) -> None:
+    feed.heard("Hello", 2_000)
+
+
+@pytest.mark.parametrize("hear", [_by_detector, _by_ruling, _by_transcript])
+def test_dead_air_on_a_phone_line(hear: Callable[[Feed], None]) -> None:
+    feed = Feed(LIMITS)
+    hear(feed)
+    feed.advance(5_499)
+    assert _dead_airs(feed) == []
+    feed.advance(5_500)
+    assert _dead_airs(feed) == [(1, 2_000)]
+
+
+@pytest.mark.parametrize("answer", ["event", "text"])
+def test_an_answer_on_a_phone_line_ends_the_silence(answer: str) -> None:
+    feed = Feed(LIMITS)
+    _by_detector(feed)
+    if answer == "event":
+        feed.speech("bot_speech_started", 3_000)
+    else:
+        feed.bot_text("Certainly.", 3_000)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []
+
+
+def test_only_a_cascade_s_transcript_says_when_the_user_ended() -> None:
+    feed = Feed(LIMITS)
+    feed.send("audit", {"type": "call_started", "pipeline_type": "audio_llm"}, 0)
+    feed.heard("[user audio]", 2_000)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []
+
+
+def test_nobody_waits_for_an_answer_when_the_line_is_down() -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(1_000, 2_000)
+    feed.send("audit", {"type": "call_ended"}, 3_000)
+    feed.advance(9_000)
+    assert _dead_airs(feed) == []

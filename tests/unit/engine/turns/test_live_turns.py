@@ -1,0 +1,283 @@
+"""Status and revisions of live turns, when their values are published, and a recorded call through the whole evaluator."""
+
+import pytest
+
+from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
+from schemas.scores.all_records import Anchor, Scored, TurnValues, VoiceToVoiceLatency
+from tests.support.calls.wire_calls import Json, arrivals_of, in_time_order, record_call
+from tests.support.conformance_data import RECORD, conformance
+from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, plain, records_of, value_of
+
+
+def _statuses(feed: Feed, turn: int) -> list[tuple[int, str]]:
+    return [(record.revision, record.status.value) for record in feed.records("turn", turn=turn)]
+
+
+def _dialogue(feed: Feed) -> None:
+    feed.assistant_audio(0, 1_000)
+    for start_ms in (2_000, 12_000):
+        feed.user_audio(start_ms, start_ms + 1_000)
+        feed.heard("Hello", start_ms + 1_000)
+        feed.assistant_audio(start_ms + 2_000, start_ms + 4_000)
+
+
+def test_a_turn_is_open_then_provisional_then_settled_and_published_when_it_was_left() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    feed.assistant_audio(0, 1_000)
+    assert (feed.status(0), _statuses(feed, 0)) == ("open", [])
+    feed.user_audio(2_000, 3_000)
+    assert (feed.status(0), _statuses(feed, 0)) == ("provisional", [(1, "provisional")])
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    _dialogue(feed)
+    assert [feed.status(turn) for turn in (0, 1, 2)] == ["settled", "provisional", "open"]
+    feed.user_audio(17_500, None)
+    feed.heard("Bye", 17_500)
+    assert feed.status(1) == "provisional"  # the bot's stream is not past it yet
+    feed.bot_text("Bye.", 17_500)
+    assert feed.status(1) == "settled"
+    feed.advance(400_000)
+    assert [_statuses(feed, turn) for turn in (0, 1, 2, 3)] == [
+        [(1, "provisional")], [(1, "provisional")], [(1, "provisional")], [(1, "provisional"), (2, "final")],
+    ]  # fmt: skip
+
+
+def test_a_turn_that_is_left_is_published_again_only_if_a_value_changes() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    _dialogue(feed)
+    (first,) = feed.records("turn", turn=1)
+    assert (plain(first.voice_to_voice_ms), first.anchor, first.source) == (1_000.0, Anchor.AUDIO, "elevenlabs")
+    assert (first.is_first, first.is_withdrawn) == (True, False)
+    feed.tool_call("book", 3_500)  # comes late: the turn may take longer
+    assert feed.records("turn", turn=1) == [first]  # the next change of turn is soon enough
+    feed.user_audio(22_000, 23_000)
+    _, second = feed.records("turn", turn=1)
+    assert first.turn_taking is not None
+    assert second.turn_taking is not None
+    assert (first.turn_taking.has_tool_call, second.turn_taking.has_tool_call) == (False, True)
+    assert (second.revision, second.is_first, second.first_known) == (2, False, ())
+    feed.user_audio(32_000, 33_000)
+    feed.advance(800_000)
+    assert feed.records("turn", turn=1) == [first, second]
+
+
+def test_a_turn_that_settles_with_another_value_is_published_when_it_settles() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    _dialogue(feed)
+    feed.tool_call("book", 3_500)
+    feed.send("audit", {"message_type": "llm_call"}, 18_000)
+    feed.send("pipecat", {"type": "of a later version"}, 18_000)
+    feed.send("user_sim", {"type": "timeout"}, 18_000)
+    assert (feed.status(1), _statuses(feed, 1)) == ("settled", [(1, "provisional"), (2, "settled")])
+
+
+def test_a_stream_that_is_absent_holds_nothing_up() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    feed.assistant_audio(0, 1_000)
+    feed.user_audio(2_000, 3_000)
+    feed.bot_text("Hm.", 7_000)
+    assert feed.status(0) == "provisional"
+    feed.send("user_sim", {"type": "timeout"}, 7_000)
+    assert feed.status(0) == "settled"
+
+
+def test_control_events_of_the_judge_s_topic_hold_nothing_up() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    feed.send("judge", {"type": "call_started", "agent": "desk"}, 0)
+    _dialogue(feed)
+    assert feed.status(0) == "settled"
+
+
+def test_latency_is_said_when_the_assistant_starts() -> None:
+    feed = Feed()
+    feed.assistant_audio(0, 1_000)
+    feed.user_audio(2_000, 3_000)
+    assert feed.records(LATENCY) == []
+    feed.assistant_audio(3_750)
+    (record,) = feed.records(LATENCY)
+    assert (record.turn, value_of(record), record.anchor.value, record.source) == (1, 750.0, "audio", "elevenlabs")
+    assert (record.revision, record.status.value, record.is_first) == (1, "open", True)
+
+
+def test_the_greeting_has_no_latency() -> None:
+    feed = Feed()
+    feed.user_audio(0, 1_000)
+    feed.assistant_audio(2_000, 3_000)
+    assert feed.turns() == {0}
+    feed.advance(400_000)
+    assert feed.records(LATENCY) == []
+    assert plain(feed.turn_values(0).voice_to_voice_ms) == "the greeting answers nobody"
+
+
+def test_a_late_end_of_the_user_is_a_revision() -> None:
+    feed = Feed()
+    feed.assistant_audio(0, 1_000)
+    feed.user_audio(2_000, 3_000)
+    feed.assistant_audio(4_000, 5_000)
+    feed.user_audio(3_100, 3_600, behind_ms=2_500)  # the user went on, which came late
+    values = [value_of(record) for record in feed.records(LATENCY, turn=1)]
+    assert values[0] == 1_000.0
+    assert [record.is_first for record in feed.records(LATENCY, turn=1)] == [True] + [False] * (len(values) - 1)
+
+
+def test_an_empty_session_takes_its_turn_back() -> None:
+    feed = Feed()
+    feed.assistant_audio(0, 1_000)
+    feed.user_audio(2_000, 2_100, text=None)  # a noise
+    feed.user_audio(4_000, 5_000)
+    feed.assistant_audio(6_000, 7_000)
+    assert feed.latencies() == {1: 1_000.0}
+    feed.advance(400_000)
+    assert feed.records("closed")[0].turns == 1
+
+
+def test_a_turn_that_never_was_is_withdrawn() -> None:
+    feed = Feed()
+    feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Welcome here"}}, 0)
+    feed.user_audio(2_000, 3_000)
+    feed.assistant_audio(4_000)
+    assert feed.turns() == {0, 1}
+    # A second phrase at the stamp of the first: both are previews, so nobody had spoken before the user did.
+    feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Hello there"}}, 0)
+    assert feed.turns() == {0}
+    assert feed.latencies() == {1: "withdrawn"}
+    feed.advance(400_000)
+    assert {record.turn for record in feed.records("turn")} == {0}  # nobody had read of the other
+
+
+def test_a_turn_that_was_left_and_never_was_is_withdrawn() -> None:
+    feed = Feed()
+    feed.speech("bot_speech_started", 0)
+    for at_ms in (2_000, 6_000, 10_000):
+        feed.speech("user_speech_started", at_ms)
+        feed.speech("user_speech_stopped", at_ms + 1_000)
+        feed.speech("bot_speech_started", at_ms + 2_000)
+        feed.speech("bot_speech_stopped", at_ms + 3_000)
+    assert [(record.turn, record.revision) for record in feed.records("turn")] == [(0, 1), (1, 1), (2, 1)]
+    feed.assistant_audio(0, 900)  # there is a simulated caller: it has heard the greeting so far
+    assert [(record.turn, record.revision) for record in feed.records("turn") if record.is_withdrawn] == [
+        (1, 2),
+        (2, 2),
+    ]
+    withdrawn = feed.turn_values(1)
+    assert (plain(withdrawn.voice_to_voice_ms), withdrawn.turn_taking, withdrawn.talk) == ("withdrawn", None, None)
+    assert (withdrawn.is_first, withdrawn.first_known) == (False, ())
+    feed.advance(400_000)
+    assert [record.turn for record in feed.records("turn") if record.is_withdrawn] == [1, 2]
+    assert feed.records("closed")[0].turns == 0
+
+
+def test_revisions_carry_offsets_labels_and_the_cause() -> None:
+    feed = Feed()
+    feed.send("judge", {"type": "call_started", "agent": "desk", "tenant": "acme"}, 0)
+    feed.assistant_audio(0, 1_000)
+    feed.user_audio(2_000, 3_000)
+    feed.assistant_audio(4_000)
+    record = feed.records(LATENCY)[0]
+    assert record.labels.agent == "desk"
+    assert (record.labels.tenant, record.labels.environment) == ("acme", "unknown")
+    assert record.offsets == {"judge.verdicts": 0, "elevenlabs.events": 5, "pipecat.events": 1}
+    assert record.caused_at_ms == record.event_time_ms
+    assert record.code_version == "test"
+
+
+def test_labels_that_become_known_are_published_at_once() -> None:
+    feed = Feed()
+    feed.heard("Hello", 0)
+    feed.send("judge", {"type": "call_started", "agent": "desk"}, 100)
+    feed.send("judge", {"type": "call_started", "agent": "desk"}, 200)
+    feed.send("judge", {"type": "call_started", "environment": "test"}, 300)
+    started = [(r.revision, r.labels.agent, r.labels.environment) for r in feed.records("call_started")]
+    assert started == [(1, "unknown", "unknown"), (2, "desk", "unknown"), (3, "desk", "test")]
+
+
+def test_events_that_every_stream_is_past_are_late() -> None:
+    feed = Feed(Limits(allowed_lateness_ms=5_000))
+    feed.heard("Hello", 10_000)
+    feed.heard("Hello", 5_000)
+    feed.heard("Hello", 4_999)
+    assert feed.counts("callgauge_late_events_total") == {("audit",): 1}
+    assert feed.counts("callgauge_events_total") == {("audit", "folded"): 2, ("audit", "late"): 1}
+
+
+def test_unknown_types_and_fields_are_counted() -> None:
+    feed = Feed()
+    feed.send("pipecat", {"type": "of a later version", "x": 1}, 0)
+    feed.send("user_sim", {"type": "of a later version", "timestamp": None}, 0)
+    feed.send("audit", {"message_type": "user", "value": "Hello", "mood": "good", "volume": 3}, 0)
+    assert feed.counts("callgauge_events_total") == {
+        ("pipecat", "unknown"): 1, ("elevenlabs", "unknown"): 1, ("audit", "folded"): 1,
+    }  # fmt: skip
+    assert feed.counts("callgauge_unknown_fields_total") == {("audit",): 2}
+
+
+@pytest.mark.parametrize(
+    ("stream", "event", "expected_ms"),
+    [
+        ("audit", {"message_type": "of a later version"}, 9_000),
+        ("audit", {"value": "of no type"}, 9_000),
+        ("user_sim", {"type": "of a later version"}, 9_000),
+        ("user_sim", {"event_type": "of a later version"}, 9_000),
+        ("pipecat", {"type": "of a later version", "message_type": "user", "event_type": "audio_end"}, 1_000),
+        ("judge", {"type": "of a later version", "message_type": "user"}, 1_000),
+    ],
+)
+def test_unknown_events_happened_on_the_streams_whose_every_event_counts(
+    stream: str, event: Json, expected_ms: int
+) -> None:
+    feed = Feed()
+    feed.heard("Hello", 1_000)
+    feed.send(stream, event, 9_000)
+    assert feed.evaluator._calls["call"].history.last_time_ms() == T0_MS + expected_ms
+
+
+def test_a_text_can_be_updated_before_its_entry_comes() -> None:
+    feed = Feed()
+    feed.send("judge", {"type": "user_text_updated", "text": "My badge is lost.", "turn_id": 7}, 0)
+    feed.send("audit", {"message_type": "user", "value": "[user audio]", "turn_id": 7}, 100)
+    context = feed.evaluator.context("call")
+    assert context is not None
+    assert context.transcribed_user_turns == {0: "My badge is lost."}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Json:
+    return record_call(conformance(RECORD.name))
+
+
+def test_a_recorded_call_says_each_latency_once_and_right(recorded: Json) -> None:
+    evaluator = PartitionEvaluator(Limits(), "test")
+    arrivals = arrivals_of(recorded, in_time_order(recorded))
+    live = records_of(effect for arrival in arrivals for effect in evaluator.receive(arrival))
+    closing = records_of(evaluator.advance(arrivals[-1].broker_time_ms + 600_000))
+    expected = {int(turn): round(1000 * s, 3) for turn, s in recorded["expected"]["latency_assistant_turns"].items()}
+    first: dict[int | None, float | str] = {}
+    for record in live:
+        if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored):
+            first.setdefault(record.turn, value_of(record))
+    assert len(expected) == 9
+    assert first == expected
+    assert {turn for turn, value in expected.items() if value < 0} == {3}
+    final = {
+        record.turn: plain(record.voice_to_voice_ms)
+        for record in [*live, *closing]
+        if isinstance(record, TurnValues) and record.turn
+    }
+    assert {turn: value for turn, value in final.items() if turn in expected} == expected
+    assert set(final) - set(expected) <= {10}  # the goodbye, which nobody answered
+    assert not [record for record in closing if isinstance(record, VoiceToVoiceLatency)]  # nothing is restated
+    assert closing[-1].name == "closed"
+
+
+def test_a_recorded_call_without_its_simulator_has_live_turns(recorded: Json) -> None:
+    call = {**recorded, "user_sim": None}
+    evaluator = PartitionEvaluator(Limits(), "test")
+    arrivals = arrivals_of(call, in_time_order(call))
+    records = records_of(effect for arrival in arrivals for effect in evaluator.receive(arrival))
+    latencies = [record for record in records if isinstance(record, VoiceToVoiceLatency)]
+    measured = {record.turn for record in latencies if isinstance(record.result, Scored)}
+    assert len(measured) >= 8
+    assert {record.anchor for record in latencies} == {Anchor.TURN_RELEASE}
+    assert {record.source for record in latencies} == {"pipecat"}
+    newest = {record.turn: value_of(record) for record in latencies}
+    assert all(-25_000 < value < 25_000 for value in newest.values() if isinstance(value, float))

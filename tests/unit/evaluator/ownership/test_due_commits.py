@@ -1,0 +1,336 @@
+"""What the evaluator commits and when, who is fenced off, and how slow writing slows reading down."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from aiokafka.errors import CommitFailedError, KafkaConnectionError
+from structlog.testing import capture_logs
+
+from consumers.evaluator import service
+from consumers.evaluator.ownership import shared_name as taken_over
+from consumers.evaluator.ownership.shared_name import TakenOverError, require_ours
+from consumers.evaluator.topic_watch import SLOW_WRITE_SECONDS
+from consumers.evaluator.writing.partition_writer import FencedError, WriteError
+from consumers.runtime.kafka.connection import TopicsUnfitError
+from schemas.events.codec import InputSource
+from tests.support.fakes.evaluator_fakes import MAX_UNWRITTEN, PIPECAT, Shell, inputs_of, until_idle
+
+
+@pytest.fixture
+async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
+    return lambda **settings: Shell(monkeypatch, **settings)
+
+
+# Who writes, and who is fenced off.
+
+
+async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.writers[0].error = WriteError("refused")
+    committing = [shell.polled(4)]
+    await until_idle()
+    committing.append(asyncio.create_task(shell.role._commit()))
+    await until_idle()
+    assert shell.subscription.failures == [shell.writers[0].error]
+    assert shell.commits == []
+    assert not committing[1].done()
+    committing[1].cancel()
+
+
+async def test_a_fenced_partition_is_dropped_and_never_committed(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(4)
+    await shell.folds(5)
+    await shell.folds(4, number=1)
+    await shell.role._commit()
+    await shell.revoked()
+    assert shell.folded == [[4], [4]]
+    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+    assert not shell.subscription.failures
+    assert shell.registry.get_sample_value("callgauge_partitions_fenced_total") == 1
+
+
+async def test_a_commit_overtaken_by_a_fence_leaves_that_partition_out(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.may_write.clear()
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    committing = asyncio.create_task(shell.role._commit())
+    await until_idle()
+    shell.writers[0].error = FencedError("partition 0")
+    shell.may_write.set()
+    await committing
+    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+
+
+async def test_a_fenced_partition_that_is_given_to_us_again_is_taken_over(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(4)
+    await shell.rebalanced(0)
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
+    await shell.folds(4)
+    assert shell.folded == [[4], [4]]
+
+
+async def test_being_fenced_for_too_long_ends_the_role(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(4)
+    fenced_at = shell.role._assignment.held[0].fenced_at
+    assert fenced_at is not None
+    now = fenced_at + taken_over.FENCED_SECONDS
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    require_ours(shell.role._assignment.held, "callgauge-evaluator")
+    now += 1
+    with pytest.raises(TakenOverError, match=r"Partition 0: another process writes it, .* callgauge-evaluator"):
+        require_ours(shell.role._assignment.held, "callgauge-evaluator")
+
+
+async def test_a_tick_looks_at_fences_too(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taken_over, "FENCED_SECONDS", -1.0)
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.writers[0].error = FencedError("partition 0")
+    await shell.folds(4)
+    with pytest.raises(TakenOverError):
+        await shell.role._tick_for_ever()
+
+
+# What is committed, and when.
+
+
+async def test_before_partitions_go_all_is_written_and_committed(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    assert shell.journal == []
+    shell.may_write.set()
+    await revoking
+    assert shell.journal[0] == "write c-1 to 0"
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"]
+
+
+async def test_a_commit_is_of_what_was_written_and_not_of_what_came_since(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    committing = asyncio.create_task(shell.role._commit())
+    await until_idle()
+    await shell.folds(5)  # folding goes on meanwhile, and does not move what is being committed
+    assert shell.folded == [[4, 5]]
+    assert shell.commits == []
+    shell.may_write.set()
+    await committing
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"]
+
+
+async def test_only_what_changed_is_committed(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.role._commit()
+    shell.journal.clear()
+    await shell.role._commit()
+    assert shell.journal == []
+    await shell.folds(4)
+    await shell.role._commit()
+    await shell.role._commit()
+    assert shell.journal == ["write c-1 to 0", f"commit {PIPECAT}[0]@5"]
+
+
+async def test_what_is_read_under_an_open_call_is_noted_beside_where_it_began(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.evaluators[0].watermarks = {InputSource.PIPECAT: 4}
+    await shell.role._commit()
+    await shell.folds(4, 5, 6)
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@4"] * 2  # the note beside it is another
+
+
+async def test_a_commit_overtaken_by_a_rebalance_is_not_made(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    committing = asyncio.create_task(shell.role._commit())
+    await until_idle()
+    await shell.folds(5)
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    shell.may_write.set()
+    await asyncio.gather(committing, revoking)
+    assert shell.commits == [f"commit {PIPECAT}[0]@6"]  # the one before the partitions went
+
+
+@pytest.mark.parametrize("error", [CommitFailedError("rebalance"), KafkaConnectionError("gone")])
+async def test_a_commit_that_fails_is_tried_again(make_shell: Callable[..., Shell], error: Exception) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.folds(4)
+    shell.consumer.error = error
+    await shell.role._commit()
+    shell.consumer.error = None
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"] * 2
+
+
+async def test_after_a_rebalance_what_is_committed_is_not_taken_for_granted(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.folds(4)
+    await shell.rebalanced(0)
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@5"] * 2
+
+
+async def test_a_broker_that_takes_nothing_does_not_hold_up_a_rebalance(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.01)
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    with capture_logs() as logged:
+        await shell.revoked()
+    assert [line["scores"] for line in logged if line["event"] == "handed_over_unwritten"] == [1]
+    assert shell.journal == []
+    await shell.assigned()
+    shell.may_write.set()
+    await until_idle()
+    assert shell.journal == []  # the next owner decides
+
+
+async def test_a_writer_that_waits_holds_up_no_commit_of_another_partition(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    await shell.role._commit()
+    await shell.folds(5)
+    await shell.folds(5, number=1)
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[1]@5", f"commit {PIPECAT}[1]@6"]
+    shell.writers[0].may_write.set()
+    await until_idle()
+    await shell.role._commit()
+    assert shell.commits[2:] == [f"commit {PIPECAT}[0]@5"]  # what was noted first, and what came since
+    await shell.role._commit()
+    assert shell.commits[3:] == [f"commit {PIPECAT}[0]@6"]
+
+
+async def test_what_was_given_up_unwritten_is_not_committed_when_it_comes_back(
+    make_shell: Callable[..., Shell],
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.folds(4)
+    committing = asyncio.create_task(shell.role._commit())
+    await until_idle()
+    await shell.assigned()
+    await committing
+    shell.may_write.set()
+    await shell.assigned(0)
+    shell.journal.clear()
+    await shell.role._commit()
+    assert shell.commits == [f"commit {PIPECAT}[0]@4"]  # it begins anew where it was taken over
+
+
+async def test_before_partitions_go_what_is_written_is_committed_though_one_writer_waits(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.1)
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    with capture_logs() as logged:
+        await shell.revoked()
+    assert shell.commits == [f"commit {PIPECAT}[1]@5"]
+    assert [line["scores"] for line in logged if line["event"] == "handed_over_unwritten"] == [1]
+
+
+# Reading slows down when writing does.
+
+
+async def test_reading_waits_for_a_broker_that_takes_scores_slowly(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.polled(*range(4, 4 + MAX_UNWRITTEN))
+    assert shell.consumer.paused == set()
+    await shell.polled(7)
+    assert shell.consumer.paused == inputs_of(0)
+    shell.may_write.set()
+    await until_idle()
+    shell.role._hold_back()
+    assert shell.role._assignment.unwritten_records == 0
+    assert shell.consumer.paused == set()
+
+
+async def test_a_partition_waits_for_its_own_writer_only(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.writers[0].may_write.clear()
+    await shell.polled(*range(4, 4 + MAX_UNWRITTEN + 1))
+    assert shell.consumer.paused == inputs_of(0)
+    await shell.folds(4, number=1)
+    assert shell.journal == ["write c-1 to 1"]
+    assert shell.consumer.paused == inputs_of(0)
+
+
+async def test_nobody_waits_for_what_is_given_up(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    await shell.polled(*range(4, 9))
+    assert shell.consumer.paused == inputs_of(0)
+    await shell.assigned(1)
+    shell.role._hold_back()
+    assert shell.consumer.paused == set()
+
+
+# A topic that is gone.
+
+
+async def test_a_write_that_takes_very_long_asks_whether_the_topics_are_there(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    now_seconds = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
+    shell.writers[1].writing_since = now_seconds - SLOW_WRITE_SECONDS
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    await until_idle()
+    assert shell.role.problems() == ()
+    assert shell.asked_about_topics == 0
+    now_seconds += 1
+    assert shell.role.problems() == ("evaluator: writing to Kafka takes very long in partitions 1",)
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    await until_idle()
+    assert shell.asked_about_topics == 1
+    assert shell.subscription.failures == []  # a broker that is down is waited for
+    shell.misfit = TopicsUnfitError("gone")
+    now_seconds += SLOW_WRITE_SECONDS + 1
+    shell.role._topic_watch.look(shell.role._assignment.active)
+    await until_idle()
+    assert shell.subscription.failures == [shell.misfit]

@@ -1,0 +1,338 @@
+"""The evaluator in a rebalance: what it takes, leaves and overtakes."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
+
+from consumers.evaluator.ownership.assignment import NotCoPartitionedError
+from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
+from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
+from schemas.topics import INPUT_TOPICS
+from tests.support.fakes.evaluator_fakes import PIPECAT, START, Shell, inputs_of, until_idle
+
+
+@pytest.fixture
+async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
+    return lambda **settings: Shell(monkeypatch, **settings)
+
+
+async def test_records_are_folded_and_written_to_their_own_partition_number(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    await shell.folds(4, 5, number=1)
+    assert shell.folded == [[], [4, 5]]
+    assert shell.journal == ["write c-1 to 1", "write c-1 to 1"]
+
+
+async def test_a_new_partition_is_read_only_when_it_is_taken_over(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.takeover.gate.clear()
+    await shell.assigned(0)
+    assert shell.consumer.paused == inputs_of(0)
+    assert shell.consumer.positions == {}
+    had_begun = shell.writers[0].runs
+    assert not shell.role.ready.is_set()
+    assert shell.role.problems() == ("evaluator: recalling what was written of partitions 0",)
+    await shell.folds(4)  # is dropped: it is read again
+    assert shell.folded == [[]]
+    shell.takeover.gate.set()
+    await until_idle()
+    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)
+    assert shell.consumer.paused == set()
+    assert [had_begun, shell.writers[0].runs] == [False, True]
+    assert shell.role.ready.is_set()
+    await shell.folds(4)
+    assert shell.folded == [[4]]
+
+
+async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.folds(4, 5)
+    shell.takeover.gate.clear()
+    await shell.rebalanced(0, 1)
+    assert shell.consumer.paused == inputs_of(1)
+    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START) | {TopicPartition(PIPECAT, 0): 6}
+    await shell.folds(6)
+    await shell.folds(4, number=1)
+    assert shell.folded == [[4, 5, 6], []]
+    assert len(shell.writers) == 2  # the first has its own still
+    assert shell.writers[0].runs
+    assert not shell.writers[0].stopped
+    shell.takeover.gate.set()
+    await until_idle()
+    await shell.folds(4, number=1)
+    assert shell.folded == [[4, 5, 6], [4]]
+
+
+async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    shell.may_write.clear()
+    await shell.folds(4, number=1)
+    lost = shell.role._assignment.held[1].partition
+    await shell.assigned(0)
+    assert not lost.is_active
+    assert lost.outbox.records == 0
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(True, False), (False, True)]
+    shell.may_write.set()
+    await shell.folds(5, number=1)
+    await shell.role._commit()
+    assert shell.journal == [f"commit {topic}[0]@{START}" for topic in sorted(INPUT_TOPICS)]
+
+
+@pytest.mark.parametrize("generations", [0, 2, 5, -1])
+async def test_a_rebalance_without_us_leaves_us_nothing(make_shell: Callable[..., Shell], generations: int) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.folds(4)
+    await shell.rebalanced(0, generations=generations)
+    assert shell.takeover.begun == 2
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
+    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)
+    await shell.folds(4)
+    assert shell.folded == [[4], [4]]
+    await shell.rebalanced(0)  # and from there on state is kept again
+    assert len(shell.writers) == 2
+
+
+async def test_records_polled_before_a_rebalance_are_not_folded_after_it(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    async with shell.role._lock:  # somebody is at work
+        taking = shell.polled(4)
+        await until_idle()
+        revoking = asyncio.create_task(shell.revoked())
+        await until_idle()
+    await revoking
+    await shell.assigned(0)
+    await taking
+    assert shell.folded == [[]]
+    assert shell.consumer.positions == dict.fromkeys(inputs_of(0), START)  # so they come again
+    await shell.folds(4)
+    assert shell.folded == [[4]]
+
+
+async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_it(
+    make_shell: Callable[..., Shell],
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.revoked()
+    async with shell.role._lock:
+        taking = shell.polled(4)
+        await until_idle()
+        await shell.assigned(0)
+    await taking
+    assert shell.folded == [[]]
+
+
+async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
+    make_shell: Callable[..., Shell],
+) -> None:
+    shell = make_shell()
+    await shell.assigned(1)
+    shell.takeover.gate.clear()
+    await shell.rebalanced(0, 1)
+    await shell.revoked()
+    shell.takeover.gate.set()
+    await shell.assigned(1)
+    assert [(writer.number, writer.runs, writer.stopped) for writer in shell.writers] == [
+        (1, True, False),
+        (0, False, True),
+    ]
+    assert list(shell.role._assignment.held) == [1]
+    assert not shell.subscription.failures
+    assert shell.consumer.paused == set()
+
+
+async def test_a_takeover_that_was_cancelled_begins_anew(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.takeover.gate.clear()
+    await shell.assigned(0)
+    await shell.revoked()
+    shell.takeover.gate.set()
+    await shell.assigned(0)
+    assert shell.takeover.begun == 2
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (True, False)]
+    await shell.folds(4)
+    assert shell.folded == [[], [4]]
+
+
+async def test_a_takeover_that_fails_ends_the_role(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.takeover.error = ZeroDivisionError("boom")
+    await shell.assigned(0)
+    assert shell.subscription.failures == [shell.takeover.error]
+    assert shell.consumer.paused == inputs_of(0)
+    assert not shell.role.ready.is_set()
+
+
+async def test_a_broker_that_refuses_a_takeover_is_named(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.takeover.error = KafkaConnectionError("gone")
+    await shell.assigned(0)
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, KafkaUnreachableError)
+    assert "127.0.0.1:9092" in str(failure)
+
+
+async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(make_shell: Callable[..., Shell]) -> None:
+    """Leaving the group takes a moment, in which a rebalance may end: nobody would ever end what begins then."""
+    shell = make_shell()
+    shell.role._is_leaving = True
+    await shell.assigned(0)
+    assert shell.takeover.begun == 0
+    assert shell.writers == []
+    assert not shell.role._assignment.held
+    assert not shell.role.ready.is_set()
+
+
+async def test_without_partitions_the_role_is_ready(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned()
+    assert shell.role.ready.is_set()
+    assert shell.takeover.begun == 0
+
+
+async def test_a_torn_assignment_ends_the_role(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.role.on_partitions_assigned(inputs_of(0) - {TopicPartition(PIPECAT, 0)})
+    assert len(shell.subscription.failures) == 1
+    assert shell.writers == []
+
+
+# An assignment that tears calls apart.
+
+
+async def assigned_without(shell: Shell, topic: str) -> None:
+    await shell.role.on_partitions_assigned({tp for tp in inputs_of(0) if tp.topic != topic})
+
+
+async def test_an_assignment_without_one_of_the_inputs_ends_the_role(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await assigned_without(shell, PIPECAT)
+    (failure,) = shell.subscription.failures
+    assert isinstance(failure, NotCoPartitionedError)
+    assert "runs the same version" in str(failure)
+
+
+async def test_when_the_input_is_gone_that_is_the_reason(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.misfit = TopicsUnfitError("pipecat.events is gone")
+    await assigned_without(shell, PIPECAT)
+    assert shell.subscription.failures == [shell.misfit]
+
+
+# The state, for who comes next.
+
+
+class Writing:
+    """Writes the states of partitions, as the test lets it."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+        self._shell = shell
+
+    async def write(self, leaving: list[Held]) -> list[tuple[Held, SnapshotPlace]]:
+        numbers = [held.partition.number for held in leaving]
+        self._shell.journal.append(f"state of {numbers}")
+        await self.may_write.wait()
+        return [(held, SnapshotPlace(0, number, number + 1)) for number, held in zip(numbers, leaving, strict=True)]
+
+
+def snapshots_noted(shell: Shell) -> dict[int, SnapshotPlace | None]:
+    return {tp.partition: CommitNote.parse(at.metadata).snapshot for tp, at in shell.consumer.noted.items()}
+
+
+@pytest.fixture
+async def writing_shell(make_shell: Callable[..., Shell]) -> Shell:
+    shell = make_shell()
+    shell.role._snapshots = Writing(shell)  # type: ignore[assignment]  # a fake
+    await shell.assigned(0, 1)
+    await shell.folds(4)
+    await shell.folds(4, number=1)
+    shell.journal.clear()
+    return shell
+
+
+async def test_only_what_others_get_is_written_for_them_and_the_commit_says_where(writing_shell: Shell) -> None:
+    shell = writing_shell
+    shell.takeover.given_away = [1]
+    await shell.revoked()
+    what = [line for line in shell.journal if line.startswith((f"commit {PIPECAT}", "state"))]
+    assert what == [f"commit {PIPECAT}[0]@5", f"commit {PIPECAT}[1]@5", "state of [1]", f"commit {PIPECAT}[1]@5"]
+    assert snapshots_noted(shell) == {0: None, 1: SnapshotPlace(0, 1, 2)}
+
+
+async def test_from_its_writing_on_a_state_stays_as_it_is_until_somebody_goes_on_with_it(writing_shell: Shell) -> None:
+    """Else it would be stale at once: between the two halves of a rebalance time goes on, and calls close."""
+    shell = writing_shell
+    shell.takeover.given_away = [1]
+    shell.role._snapshots.may_write.clear()  # type: ignore[union-attr]  # the fake
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    taking = shell.polled(5, number=1)
+    await until_idle()
+    assert shell.folded == [[4], [4]]
+    shell.role._snapshots.may_write.set()  # type: ignore[union-attr]  # the fake
+    await revoking
+    await taking
+    await shell.folds(5)
+    shell.evaluators[1].wakeup_ms = 0
+    shell.role._assignment.advance()
+    noted = snapshots_noted(shell)
+    await shell.role._commit()
+    assert shell.folded == [[4, 5], [4]]
+    assert shell.evaluators[1].advanced_to_ms == []
+    assert snapshots_noted(shell) == noted == {0: None, 1: SnapshotPlace(0, 1, 2)}
+    await shell.assigned(0, 1)  # and it is ours again
+    assert shell.consumer.positions[TopicPartition(PIPECAT, 1)] == 5
+    await shell.folds(5, number=1)
+    assert shell.folded == [[4, 5], [4, 5]]
+    assert len(shell.writers) == 2
+
+
+async def test_the_writing_has_a_bound_of_its_own(writing_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken off in the middle, a thread would read a state that is folded on."""
+    shell = writing_shell
+    bounds: list[asyncio.Timeout] = []
+    real = asyncio.timeout
+
+    def kept(seconds: float | None) -> asyncio.Timeout:
+        bounds.append(real(seconds))
+        return bounds[-1]
+
+    monkeypatch.setattr(asyncio, "timeout", kept)
+    shell.takeover.given_away = [0]
+    shell.role._snapshots.may_write.clear()  # type: ignore[union-attr]  # the fake
+    revoking = asyncio.create_task(shell.revoked())
+    await until_idle()
+    assert "state of [0]" in shell.journal
+    assert not revoking.done()
+    assert bounds[0].when() is None  # what was left of the bound on committing is not that of the writing
+    shell.role._snapshots.may_write.set()  # type: ignore[union-attr]  # the fake
+    await revoking
+    assert snapshots_noted(shell)[0] == SnapshotPlace(0, 0, 1)
+
+
+async def test_a_partition_that_stayed_ours_offers_its_state_no_more(writing_shell: Shell) -> None:
+    shell = writing_shell
+    shell.takeover.given_away = [0]
+    await shell.rebalanced(0, 1)
+    await shell.folds(5)
+    await shell.role._commit()
+    assert snapshots_noted(shell)[0] is None
+
+
+async def test_who_stops_writes_the_state_of_all(writing_shell: Shell) -> None:
+    shell = writing_shell
+    shell.role._is_leaving = True
+    await shell.role._hand_over()
+    assert "state of [0, 1]" in shell.journal
+    assert snapshots_noted(shell) == {0: SnapshotPlace(0, 0, 1), 1: SnapshotPlace(0, 1, 2)}

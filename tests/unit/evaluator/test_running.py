@@ -1,0 +1,248 @@
+"""The evaluator runs and ends: ticks, what it says of its health, and what it leaves behind."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from consumers.evaluator import service
+from consumers.evaluator.partition.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
+from consumers.evaluator.recall.commit_note import CommitNote
+from consumers.evaluator.writing.partition_writer import WriteError
+from tests.support.fakes.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, START, Record, Shell, until_idle
+
+
+@pytest.fixture
+async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
+    return lambda **settings: Shell(monkeypatch, **settings)
+
+
+# Ticks.
+
+
+async def test_a_tick_lets_time_pass_and_writes_what_silence_means(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.told()
+    shell.evaluators[0].wakeup_ms = NOW_MS
+    ticking = asyncio.create_task(shell.role._tick_for_ever())
+    async with asyncio.timeout(5):
+        while not shell.journal:  # noqa: ASYNC110  # the journal is a list
+            await asyncio.sleep(0)
+    ticking.cancel()
+    assert shell.evaluators[0].advanced_to_ms[0] == NOW_MS
+    assert shell.journal[0] == "write c-1 to 0"
+    assert shell.role.stalled() == ()
+
+
+async def test_time_passes_between_records_as_far_as_the_inputs_are_known(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.told()
+    shell.evaluators[0].wakeup_ms = 0
+    records = [Record(PIPECAT, 4, NOW_MS - 5), Record(AUDIT, 4, NOW_MS + 900)]
+    await shell.role._take(records)
+    assert shell.evaluators[0].advanced_to_ms == [NOW_MS - 5, NOW_MS, NOW_MS]  # the last one is the poll's own
+
+
+async def test_where_a_poll_brings_nothing_time_passes_by_ticks(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    await shell.told()
+    for evaluator in shell.evaluators:
+        evaluator.wakeup_ms = 0
+    await shell.folds(START, number=1)
+    assert [bool(evaluator.advanced_to_ms) for evaluator in shell.evaluators] == [False, True]
+    ticking = asyncio.create_task(shell.role._tick_for_ever())
+    async with asyncio.timeout(5):
+        while not shell.evaluators[0].advanced_to_ms:  # noqa: ASYNC110  # it is a list
+            await asyncio.sleep(0)
+    ticking.cancel()
+
+
+async def test_it_is_well_while_it_ticks(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
+    role = make_shell().role
+    assert role.problems() == ("evaluator: not reading the inputs",)
+    assert role.stalled() == ()
+    role.ready.set()
+    assert role.problems() == ()
+    role.ready.clear()
+    role._is_leaving = True
+    assert role.problems() == ("evaluator: leaving",)
+    now_seconds = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_seconds)
+    role._ticked_at = now_seconds - 30
+    assert role.stalled() == ()
+    role._ticked_at = now_seconds - 31
+    assert role.stalled() == ("evaluator: no tick for 31 s",)
+
+
+async def test_polls_that_fail_make_it_stall(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    shell.role._ticked_at = time.monotonic()
+    shell.subscription.stalls = ("evaluator: its polls fail",)
+    assert shell.role.stalled() == ("evaluator: its polls fail",)
+
+
+# The end.
+
+
+async def run(shell: Shell, monkeypatch: pytest.MonkeyPatch, stop: asyncio.Event) -> None:
+    """Runs the role on fakes that read nothing by themselves."""
+
+    async def read() -> bool:
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(shell.role, "_read", read)
+    await shell.role.run(stop)
+
+
+async def test_the_end_waits_for_nobody(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.01)
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.may_write.clear()
+    waiting = shell.polled(*range(4, 9))
+    await until_idle()
+    stop = asyncio.Event()
+    stop.set()
+    await run(shell, monkeypatch, stop)
+    await waiting
+    assert shell.journal == []
+
+
+async def test_at_the_end_all_is_written_and_committed_and_everyone_disconnects(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.takeover.gate.clear()
+    await shell.rebalanced(0, 1)  # so that leaving takes a moment longer
+    shell.may_write.clear()
+    await shell.folds(4)
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(shell, monkeypatch, stop))
+    await until_idle()
+    assert shell.role.ready.is_set()
+    stop.set()
+    await until_idle()
+    assert not shell.role.ready.is_set()
+    late = shell.polled(5)  # the successor's
+    shell.may_write.set()
+    await asyncio.gather(running, late)
+    assert shell.folded == [[4], []]
+    assert shell.commits[-1] == f"commit {PIPECAT}[0]@5"
+    assert "write c-1 to 0" in shell.journal
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True), (False, True)]
+    assert shell.subscription.stopped
+    assert shell.takeover.stopped
+
+
+async def test_a_failure_ends_the_role_without_a_commit(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.folds(4)
+    shell.subscription.fail(ZeroDivisionError("boom"))
+    with pytest.raises(ZeroDivisionError, match="boom"):
+        await run(shell, monkeypatch, asyncio.Event())
+    assert shell.commits == []
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
+    assert shell.subscription.stopped
+    assert shell.takeover.stopped
+    assert not shell.role.ready.is_set()
+
+
+async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    shell.takeover.gate.clear()
+    await shell.assigned(0)
+    stop = asyncio.Event()
+    stop.set()
+    await run(shell, monkeypatch, stop)
+    shell.takeover.gate.set()
+    await until_idle()
+    assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
+    assert not shell.role._assignment.held
+    assert not shell.subscription.failures
+    assert shell.commits == []
+
+
+def takeovers_noted(shell: Shell) -> set[int]:
+    return {CommitNote.parse(at.metadata).takeovers for at in shell.consumer.noted.values()}
+
+
+async def test_an_owner_that_hands_over_does_not_count_and_one_that_goes_on_does(
+    make_shell: Callable[..., Shell],
+) -> None:
+    shell = make_shell()
+    shell.takeover.takeovers = 3
+    await shell.assigned(0)
+    await shell.revoked()
+    assert takeovers_noted(shell) == {2}
+    await shell.assigned(0)
+    await shell.role._commit()
+    assert takeovers_noted(shell) == {3}
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        pytest.param(WriteError("refused"), {2}, id="the broker takes no scores"),
+        pytest.param(KafkaConnectionError("gone"), {2}, id="the broker is gone"),
+        pytest.param(MemoryError(), set(), id="a step fails"),
+    ],
+)
+async def test_an_owner_that_ends_because_of_the_broker_does_not_count(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch, error: Exception, noted: set[int]
+) -> None:
+    shell = make_shell()
+    shell.takeover.takeovers = 3
+    await shell.assigned(0)
+    await shell.folds(4)
+    shell.consumer.noted.clear()
+    shell.subscription.fail(error)
+    with pytest.raises(type(error)):
+        await run(shell, monkeypatch, asyncio.Event())
+    assert takeovers_noted(shell) == noted
+    assert {at.offset for at in shell.consumer.noted.values()} <= {
+        START
+    }  # nothing that may not be written is committed
+
+
+async def test_a_broker_that_is_gone_keeps_nobody_from_ending(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CLOSE_SECONDS", 0.01)
+    shell = make_shell()
+    shell.takeover.takeovers = 3
+    await shell.assigned(0)
+
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(shell.consumer, "commit", never)
+    shell.subscription.fail(WriteError("refused"))
+    with pytest.raises(WriteError):
+        await run(shell, monkeypatch, asyncio.Event())
+
+
+async def test_each_tick_looks_after_stuck_partitions(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    shell.takeover.takeovers = MAX_TAKEOVERS_WITHOUT_PROGRESS + 1
+    await shell.assigned(0)
+    shell.evaluators[0].heaviest = (900_000, 3, "poison")
+    await shell.told()
+    ticking = asyncio.create_task(shell.role._tick_for_ever())
+    async with asyncio.timeout(5):
+        while shell.role._assignment.held[0].partition.stops is not None:  # noqa: ASYNC110  # an attribute
+            await asyncio.sleep(0)
+    ticking.cancel()
+    assert (shell.evaluators[0].cuts, shell.journal[0]) == ([("poison", True)], "write poison to 0")

@@ -1,0 +1,151 @@
+"""Which calls the exporter takes for running, and when it stops doing so."""
+
+from typing import Any
+
+import pytest
+
+from consumers.exporter import active_calls
+from consumers.exporter.active_calls import ActiveCalls
+from schemas.scores.all_records import (
+    CallLabels,
+    CallStartedFact,
+    ClosedFact,
+    CloseReason,
+    ProgressScore,
+    Scored,
+    TurnStatus,
+)
+
+AVA = ("ava", "unknown", "unknown")
+BOB = ("bob", "unknown", "unknown")
+
+
+def fields_of(conversation_id: str, agent: str) -> dict[str, Any]:
+    return {
+        "conversation_id": conversation_id,
+        "revision": 1,
+        "status": TurnStatus.OPEN,
+        "input_hash": "0",
+        "offsets": {},
+        "event_time_ms": 0,
+        "caused_at_ms": 0,
+        "labels": CallLabels(agent=agent),
+        "code_version": "1",
+    }
+
+
+def record(conversation_id: str, agent: str = "ava", *, closes: bool = False) -> CallStartedFact | ClosedFact:
+    fields = fields_of(conversation_id, agent)
+    if closes:
+        return ClosedFact(**fields, reason=CloseReason.ENDED, ended_reason=None, turns=0, events=0, through={})
+    return CallStartedFact(**fields)
+
+
+def halfway(conversation_id: str, agent: str = "ava") -> ProgressScore:
+    """Turn 2 of a call with four subgoals, two of them reached."""
+    fields = fields_of(conversation_id, agent) | dict.fromkeys(
+        ["result", "auc", "auc_if_ended_now", "ppt", "success"], Scored(value=0.5)
+    )
+    return ProgressScore(**fields, turn=2, reached=2, missing=0, subgoals=4)
+
+
+def test_a_call_runs_from_its_first_record_to_its_closing_one() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(record("c-1"), 0, 0)
+    active.take(record("c-1"), 0, 1)
+    active.take(record("c-2", "bob"), 0, 1)
+    assert active.by_who() == {AVA: 1, BOB: 1}
+    active.take(record("c-1", closes=True), 0, 2)
+    assert active.by_who() == {AVA: 0, BOB: 1}  # 0, so that the line goes on
+    assert len(active) == 1
+
+
+def test_labels_that_become_known_move_the_call() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(record("c-1", "unknown"), 0, 0)
+    active.take(record("c-1", "ava"), 0, 1)
+    assert active.by_who() == {("unknown", "unknown", "unknown"): 0, AVA: 1}
+
+
+def test_a_call_that_was_never_seen_may_close() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    assert active.take(record("c-1", closes=True), 0, 0) == 0
+    assert active.by_who() == {}
+
+
+def test_beyond_the_bound_the_quietest_call_is_forgotten() -> None:
+    active = ActiveCalls(max_calls=2, forget_after_ms=1000)
+    assert [active.take(record(name), 0, now_ms) for now_ms, name in enumerate(["c-1", "c-2", "c-1", "c-3"])] == [
+        0,
+        0,
+        0,
+        1,
+    ]
+    active.take(record("c-2", closes=True), 0, 5)
+    assert len(active) == 2  # c-2 was the one
+    assert active.by_who() == {AVA: 2}
+
+
+def test_silent_calls_are_forgotten() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(record("c-1"), 0, 0)
+    active.take(record("c-2"), 0, 500)
+    assert active.forget_silent(1000) == 0
+    assert active.forget_silent(1001) == 1
+    assert active.by_who() == {AVA: 1}
+    assert active.forget_silent(10_000) == 1
+
+
+def test_calls_of_partitions_taken_away_are_dropped() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(record("c-1"), 0, 0)
+    active.take(record("c-2", "bob"), 1, 0)
+    active.keep_only({1, 2})
+    assert active.by_who() == {AVA: 0, BOB: 1}
+
+
+def test_lines_at_zero_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_calls, "MAX_KNOWN_GROUPS", 2)
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    for number in range(3):
+        active.take(record(f"c-{number}", f"agent-{number}"), 0, 0)
+    active.take(record("c-0", closes=True), 0, 1)
+    assert set(active.by_who()) == {("agent-1", "unknown", "unknown"), ("agent-2", "unknown", "unknown")}
+
+
+def calls_with_goals(active: ActiveCalls) -> dict[tuple[str, ...], float]:
+    return {who: calls for who, calls in active.progress.calls().items() if calls}
+
+
+def test_a_call_s_progress_stays_while_other_records_of_it_come_and_goes_with_the_call() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(record("c-1"), 0, 0)
+    assert active.progress_of("c-1") is None
+    active.take(halfway("c-1"), 0, 1)
+    active.take(record("c-1"), 0, 2)
+    active.take(halfway("c-2", "bob"), 0, 2)
+    assert active.progress_of("c-1") == 0.5
+    assert calls_with_goals(active) == {("ava", "known"): 1, ("bob", "known"): 1}
+    active.take(record("c-1", closes=True), 0, 3)
+    assert active.progress_of("c-1") is None
+    assert calls_with_goals(active) == {("bob", "known"): 1}
+    assert active.progress.progress() == {("ava",): 0, ("bob",): 0.5}
+
+
+def test_labels_that_become_known_move_the_progress_of_the_call_too() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(halfway("c-1", "unknown"), 0, 0)
+    active.take(record("c-1", "ava"), 0, 1)
+    assert active.progress.progress() == {("unknown",): 0, ("ava",): 0.5}
+
+
+def test_however_a_call_is_forgotten_its_progress_goes_too() -> None:
+    active = ActiveCalls(max_calls=2, forget_after_ms=1000)
+    for number in range(3):
+        active.take(halfway(f"c-{number}"), number, 0)  # c-0 has no room any more
+    assert calls_with_goals(active) == {("ava", "known"): 2}
+    active.keep_only({2})
+    assert calls_with_goals(active) == {("ava", "known"): 1}
+    active.forget_silent(1001)
+    assert calls_with_goals(active) == {}
+    assert active.progress.subgoals() == {("ava", "reached"): 0, ("ava", "open"): 0}

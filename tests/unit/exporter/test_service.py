@@ -1,0 +1,437 @@
+"""The exporter without a broker: records in, metrics out, what it does with records that say nothing, what it commits."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Never
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, KafkaConnectionError
+from aiokafka.structs import OffsetAndMetadata
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from consumers.exporter import service
+from consumers.exporter.service import MAX_REFUSED_LINES, MAX_SILENT_SECONDS, Exporter
+from consumers.exporter.settings import ExporterSettings
+from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
+from consumers.runtime.registry import Instruments
+from schemas.scores.all_records import ClosedFact, CloseReason, Scored, Unscored, UnscoredReason
+from tests.support.brokers.record_bytes import stand_in
+from tests.unit.exporter.test_active_calls import record as score
+from tests.unit.exporter.test_projection import FINAL, call, closed, goals, latency, progress
+
+
+class Record(NamedTuple):
+    value: bytes | None
+    key: bytes | None = b"c-1"
+    topic: str = "scores"
+    partition: int = 0
+    offset: int = 0
+
+
+def exporter(**settings: Any) -> tuple[Exporter, CollectorRegistry]:
+    registry = CollectorRegistry()
+    instruments = Instruments(registry, ["exporter"])
+    made = Exporter(KafkaSettings(), ExporterSettings(**settings), instruments)
+    return made, registry
+
+
+def sample(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+async def test_records_become_metrics() -> None:
+    role, registry = exporter()
+    records = [score("c-1"), latency(1500), score("c-2", closes=True)]
+    await role._take([Record(each.model_dump_json().encode()) for each in records])
+    role._instruments.refresh()
+    labels = {"agent": "ava", "source": "pipecat", "anchor": "vad"}
+    assert sample(registry, "callgauge_turn_response_latency_seconds_sum", **labels) == 1.5
+    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
+    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
+    assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
+
+
+async def test_progress_is_on_the_page_while_a_call_runs_and_in_the_histogram_when_it_has_closed() -> None:
+    role, registry = exporter()
+    seen = []
+    unknown = Unscored(reason=UnscoredReason.DEADLINE)
+    for record in (
+        goals(),
+        progress(Scored(value=0.0), turn=1, reached=0, subgoals=3),
+        progress(Scored(value=0.3333), turn=2, reached=1, subgoals=3),
+        progress(unknown, turn=3, reached=1, subgoals=3),
+        progress(Scored(value=0.6667), turn=3, reached=2, subgoals=3, **FINAL),
+        call(success_final_turn=Scored(value=0)),
+        closed(CloseReason.ENDED),
+    ):
+        await role._take([Record(record.model_dump_json().encode())])
+        role._instruments.refresh()
+        seen.append(
+            (
+                sample(registry, "callgauge_calls_with_goals_active", agent="ava", progress="known"),
+                sample(registry, "callgauge_calls_with_goals_active", agent="ava", progress="unknown"),
+                sample(registry, "callgauge_progress_active", agent="ava"),
+                sample(registry, "callgauge_subgoals_active", agent="ava", state="reached"),
+                sample(registry, "callgauge_subgoals_active", agent="ava", state="open"),
+            )
+        )
+        assert sample(registry, "callgauge_call_progress_ratio_count", agent="ava") == (
+            1 if isinstance(record, ClosedFact) else None
+        )
+    assert seen == [
+        (0, 1, 0, 0, 3),
+        (1, 0, 0, 0, 3),
+        (1, 0, 0.3333, 1, 2),
+        (0, 1, 0, 1, 2),
+        (1, 0, 0.6667, 2, 1),
+        (1, 0, 0.6667, 2, 1),
+        (0, 0, 0, 0, 0),
+    ]
+    assert sample(registry, "callgauge_call_progress_ratio_bucket", agent="ava", le="0.6") == 0
+    assert sample(registry, "callgauge_call_progress_ratio_bucket", agent="ava", le="0.7") == 1
+
+
+async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
+    role, registry = exporter()
+    odd = latency(1500, anchor=None)
+    values = [b"", b"\xff", b"{}", b'{"name":"closed"}', odd.model_dump_json().encode()]
+    await role._take([*(Record(value) for value in values), Record(score("c-1").model_dump_json().encode())])
+    assert sample(registry, "callgauge_scores_refused_total") == len(values)
+    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+
+
+async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None:
+    """As while exporters are new and evaluators are not yet."""
+    role, registry = exporter()
+    values = (Path(__file__).parents[2] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
+    with capture_logs() as lines:
+        await role._take([Record(value) for value in values])
+    latencies = [value for value in values if b'"name": "voice_to_voice_latency_ms"' in value]
+    firsts = sum(b'"is_first": true' in value for value in latencies)
+    assert len(latencies) > firsts > 0
+    of_agent = {"agent": "pharmacy-refill"}
+    labels = of_agent | {"source": "pipecat", "anchor": "vad"}
+    assert sample(registry, "callgauge_turn_response_latency_seconds_count", **labels) == firsts
+    assert sample(registry, "callgauge_dead_air_total", **of_agent) == 1
+    assert sample(registry, "callgauge_progress_stalls_total", **of_agent, by="turns") == 1
+    assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
+    names = (b"turn", b"stage_latencies", b"speech", b"turn_taking", b"eva_x_mean", b"success_final_turn")
+    refused = sample(registry, "callgauge_scores_refused_total")
+    assert refused is not None
+    assert sum(b'"name": "%s"' % name in value for name in names for value in values) <= refused < len(values)
+    reasons = {line["reason"] for line in lines if line["event"] == "score_refused"}
+    assert [reason.split(",")[0] for reason in reasons] == ["it is of schema version 1"]
+
+
+async def test_what_the_client_cannot_decode_is_counted_and_passed() -> None:
+    role, registry = exporter()
+    with capture_logs() as lines:
+        await role._take([stand_in("scores", 3, 8), Record(score("c-1").model_dump_json().encode(), offset=9)])
+    assert sample(registry, "callgauge_scores_refused_total") == 1
+    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+    assert [line["reason"] for line in lines if line["event"] == "score_refused"] == [
+        "scores[0]@3 to @8: the batch cannot be unpacked, expected what zstd writes, saw less"
+    ]
+    assert role._next == {TopicPartition("scores", 0): 10}
+
+
+async def test_a_record_without_a_value_marks_a_change_of_owner_and_is_nobody_s() -> None:
+    role, registry = exporter()
+    await role._take([Record(None), Record(score("c-1").model_dump_json().encode())])
+    assert sample(registry, "callgauge_scores_refused_total") == 0
+    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+
+
+async def test_a_longer_record_of_a_later_version_is_read() -> None:
+    role, registry = exporter()
+    later = score("c-1").model_dump_json().replace("{", '{"new_field": 1, ', 1)
+    await role._take([Record(later.encode())])
+    assert sample(registry, "callgauge_scores_read_total", kind="fact") == 1
+
+
+async def test_forgotten_calls_are_counted() -> None:
+    role, registry = exporter(max_active_calls=1)
+    await role._take([Record(score(name).model_dump_json().encode()) for name in ("c-1", "c-2")])
+    assert sample(registry, "callgauge_calls_forgotten_total") == 1
+
+
+async def test_running_calls_of_partitions_taken_away_are_dropped() -> None:
+    role, registry = exporter()
+    await role._take([Record(score("c-1").model_dump_json().encode(), partition=3)])
+    await role.on_partitions_assigned({TopicPartition("scores", 1)})
+    role._instruments.refresh()
+    assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
+
+
+async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> None:
+    role, _ = exporter()
+    junk = [Record(b"{}", key=b"c-7", partition=2, offset=offset) for offset in range(MAX_REFUSED_LINES + 5)]
+    with capture_logs() as lines:
+        await role._take(junk)
+        await role._take(junk[:1])
+    assert [line["event"] for line in lines] == [
+        *["score_refused"] * MAX_REFUSED_LINES, "more_scores_refused", "score_refused",
+    ]  # fmt: skip
+    place = {"conversation_id": "c-7", "topic": "scores", "partition": 2, "offset": 1}
+    assert place.items() <= lines[1].items()
+    assert lines[MAX_REFUSED_LINES]["records"] == 5
+
+
+class FakeConsumer:
+    """A client that is given partitions, and keeps what is committed in `committed`, in order."""
+
+    def __init__(self, **starts: int) -> None:
+        self.starts = {TopicPartition("scores", int(name[1:])): offset for name, offset in starts.items()}
+        self.committed: list[dict[int, int]] = []
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self.starts)
+
+    async def position(self, partition: TopicPartition) -> int:
+        start = self.starts[partition]
+        await self.on_position()
+        return start
+
+    async def on_position(self) -> None:
+        """What happens while a position is asked for: nothing."""
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        assert offsets
+        self.committed.append({partition.partition: to.offset for partition, to in offsets.items()})
+
+
+class FakeSubscription:
+    def __init__(self, role: Exporter, consumer: FakeConsumer) -> None:
+        self._role = role
+        self._failed = asyncio.Event()
+        self.consumer = consumer
+        self.is_stopped = False
+
+    async def start(self) -> None:
+        await self._role.on_partitions_assigned(set(self.consumer.starts))
+
+    async def failure(self) -> Never:
+        await self._failed.wait()
+        raise ZeroDivisionError
+
+    def fail(self) -> None:
+        self._failed.set()
+
+    def stalled(self) -> Sequence[str]:
+        return ()
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+
+class Shell:
+    """An exporter with a client and a broker that are made up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **starts: int) -> None:
+        self.role, self.registry = exporter()
+        self.consumer = FakeConsumer(**starts)
+        self.subscription = FakeSubscription(self.role, self.consumer)
+        self.stop = asyncio.Event()
+        self.running: asyncio.Task[None] | None = None
+        monkeypatch.setattr(self.role, "_subscription", self.subscription)
+        monkeypatch.setattr(service, "partition_counts", self._partition_counts)
+
+    async def _partition_counts(self, *_: Any) -> dict[str, int]:
+        return {"scores": len(self.consumer.starts)}
+
+    async def refuse(self) -> None:
+        raise KafkaConnectionError
+
+    async def run(self) -> None:
+        self.running = asyncio.create_task(self.role.run(self.stop))
+        async with asyncio.timeout(5):
+            await self.role.ready.wait()
+
+    async def ended(self) -> None:
+        assert self.running is not None
+        self.stop.set()
+        async with asyncio.timeout(5):
+            await self.running
+
+    async def count(self, partition: int, *offsets: int) -> None:
+        value = score("c-1").model_dump_json().encode()
+        await self.role._take([Record(value, partition=partition, offset=offset) for offset in offsets])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nobody else needs to be told of these steps
+            await asyncio.sleep(0)
+
+
+ShellMaker = Callable[..., Shell]
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> ShellMaker:
+    return lambda **starts: Shell(monkeypatch, **starts)
+
+
+async def test_where_a_new_group_begins_is_committed_before_it_is_ready(shell: ShellMaker) -> None:
+    made = shell(p0=7, p1=0)
+    await made.run()
+    assert made.consumer.committed == [{0: 7, 1: 0}]
+    await made.ended()
+    assert made.consumer.committed == [{0: 7, 1: 0}], "nothing was counted, so nothing is left to commit"
+
+
+async def test_a_graceful_stop_commits_what_was_counted_and_counts_nothing_more(shell: ShellMaker) -> None:
+    made = shell(p0=7, p1=0)
+    await made.run()
+    await made.count(0, 7, 8, 12)  # what lies between is no record: marks of transactions
+    made.stop.set()
+    made.consumer.gate.clear()
+    stopping = asyncio.create_task(made.ended())
+    await until(lambda: not made.role.ready.is_set())
+    await made.count(1, 0)  # polled while stopping: it is the next process's
+    made.consumer.gate.set()
+    await stopping
+    assert made.consumer.committed[1:] == [{0: 13}]
+    assert sample(made.registry, "callgauge_scores_read_total", kind="fact") == 3
+    assert made.subscription.is_stopped
+
+
+async def test_positions_are_committed_as_time_passes(shell: ShellMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "COMMIT_INTERVAL_SECONDS", 0)
+    made = shell(p0=0)
+    await made.run()
+    await made.count(0, 0)
+    await until(lambda: made.consumer.committed[-1] == {0: 1})
+    assert made.consumer.committed == [{0: 0}, {0: 1}]
+    await made.ended()
+
+
+async def test_a_failure_commits_what_was_counted_before_it(shell: ShellMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shell(p0=0)
+    await made.run()
+    counted = made.role._count
+
+    def count_one(record: Any, now_ms: int) -> None:
+        if record.offset == 1:
+            raise ZeroDivisionError
+        counted(record, now_ms)
+
+    monkeypatch.setattr(made.role, "_count", count_one)
+    with pytest.raises(ZeroDivisionError):
+        await made.count(0, 0, 1, 2)
+    made.subscription.fail()
+    with pytest.raises(ZeroDivisionError):
+        await made.ended()
+    assert made.consumer.committed[1:] == [{0: 1}]
+
+
+async def test_partitions_taken_away_are_committed_and_forgotten(shell: ShellMaker) -> None:
+    made = shell(p0=0, p1=5)
+    await made.run()
+    await made.count(1, 5)
+    await made.role.on_partitions_revoked(set(made.consumer.starts))
+    assert made.consumer.committed[1:] == [{1: 6}]
+    assert made.role.problems() == ("exporter: its group shares out the partitions of scores anew",)
+    made.consumer.starts = {TopicPartition("scores", 2): 3}
+    await made.count(2, 3)  # the client may hand over records before its listener is told
+    await made.role.on_partitions_assigned(set(made.consumer.starts))
+    assert made.role.problems() == ()
+    await made.ended()
+    assert made.consumer.committed[2:] == [{2: 4}]
+
+
+async def test_a_partition_that_comes_back_is_where_others_have_brought_it(shell: ShellMaker) -> None:
+    made = shell(p0=0, p1=5)
+    await made.run()
+    await made.count(1, 5)
+    await made.role.on_partitions_revoked(set(made.consumer.starts))
+    made.consumer.starts = {TopicPartition("scores", 1): 9, TopicPartition("scores", 2): 0}
+    await made.role.on_partitions_assigned(set(made.consumer.starts))
+    await made.count(2, 0)
+    await made.ended()
+    assert made.consumer.committed[2:] == [{2: 1}], "an older position of the other is not committed again"
+
+
+async def test_records_that_come_while_a_position_is_asked_for_count(shell: ShellMaker) -> None:
+    made = shell(p0=7)
+    made.consumer.on_position = lambda: made.count(0, 7, 8)  # type: ignore[method-assign]  # what happens meanwhile
+    await made.run()
+    assert made.consumer.committed == [{0: 9}]
+    await made.ended()
+
+
+async def test_a_broker_that_tells_no_position_at_the_start_is_told_in_plain_words(shell: ShellMaker) -> None:
+    made = shell(p0=0)
+    made.consumer.on_position = made.refuse  # type: ignore[method-assign]  # what happens meanwhile
+    with pytest.raises(KafkaUnreachableError):
+        await made.role.run(made.stop)
+
+
+async def test_a_commit_that_fails_is_told_and_tried_again(shell: ShellMaker) -> None:
+    made = shell(p0=0)
+    await made.run()
+    await made.count(0, 0)
+    made.consumer.error = CommitFailedError("rebalanced")
+    with capture_logs() as lines:
+        await made.role._commit(1)
+    assert [(line["event"], line["role"]) for line in lines] == [("commit_failed", "exporter")]
+    made.consumer.error = None
+    await made.ended()
+    assert made.consumer.committed[1:] == [{0: 1}]
+
+
+async def test_a_broker_that_does_not_answer_holds_up_no_stop(
+    shell: ShellMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HAND_OVER_SECONDS", 0.01)
+    made = shell(p0=0)
+    await made.run()
+    await made.count(0, 0)
+    made.consumer.gate.clear()
+    with capture_logs() as lines:
+        await made.ended()
+    assert [line["event"] for line in lines] == ["commit_failed", "exporter_stopped"]
+    assert (lines[0]["error"], lines[1]["records"]) == ("TimeoutError", 1)
+
+
+async def test_a_tick_waits_for_no_broker_for_ever(shell: ShellMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "COMMIT_INTERVAL_SECONDS", 0)
+    monkeypatch.setattr(service, "COMMIT_SECONDS", 0.01)
+    made = shell(p0=0)
+    await made.run()
+    made.consumer.gate.clear()
+    await made.count(0, 0)
+    ticked_at = made.role._ticked_at
+    await until(lambda: made.role._ticked_at != ticked_at)
+    made.consumer.gate.set()
+    await made.ended()
+
+
+async def test_it_stalls_only_when_its_ticks_stop(shell: ShellMaker) -> None:
+    made = shell(p0=0)
+    assert not made.role.stalled(), "waiting for the broker at the start is no stall"
+    await made.run()
+    assert not made.role.stalled()
+    made.role._ticked_at -= MAX_SILENT_SECONDS + 1
+    (told,) = made.role.stalled()
+    assert told.startswith("exporter: no tick for 31 s")
+    await made.ended()
+
+
+async def test_it_is_not_ready_before_it_reads_and_after_it_stopped(shell: ShellMaker) -> None:
+    made = shell(p0=0)
+    (told,) = made.role.problems()
+    assert told.startswith("exporter: not reading scores")
+    await made.run()
+    assert made.role.problems() == ()
+    await made.ended()
+    assert made.role.problems()

@@ -1,0 +1,250 @@
+"""What it takes to be let in at Kafka reaches every client as it was set, and no secret is ever shown."""
+
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from pydantic import SecretStr, ValidationError
+
+from consumers.runtime.kafka import connection as kafka_module
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.kafka.secret_files import TokenError, TokenFile, UnusableSecretError, secret_in
+from consumers.runtime.kafka.security import SecuritySettings
+from tests.support.brokers.secured_broker import KEY_PASSWORD, unsigned_token, write_certificates
+
+SECRET = "hunter2"  # noqa: S105 - nobody's
+LOGIN = {"protocol": "SASL_SSL", "username": "ada", "password": SECRET}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    write_certificates(folder)
+    return folder
+
+
+class TokenOnDisk:
+    """A token file, and who writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def holds(self, text: str) -> None:
+        self.path.write_text(text)
+
+    def vanishes(self) -> None:
+        self.path.unlink()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> TokenOnDisk:
+    return TokenOnDisk(tmp_path / "token")
+
+
+def mistakes(**settings: Any) -> dict[str, str]:
+    with pytest.raises(ValidationError) as caught:
+        SecuritySettings(**settings)
+    assert SECRET not in str(caught.value)
+    (error,) = caught.value.errors()
+    return {each.field: each.text for each in error["ctx"]["mistakes"]}
+
+
+def reaching_the_consumer(security: SecuritySettings) -> dict[str, Any]:
+    """What FastStream will hand to aiokafka's consumer."""
+    builder: Any = KafkaSettings(security=security).broker("role").config.broker_config.builder
+    return dict(builder.keywords)
+
+
+async def test_without_security_clients_speak_plaintext() -> None:
+    settings = KafkaSettings()
+    assert settings.client_options() == {"bootstrap_servers": "127.0.0.1:9092", "security_protocol": "PLAINTEXT"}
+    options = reaching_the_consumer(settings.security)
+    assert (options["security_protocol"], options.get("ssl_context")) == ("PLAINTEXT", None)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+async def test_a_login_reaches_clients_and_the_subscriber_alike(protocol: str, mechanism: str) -> None:
+    security = SecuritySettings.model_validate({**LOGIN, "protocol": protocol, "mechanism": mechanism})
+    options = security.client_options()
+    tls = options.pop("ssl_context", None)
+    assert options == {
+        "security_protocol": protocol,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "ada",
+        "sasl_plain_password": SECRET,
+    }
+    assert isinstance(tls, ssl.SSLContext) == (protocol == "SASL_SSL")
+    reaching = reaching_the_consumer(security)
+    assert {name: reaching[name] for name in options} == options
+    assert reaching["ssl_context"] is tls
+
+
+async def test_a_token_reaches_clients_and_the_subscriber_alike(token: TokenOnDisk) -> None:
+    token.holds("opaque-token\n")
+    security = SecuritySettings(protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=token.path)
+    for options in (security.client_options(), reaching_the_consumer(security)):
+        assert (options["security_protocol"], options["sasl_mechanism"]) == ("SASL_SSL", "OAUTHBEARER")
+        assert isinstance(options["ssl_context"], ssl.SSLContext)
+        provider = options["sasl_oauth_token_provider"]
+        assert isinstance(provider, AbstractTokenProvider)
+        assert await provider.token() == "opaque-token"
+
+
+async def test_tls_reaches_clients_and_the_subscriber_alike(certificates: Path) -> None:
+    security = SecuritySettings(protocol="SSL", ca_file=certificates / "ca.pem")
+    tls = security.client_options()["ssl_context"]
+    reaching = reaching_the_consumer(security)
+    assert (reaching["security_protocol"], reaching["ssl_context"]) == ("SSL", tls)
+    assert (tls.check_hostname, tls.verify_mode) == (True, ssl.CERT_REQUIRED)
+    assert len(tls.get_ca_certs()) == 1, "the file's CA, and not the system's beside it"
+
+
+async def test_every_kind_of_client_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    for name in ("AIOKafkaProducer", "AIOKafkaConsumer"):
+        monkeypatch.setattr(kafka_module, name, lambda *_, **options: made.append(options))
+    monkeypatch.setattr(AIOKafkaAdminClient, "__init__", lambda _, **options: made.append(options))
+    security = SecuritySettings.model_validate({**LOGIN, "mechanism": "PLAIN"})
+    kafka = KafkaSettings(bootstrap_servers="a:1", client_id="cg", security=security)
+    kafka.producer("p", transactional_id="g-0", transaction_timeout_ms=7)
+    kafka.consumer("c", "scores", group_id="g")
+    kafka.admin("a")
+    expected = kafka.client_options()
+    for options, role in zip(made, "pca", strict=True):
+        assert options.items() >= {**expected, "client_id": f"cg-{role}"}.items()
+    producer, consumer, _ = made
+    assert (producer["transactional_id"], producer["transaction_timeout_ms"]) == ("g-0", 7)
+    assert (consumer["isolation_level"], consumer["group_id"]) == ("read_committed", "g")
+
+
+def test_secrets_are_not_shown_by_anything_that_is_printed(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text(SECRET)
+    for given in ({"password": SECRET}, {"password_file": path}):
+        security = SecuritySettings.model_validate(
+            {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "ada", **given}
+        )
+        assert security.client_options()["sasl_plain_password"] == SECRET
+        for shown in (repr(security), str(security), security.model_dump_json(), security.who):
+            assert SECRET not in shown
+        assert SECRET not in repr(KafkaSettings(security=security))
+
+
+def test_a_login_that_does_not_fit_together_is_refused_with_all_its_mistakes(tmp_path: Path) -> None:
+    assert mistakes(protocol="SASL_SSL").keys() == {"mechanism"}
+    assert "SASL_SSL" in mistakes(protocol="SSL", mechanism="PLAIN")["mechanism"]
+    assert mistakes(**{**LOGIN, "protocol": "SSL"}).keys() == {"username", "password"}
+    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN").keys() == {"username", "password_file"}
+    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", password=SECRET).keys() == {"username"}
+    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", username="ada").keys() == {"password_file"}
+    both = mistakes(**LOGIN, mechanism="PLAIN", password_file=tmp_path)
+    assert "security.password is set too" in both["password_file"]
+    assert mistakes(**LOGIN, mechanism="OAUTHBEARER").keys() == {"username", "password", "token_file"}
+    assert mistakes(**LOGIN, mechanism="PLAIN", token_file=tmp_path).keys() == {"token_file"}
+
+
+def test_tls_that_does_not_fit_together_is_refused_with_all_its_mistakes(certificates: Path) -> None:
+    pem, key = certificates / "client.pem", certificates / "client.key"
+    files = {"ca_file": pem, "cert_file": pem, "key_file": key, "key_password": "x", "key_password_file": key}
+    assert mistakes(**files).keys() == files.keys()
+    assert mistakes(protocol="SSL", cert_file=pem).keys() == {"key_file"}
+    assert mistakes(protocol="SSL", key_file=key).keys() == {"cert_file"}
+    assert mistakes(protocol="SSL", key_password=SECRET).keys() == {"key_file"}
+    other = mistakes(protocol="SSL", cert_file=pem, key_file=certificates / "other-client.key")
+    assert "not the key of the certificate" in other["key_file"]
+    swapped = mistakes(protocol="SSL", cert_file=key, key_file=pem, ca_file=key)
+    assert swapped == dict.fromkeys(("ca_file", "cert_file"), "expected certificates in PEM form")
+    assert "PEM" in mistakes(protocol="SSL", cert_file=pem, key_file=pem)["key_file"]
+    everything = mistakes(protocol="SASL_SSL", mechanism="PLAIN", ca_file="missing.pem", cert_file=pem)
+    assert everything.keys() == {"username", "password_file", "ca_file", "key_file"}
+
+
+def test_an_encrypted_key_needs_its_password(certificates: Path, tmp_path: Path) -> None:
+    encrypted = {
+        "protocol": "SSL",
+        "cert_file": certificates / "client.pem",
+        "key_file": certificates / "client-encrypted.key",
+    }
+    assert mistakes(**encrypted) == {"key_password_file": "security.key_file is encrypted"}
+    assert "does not open it" in mistakes(**encrypted, key_password=SECRET)["key_password"]
+    path = tmp_path / "password"
+    path.write_text(SECRET)
+    assert "does not open it" in mistakes(**encrypted, key_password_file=path)["key_password_file"]
+    path.write_text(KEY_PASSWORD + "\n")
+    opened = SecuritySettings.model_validate({**encrypted, "key_password_file": path})
+    assert opened.client_options().keys() == {"security_protocol", "ssl_context"}
+    both = mistakes(**encrypted, key_password=SECRET, key_password_file=path)
+    assert "security.key_password is set too" in both["key_password_file"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (SECRET.encode() + b"\xff", "no text in UTF-8"),
+        (SECRET.encode() * 20_000, "more than 65536 bytes"),
+    ],
+)
+def test_a_file_that_holds_no_secret_is_told(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UnusableSecretError) as caught:
+        secret_in(path)
+    assert reason in str(caught.value)
+    assert caught.value.__cause__ is None or SECRET not in repr(caught.value.__cause__)
+    assert mistakes(protocol="SASL_SSL", mechanism="PLAIN", username="ada", password_file=path) == {
+        "password_file": str(caught.value)
+    }
+
+
+def test_only_the_line_break_at_its_end_is_no_part_of_a_password(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_bytes(" pass wörd \r\n".encode())
+    assert secret_in(path) == SecretStr(" pass wörd ")
+
+
+async def test_a_token_is_read_anew_each_time(token: TokenOnDisk) -> None:
+    provider = TokenFile(token.path)
+    for text in ("first-token", unsigned_token("ada")):
+        token.holds(text)
+        assert await provider.token() == text
+    token.vanishes()
+    with pytest.raises(KafkaError, match=f"no token in {token.path}: the file cannot be read"):
+        await provider.token()
+
+
+@pytest.mark.parametrize("text", ["two words", "two\nlines", "tökén", "  \n"])
+async def test_what_is_no_token_is_not_sent(token: TokenOnDisk, text: str) -> None:
+    token.holds(text)
+    with pytest.raises(TokenError, match="no token in") as caught:
+        await TokenFile(token.path).token()
+    assert not text.strip() or text not in str(caught.value)
+
+
+async def test_a_token_that_has_expired_is_not_sent(token: TokenOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiokafka would take the broker's refusal for a success and wait for ever."""
+    token.holds(unsigned_token("ada", seconds=100))
+    now = time.time()
+    provider = TokenFile(token.path)
+    monkeypatch.setattr(time, "time", lambda: now + 150)
+    assert await provider.token(), "within the margin the broker decides"
+    monkeypatch.setattr(time, "time", lambda: now + 161)
+    with pytest.raises(TokenError, match=r"the token expired at \d{4}-"):
+        await provider.token()
+    assert "expired" in mistakes(protocol="SASL_SSL", mechanism="OAUTHBEARER", token_file=token.path)["token_file"]
+
+
+@pytest.mark.parametrize("claims", ["bm90IGpzb24", "WzFd", "eyJleHAiOiJzb29uIn0", "eyJleHAiOjFlNDAwfQ", "_"])
+async def test_a_token_that_only_looks_like_a_jwt_is_left_to_the_broker(token: TokenOnDisk, claims: str) -> None:
+    """No JSON, a list, a time in words, an endless time, no base64."""
+    token.holds(f"a.{claims}.c")
+    assert await TokenFile(token.path).token() == f"a.{claims}.c"

@@ -1,0 +1,248 @@
+"""What a client cannot decode is handed over as such, and the next record is read."""
+
+import struct
+from typing import Any
+
+import pytest
+from aiokafka.consumer import fetcher
+from aiokafka.record import default_records
+from aiokafka.record.util import decode_varint_py, encode_varint_py
+
+from consumers.runtime.kafka import connection as kafka
+from consumers.runtime.kafka.batches import record_batches, tolerant_reading
+from consumers.runtime.kafka.batches.decompression import MAX_UNPACKED_BATCH_BYTES
+from consumers.runtime.kafka.batches.record_batches import MAX_HEADERS, MAX_QUICK_BYTES, RecordBatches
+from consumers.runtime.kafka.batches.tolerant_reading import TolerantRecords
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.undecodable import UndecodableRecord
+from tests.support.brokers.record_bytes import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    GZIP,
+    HEAD_BYTES,
+    NOW_MS,
+    PACK,
+    TP,
+    ZSTD,
+    Log,
+    Written,
+    answered,
+    batch,
+    good,
+    sealed,
+    undecodable,
+)  # fmt: skip
+
+THREE = [Written(b"a"), Written(b"b", b"[]", [("ce_id", b"1"), ("none", None)]), Written(None, None)]
+
+
+@pytest.fixture(params=["compiled", "python"])
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both decoders that aiokafka has."""
+    if request.param == "python":
+        for module in (record_batches, tolerant_reading):
+            monkeypatch.setattr(module, "DefaultRecordBatch", default_records._DefaultRecordBatchPy)
+        monkeypatch.setattr(record_batches, "decode_varint", decode_varint_py)
+
+
+def offsets(found: list[Any]) -> list[int]:
+    return [record.offset for record in found]
+
+
+def damaged(raw: bytes, at: int, bits: int = 0xFF) -> bytes:
+    return raw[:at] + bytes([raw[at] ^ bits]) + raw[at + 1 :]
+
+
+def test_every_consumer_of_ours_reads_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "AIOKafkaConsumer", lambda *_, **__: None)
+    for build in (lambda: KafkaSettings().broker("x"), lambda: KafkaSettings().consumer("x")):
+        monkeypatch.setattr(fetcher, "PartitionRecords", None)
+        monkeypatch.setattr(fetcher, "MemoryRecords", None)
+        build()
+        assert fetcher.PartitionRecords is TolerantRecords
+        assert fetcher.MemoryRecords is RecordBatches
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("codec", PACK)
+def test_good_records_are_what_aiokafka_makes_of_them(codec: int) -> None:
+    found = list(answered(batch(10, THREE, codec) + batch(13, THREE, codec), 11))
+    assert offsets(found) == [11, 12, 13, 14, 15], "the batch that the position is in is given whole"
+    expected = fetcher.ConsumerRecord(
+        TP.topic, TP.partition, 11, NOW_MS + 11, 0, b"b", b"[]", None, 1, 2, (("ce_id", b"1"), ("none", None))
+    )
+    assert found[0] == expected
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("codec", PACK)
+def test_a_header_name_that_is_not_utf_8_costs_nothing_but_the_name(codec: int) -> None:
+    records = [Written(b"a"), Written(b"b", headers=[("zz", b"v"), ("ce_id", b"1")]), Written(b"c")]
+    raw = batch(0, records, codec, changed=lambda body: body.replace(b"zz", b"\xff\xfe"))
+    found = list(answered(raw + batch(3, THREE)))
+    assert offsets(found) == [0, 1, 2, 3, 4, 5]
+    assert found[1].headers == (("\ufffd\ufffd", b"v"), ("ce_id", b"1"))
+    assert [record.key for record in found] == [b"a", b"b", b"c", b"a", b"b", None]
+    assert found[1].timestamp == NOW_MS + 1
+
+
+def with_length(body: bytes, place: int, change: int) -> bytes:
+    """The length of the record at `place` made longer by `change`, and nothing moved."""
+    position = 0
+    for _ in range(place):
+        length, begin = decode_varint_py(body, position)
+        position = begin + length
+    length, begin = decode_varint_py(body, position)
+    written = bytearray()
+    encode_varint_py(length + change, written.append)
+    return body[:position] + bytes(written) + body[begin:]
+
+
+@pytest.mark.usefixtures("decoder")
+def test_a_record_whose_fields_do_not_fit_is_left_out_alone() -> None:
+    records = [Written(b"a"), Written(b"bb", b"XY"), Written(b"c")]
+    raw = batch(5, records, changed=lambda body: body.replace(b"\x04bb", b"\x7ebb"))  # a key of 63 bytes
+    found = list(answered(raw, 5))
+    assert offsets(found) == [5, 6, 7]
+    (wrong,) = undecodable(found)
+    assert (wrong.first_offset, wrong.offset, wrong.what) == (6, 6, "the record is malformed")
+    assert wrong.is_transactional is False
+    assert "63 bytes" in wrong.expected_and_seen
+
+
+@pytest.mark.usefixtures("decoder")
+def test_behind_a_record_of_unknown_length_the_rest_of_its_batch_is_left_out() -> None:
+    raw = batch(5, [Written(b"a"), Written(b"b"), Written(b"c")], changed=lambda body: with_length(body, 1, 50))
+    found = list(answered(raw + batch(8, THREE), 5))
+    assert offsets(found) == [5, 7, 8, 9, 10]
+    (wrong,) = undecodable(found)
+    assert (wrong.first_offset, wrong.offset) == (6, 7)
+
+
+def test_a_record_before_the_position_is_not_told_again() -> None:
+    raw = batch(5, [Written(b"bb", b"XY"), Written(b"c")], changed=lambda body: body.replace(b"\x04bb", b"\x7ebb"))
+    assert offsets(list(answered(raw, 6))) == [6]
+
+
+def test_headers_without_end_are_not_unpacked() -> None:
+    many = [("", b"")] * (MAX_HEADERS + 1)
+    large = Written(b"large", b"x" * MAX_QUICK_BYTES)
+    found = list(answered(batch(0, [Written(b"a", headers=many), large, Written(b"b", headers=many[1:])], ZSTD)))
+    assert [type(record) is UndecodableRecord for record in found] == [True, False, False]
+    assert "1001 headers" in undecodable(found)[0].expected_and_seen
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_told_and_the_next_batch_read(codec: int) -> None:
+    raw = sealed(batch(0, THREE)[:HEAD_BYTES], b"whatever", 0, codec)
+    found = list(answered(raw + batch(3, THREE)))
+    assert offsets(found) == [2, 3, 4, 5]
+    (wrong,) = undecodable(found)
+    assert (wrong.first_offset, wrong.timestamp) == (0, NOW_MS + 2)
+    assert f"saw number {codec}" in str(wrong)
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("body", [b"", b"\x00" * 50, b"\xff" * 50])
+def test_a_batch_that_does_not_unpack_is_told_and_the_next_one_read(codec: int, body: bytes) -> None:
+    found = list(answered(sealed(batch(0, THREE)[:HEAD_BYTES], body, 0, codec) + batch(3, THREE)))
+    assert offsets(found)[-3:] == [3, 4, 5]
+    (wrong,) = undecodable(found)
+    assert (wrong.first_offset, wrong.offset) == (0, 2)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_above_the_bound_is_told_and_the_next_one_read(codec: int) -> None:
+    raw = batch(0, [Written(b"bomb", b"0" * MAX_UNPACKED_BATCH_BYTES), Written(b"behind")], codec)
+    found = list(answered(raw + batch(2, THREE)))
+    assert offsets(found) == [1, 2, 3, 4]
+    (wrong,) = undecodable(found)
+    assert "too large when it is unpacked" in wrong.what
+    assert str(MAX_UNPACKED_BATCH_BYTES) in wrong.expected_and_seen
+
+
+DAMAGE = {
+    "cut at its length": lambda raw: damaged(raw, 11, 0x20),
+    "a negative length": lambda raw: damaged(raw, 8),
+    "format": lambda raw: damaged(raw, 16, 0x01),
+    "an old format": lambda raw: damaged(raw, 16, 0x03),
+    "checksum": lambda raw: damaged(raw, CRC_AT),
+    "attributes": lambda raw: damaged(raw, ATTRIBUTES_AT),
+    "last offset": lambda raw: damaged(raw, 26, 0x40),
+    "time": lambda raw: damaged(raw, 27, 0x40),
+    "count": lambda raw: damaged(raw, 60),
+    "a record": lambda raw: damaged(raw, 70),
+}
+
+
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_damaged_batch_takes_no_other_with_it(what: str, *, is_last: bool) -> None:
+    raws = [(0, 3, batch(0, THREE)), (3, 6, DAMAGE[what](batch(3, THREE)))]
+    if not is_last:
+        raws.append((6, 9, batch(6, THREE)))
+    found = Log(raws).read()
+    assert offsets(good(found)) == [0, 1, 2] + ([] if is_last else [6, 7, 8])
+    told = undecodable(found)
+    assert told[0].first_offset == 3
+    assert told[-1].offset == 5
+    assert all(wrong.is_transactional is None for wrong in told)
+    assert all(wrong.timestamp <= NOW_MS + 5 for wrong in told), "time that comes too far would close calls"
+
+
+def test_a_damaged_batch_is_fetched_behind_its_last_offset_where_that_agrees_with_its_count() -> None:
+    records = answered(damaged(batch(0, [Written()] * 500), 80))
+    (wrong,) = list(records)
+    assert (wrong.first_offset, wrong.offset, records.next_fetch_offset) == (0, 499, 500)
+    assert wrong.timestamp == NOW_MS
+
+
+@pytest.mark.parametrize("answer", [b"", None])
+def test_no_answer_has_no_batch(answer: bytes | None) -> None:
+    batches = RecordBatches(answer)
+    assert not batches.has_next()
+    assert batches.size_in_bytes() == 0
+
+
+def test_offsets_before_the_position_do_not_take_reading_back() -> None:
+    records = answered(batch(0, THREE), 40)
+    assert len(undecodable(list(records))) == 1
+    assert records.next_fetch_offset == 41
+
+
+def ended(base: int, *, is_commit: bool) -> bytes:
+    """The mark at the end of a transaction of the producer 7."""
+    key = struct.pack(">hh", 0, int(is_commit))
+    raw = batch(base, [Written(key, b"\x00" * 6)], is_transactional=True)
+    return sealed(raw[:ATTRIBUTES_AT] + b"\x00\x30" + raw[ATTRIBUTES_AT + 2 :], b"", base)
+
+
+@pytest.mark.usefixtures("decoder")
+def test_aborted_transactions_and_the_marks_at_their_ends_are_left_out() -> None:
+    answer = (
+        batch(0, [Written(b"aborted")], is_transactional=True)
+        + ended(1, is_commit=False)
+        + batch(2, [Written(b"kept")], is_transactional=True)
+        + ended(3, is_commit=True)
+    )
+    records = answered(answer, aborted=[(7, 0)])
+    assert [record.key for record in records] == [b"kept"]
+    assert records.next_fetch_offset == 4
+
+
+def test_a_bomb_in_an_aborted_transaction_is_not_even_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tolerant_reading, "unpacked", None)
+    assert not list(answered(batch(0, THREE, GZIP, is_transactional=True), aborted=[(7, 0)]))
+
+
+def test_what_nobody_thought_of_names_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(tolerant_reading, "checked", fail)
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(answered(batch(4, THREE), 4))
+    assert caught.value.__notes__ == ["pipecat.events[3]@4"]

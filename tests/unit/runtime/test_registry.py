@@ -1,0 +1,185 @@
+"""The instruments: built from the catalogue, bounded in their labels, and read when asked."""
+
+import re
+from functools import partial
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+
+from consumers.runtime import registry as registry_module
+from consumers.runtime.registry import Instruments
+from schemas.metrics.catalogue import LABEL_CAPS, METRICS, metrics_of
+
+STARTED = "callgauge_calls_started_total"
+TOOLS = "callgauge_tool_calls_total"
+OVERFLOW = "callgauge_label_overflow_total"
+
+
+@pytest.fixture
+def instruments() -> Instruments:
+    return Instruments(CollectorRegistry(), ["exporter", "evaluator", "judge"])
+
+
+def value(instruments: Instruments, name: str, **labels: str) -> float | None:
+    return instruments.registry.get_sample_value(name, labels)
+
+
+def series(instruments: Instruments, name: str) -> list[str]:
+    text = generate_latest(instruments.registry).decode()
+    return [line for line in text.splitlines() if re.match(rf"{name}[{{ ]", line)]
+
+
+def test_every_metric_of_the_roles_is_there_with_its_help_and_nothing_else(instruments: Instruments) -> None:
+    text = generate_latest(instruments.registry).decode()
+    shown = re.findall(r"^# HELP (\S+) (.*)$", text, re.M)
+    assert sorted(shown) == sorted((metric.name, metric.help) for metric in METRICS)
+    assert "_created" not in text
+
+
+def test_a_role_has_its_own_metrics_only() -> None:
+    instruments = Instruments(CollectorRegistry(), ["evaluator"])
+    shown = set(re.findall(r"^# TYPE (\S+)", generate_latest(instruments.registry).decode(), re.M))
+    assert shown == {metric.name for metric in metrics_of("evaluator")}
+    with pytest.raises(KeyError):
+        instruments.inc(STARTED, ("a", "b", "c"))
+
+
+def test_closed_sets_are_there_from_the_start_at_zero(instruments: Instruments) -> None:
+    assert value(instruments, "callgauge_quarantined_total", source="audit", reason="undecodable") == 0
+    assert value(instruments, "callgauge_events_total", source="judge", outcome="late") == 0
+    assert value(instruments, "callgauge_scores_refused_total") == 0
+    assert value(instruments, "callgauge_event_to_score_seconds_count", pipeline="s2s") == 0
+
+
+def test_a_new_agent_has_its_counters_at_once(instruments: Instruments) -> None:
+    instruments.inc(STARTED, ("ava", "acme", "live"))
+    assert value(instruments, "callgauge_dead_air_total", agent="ava") == 0
+    assert value(instruments, "callgauge_interruptions_total", agent="ava", by="user") == 0
+    assert value(instruments, "callgauge_dead_air_total", agent="acme") is None
+
+
+def test_all_outcomes_of_a_tool_appear_together(instruments: Instruments) -> None:
+    instruments.inc(TOOLS, ("ava", "book", "success"))
+    assert value(instruments, TOOLS, agent="ava", tool="book", outcome="error") == 0
+
+
+def test_counting_by_nothing_makes_the_series_appear(instruments: Instruments) -> None:
+    instruments.inc(STARTED, ("ava", "acme", "live"), 0)
+    assert value(instruments, STARTED, agent="ava", tenant="acme", environment="live") == 0
+
+
+def test_values_beyond_the_cap_share_one_name_and_are_counted(instruments: Instruments) -> None:
+    cap = LABEL_CAPS["environment"]
+    for number in range(cap + 2):
+        instruments.inc(STARTED, ("ava", "acme", f"env-{number}"))
+    instruments.inc(STARTED, ("ava", "acme", "env-0"))  # known ones keep their name
+    assert value(instruments, STARTED, agent="ava", tenant="acme", environment="other") == 2
+    assert value(instruments, STARTED, agent="ava", tenant="acme", environment="env-0") == 2
+    assert value(instruments, OVERFLOW, label="environment") == 2
+    assert value(instruments, OVERFLOW, label="agent") == 0
+
+
+def test_a_value_that_is_called_other_takes_no_place(instruments: Instruments) -> None:
+    instruments.inc(STARTED, ("other", "acme", "live"))
+    for number in range(LABEL_CAPS["agent"]):
+        instruments.inc(STARTED, (f"agent-{number}", "acme", "live"))
+    assert value(instruments, OVERFLOW, label="agent") == 1
+
+
+def test_a_name_known_in_one_metric_is_known_in_all(instruments: Instruments) -> None:
+    for number in range(LABEL_CAPS["agent"]):
+        instruments.inc(STARTED, (f"agent-{number}", "acme", "live"))
+    instruments.inc("callgauge_dead_air_total", ("agent-7",))
+    instruments.inc("callgauge_dead_air_total", ("one-more",))
+    assert value(instruments, "callgauge_dead_air_total", agent="agent-7") == 1
+    assert value(instruments, "callgauge_dead_air_total", agent="other") == 1
+
+
+def test_one_metric_has_a_bounded_number_of_children(instruments: Instruments, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "MAX_CHILDREN", 6)
+    for agent in range(4):
+        for tool in range(4):
+            instruments.inc(TOOLS, (f"agent-{agent}", f"tool-{tool}", "success"))
+    assert len(series(instruments, TOOLS)) <= 6 + 3  # the bound, and the three outcomes of `other`
+    assert value(instruments, TOOLS, agent="other", tool="other", outcome="success") == 14
+    assert value(instruments, TOOLS, agent="agent-0", tool="tool-0", outcome="success") == 1
+
+
+@pytest.mark.parametrize("labels", [("ava", "book", "maybe"), ("ava", "book"), ("ava", "book", "error", "x")])
+def test_a_value_outside_a_closed_set_is_an_error(instruments: Instruments, labels: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=TOOLS):
+        instruments.inc(TOOLS, labels)
+
+
+def test_exemplars_are_shown_where_the_format_has_them(instruments: Instruments) -> None:
+    labels = ("ava", "pipecat", "vad")
+    instruments.observe("callgauge_turn_response_latency_seconds", labels, 1.2, {"conversation_id": "c-1"})
+    instruments.inc("callgauge_dead_air_total", ("ava",), 1, {"conversation_id": "c-2"})
+    assert "c-1" not in generate_latest(instruments.registry).decode()
+    text = openmetrics(instruments.registry).decode()  # type: ignore[no-untyped-call]  # the library's function has no hints
+    assert re.search(r'le="1.2",source="pipecat"} 1.0 # {conversation_id="c-1"} 1.2 ', text)
+    assert re.search(r'callgauge_dead_air_total{agent="ava"} 1.0 # {conversation_id="c-2"} 1.0 ', text)
+
+
+def test_gauges_are_read_when_asked_and_forget_what_is_gone(instruments: Instruments) -> None:
+    readings: dict[tuple[str, ...], float] = {("g", "t", "0"): 5, ("g", "t", "1"): 7}
+    instruments.read_gauge("callgauge_consumer_lag_messages", lambda: readings)
+    assert series(instruments, "callgauge_consumer_lag_messages") == []
+    instruments.refresh()
+    assert value(instruments, "callgauge_consumer_lag_messages", group="g", topic="t", partition="1") == 7
+    del readings["g", "t", "1"]
+    instruments.refresh()
+    assert len(series(instruments, "callgauge_consumer_lag_messages")) == 1
+
+
+def test_a_gauge_adds_up_what_has_no_name_of_its_own(instruments: Instruments) -> None:
+    for number in range(LABEL_CAPS["agent"] - 1):
+        instruments.inc(STARTED, (f"agent-{number}", "acme", "live"))
+    readings: dict[tuple[str, ...], float] = {
+        ("ava", "acme", "live"): 1,  # the last place, although no counter has seen it yet
+        ("eve", "acme", "live"): 2,
+        ("zoe", "acme", "live"): 3,
+    }
+    instruments.read_gauge("callgauge_calls_active", lambda: readings)
+    instruments.refresh()
+    assert value(instruments, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
+    assert value(instruments, "callgauge_calls_active", agent="other", tenant="acme", environment="live") == 5
+    assert value(instruments, OVERFLOW, label="agent") == 0  # looking counts nothing
+
+
+def test_a_gauge_has_one_reader_and_must_exist(instruments: Instruments) -> None:
+    instruments.read_gauge("callgauge_calls_open", dict)
+    with pytest.raises(ValueError, match="callgauge_calls_open"):
+        instruments.read_gauge("callgauge_calls_open", dict)
+    with pytest.raises(KeyError):
+        instruments.read_gauge(STARTED, dict)
+
+
+def test_hooks_run_before_gauges_are_read(instruments: Instruments) -> None:
+    order: list[str] = []
+    instruments.before_scrape(lambda: order.append("hook"))
+    instruments.read_gauge("callgauge_calls_open", lambda: {(): float(len(order))})
+    instruments.refresh()
+    assert value(instruments, "callgauge_calls_open") == 1
+
+
+def test_two_sets_of_instruments_do_not_meet() -> None:
+    first, second = (Instruments(CollectorRegistry(), ["exporter"]) for _ in range(2))
+    first.inc("callgauge_scores_refused_total")
+    assert value(second, "callgauge_scores_refused_total") == 0
+
+
+def test_a_role_that_begins_anew_registers_in_place_of_what_it_had(instruments: Instruments) -> None:
+    asked: list[str] = []
+    instruments.before_scrape(partial(asked.append, "another's"))
+    instruments.read_gauge("callgauge_calls_active", dict)
+    for life in ("first", "second"):
+        with instruments.registering("evaluator"):
+            instruments.before_scrape(partial(asked.append, life))
+            instruments.read_gauge("callgauge_calls_open", partial(dict, {(): float(len(life))}))
+    instruments.refresh()
+    assert asked == ["another's", "second"]
+    assert instruments.registry.get_sample_value("callgauge_calls_open") == len("second")
+    with pytest.raises(ValueError, match="reader already"):
+        instruments.read_gauge("callgauge_calls_active", dict)

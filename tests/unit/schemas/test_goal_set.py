@@ -1,0 +1,298 @@
+"""Goal sets in our own format: what they say, their digest, and every mistake with its place."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.goals.goal_set import (
+    DEFAULT_MAX_TURNS,
+    MAX_SET_BYTES,
+    MAX_SET_STEPS,
+    MAX_SUBGOALS,
+    GoalSet,
+)
+from schemas.goals.reading import read_goals
+from schemas.topics import json_schema
+
+ROOT = Path(__file__).parents[3]
+SAYS = {"kind": "says", "speaker": "user", "pattern": "thanks"}
+REBOOKING: dict[str, Any] = {
+    "id": "rebooking",
+    "agents": ["desk", "night-desk"],
+    "user_instruction": "Move the flight to March 25.",
+    "max_turns": 12,
+    "subgoals": [
+        {
+            "id": "found",
+            "details": "The reservation is found.",
+            "check": {
+                "kind": "tool_result",
+                "tool": "get_reservation",
+                "arguments": {"confirmation_number": "ZK3FFW", "last_name": {"matches": "rodr[ií]guez"}},
+                "outcome": "success",
+                "result": {"reservation.status": {"one_of": ["confirmed", "changed"]}},
+            },
+        },
+        {
+            "id": "no-apology",
+            "details": "Nobody says sorry in the first minute.",
+            "check": {
+                "kind": "within",
+                "seconds": 60,
+                "check": {"kind": "not", "check": {"kind": "says", "speaker": "assistant", "pattern": "sorry"}},
+            },
+        },
+        {"id": "friendly", "details": "The assistant is friendly.", "check": {"kind": "judge"}},
+    ],
+    "expected_tool_calls": [
+        {"tool": "rebook_flight", "expected_parameters": [{"name": "waive_change_fee", "value": False}]}
+    ],
+}
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return {**REBOOKING, **fields}
+
+
+def with_check(check: object) -> dict[str, Any]:
+    return {"id": "x", "subgoals": [{"id": "one", "details": "d", "check": check}]}
+
+
+def mistakes(document: object) -> list[str]:
+    return [f"{mistake.place}: {mistake.text}" for mistake in read_goals(document).mistakes]
+
+
+def test_a_set_says_what_it_holds() -> None:
+    ((_, goals),) = read_goals(REBOOKING).sets
+    assert [(subgoal.id, subgoal.is_judged) for subgoal in goals.subgoals] == [
+        ("found", False),
+        ("no-apology", False),
+        ("friendly", True),
+    ]
+    assert goals.agents == ("desk", "night-desk")
+    assert goals.max_turns == 12
+    assert goals.expected_tool_calls[0].expected_parameters[0].value is False
+    assert GoalSet.model_validate({**with_check({"kind": "judge"})}).max_turns == DEFAULT_MAX_TURNS
+
+
+def test_a_set_survives_json_and_pickle() -> None:
+    goals = GoalSet.model_validate(REBOOKING)
+    again = GoalSet.model_validate_json(goals.model_dump_json())
+    assert (again, again.digest) == (goals, goals.digest)
+    assert GoalSet.model_validate_json(goals.canonical()) == goals
+    assert pickle.loads(pickle.dumps(goals)).digest == goals.digest  # noqa: S301 - our own bytes
+
+
+def test_the_digest_depends_on_content_alone() -> None:
+    goals = GoalSet.model_validate(REBOOKING)
+    reordered = dict(reversed(REBOOKING.items()))
+    assert GoalSet.model_validate(reordered).digest == goals.digest
+    assert GoalSet.model_validate(changed(max_turns=13)).digest != goals.digest
+    spelt_out = changed(expected_tool_calls=[{**REBOOKING["expected_tool_calls"][0], "turn": None}])
+    assert GoalSet.model_validate(spelt_out).digest == goals.digest
+    assert (
+        GoalSet.model_validate(with_check({**SAYS, "pattern": "é"})).digest
+        != GoalSet.model_validate(with_check({**SAYS, "pattern": "e"})).digest
+    )
+
+
+def test_the_canonical_form_is_what_it_was() -> None:
+    """Digests are on topics: a new form would make every recorded set look changed."""
+    goals = GoalSet.model_validate(
+        {
+            **with_check({"kind": "tool_called", "tool": "t", "arguments": {"b": None, "a": {"at_most": 2}}}),
+            "max_turns": 20,
+        }
+    )
+    assert goals.canonical() == (
+        b'{"id":"x","subgoals":[{"check":{"arguments":{"a":{"at_most":2.0},"b":{"equals":null}},"kind":"tool_called",'
+        b'"tool":"t"},"details":"d","id":"one"}]}'
+    )
+    assert goals.digest == "76b1f0eb7e4e9b476140cb3b33b8a4d9"
+
+
+def test_the_digest_is_the_same_in_another_process() -> None:
+    """Python draws a new seed for its own hashes in every process; the digest goes into a topic."""
+    program = "import sys; from schemas.goals.goal_set import GoalSet; print(GoalSet.model_validate_json(sys.stdin.read()).digest)"
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(REBOOKING),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == GoalSet.model_validate(REBOOKING).digest
+
+
+def test_what_a_bare_argument_means() -> None:
+    wanted = {"a": 5, "b": None, "c": [1], "d": {"equals": {"x": 1}}, "e": {"at_least": 2}, "f": {"present": False}}
+    ((_, goals),) = read_goals(with_check({"kind": "tool_called", "tool": "t", "arguments": wanted})).sets
+    told = goals.model_dump(mode="json", exclude_defaults=True)["subgoals"][0]["check"]["arguments"]
+    assert told["a"] == {"equals": 5}
+    assert told["b"] == {"equals": None}
+    assert told["c"] == {"equals": [1]}
+    assert told["d"] == {"equals": {"x": 1}}
+    assert told["e"] == {"at_least": 2.0}
+    assert told["f"] == {"present": False}
+
+
+def test_every_mistake_is_told_not_just_the_first() -> None:
+    told = mistakes(
+        {
+            "id": 5,
+            "max_turns": 0,
+            "oops": 1,
+            "subgoals": [
+                {"id": "a b", "details": "", "check": {"kind": "judge"}},
+                {"id": "a", "detials": "x", "check": {"kind": "judge"}},
+            ],
+        }
+    )
+    assert told == [
+        "id: expected a text, seen 5; put it in quotes",
+        'subgoals[0].id: expected letters, digits, dot, dash and underscore, a letter or digit first; seen "a b"',
+        "subgoals[0].details: must not be empty",
+        "subgoals[1]: details is missing; say in plain words what must be so",
+        "subgoals[1].detials: there is no field 'detials' here; probably 'details' is meant",
+        "max_turns: must be greater than or equal to 1; seen 0",
+        "oops: there is no field 'oops' here; there are id, agents, user_instruction, subgoals, expected_tool_calls, max_turns",
+    ]
+
+
+CHECK = "subgoals[0].check"
+
+
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [
+        ("judge", f'{CHECK}: expected a mapping, for example `kind: judge`; seen "judge"'),
+        ({"pattern": "x"}, f"{CHECK}: kind is missing; say which kind of check it is, for example `kind: tool_called`"),
+        (
+            {"kind": "sayz"},
+            f"{CHECK}: there is no check of kind 'sayz'; expected one of tool_called, tool_result, says, within, all_of, "
+            "any_of, not, judge",
+        ),
+        (
+            {"kind": "not", "check": {"kind": "judge"}},
+            f"{CHECK}.check: a judge checks a whole subgoal, not a part of a check; expected one of tool_called, "
+            "tool_result, says, within, all_of, any_of, not",
+        ),
+        ({**SAYS, "speaker": "agent"}, f"{CHECK}.speaker: expected 'user' or 'assistant'; seen \"agent\""),
+        (
+            {**SAYS, "pattern": "a+"},
+            f"{CHECK}.pattern: character 2: + repeats without a bound; say how often at most, for example {{1,80}}",
+        ),
+        ({**SAYS, "pattern": "a" * 501}, f"{CHECK}.pattern: has 501 characters, and 500 are allowed; shorten it"),
+        (
+            {"kind": "within", "check": SAYS},
+            f"{CHECK}: expected either turns or seconds; for both, put one within inside the other",
+        ),
+        (
+            {"kind": "within", "turns": 2, "seconds": 3, "check": SAYS},
+            f"{CHECK}: expected either turns or seconds; for both, put one within inside the other",
+        ),
+        ({"kind": "all_of", "checks": []}, f"{CHECK}.checks: must not be empty"),
+        ({"kind": "all_of", "checks": SAYS}, f"{CHECK}.checks: expected a list, seen {json.dumps(SAYS)}"),
+        (
+            {"kind": "tool_result", "tool": "t"},
+            f"{CHECK}: nothing is said of the answer; give outcome (success or error) or result, or use tool_called",
+        ),
+        ({"kind": "tool_called"}, f"{CHECK}: tool is missing; name the tool"),
+        (
+            {"kind": "tool_called", "tool": "t", "arguments": {"a": {"mtches": "x"}}},
+            f"{CHECK}.arguments.a: expected a value, or one of equals, one_of, matches, at_least, at_most, present; "
+            'seen {"mtches": "x"}',
+        ),
+        (
+            {"kind": "tool_called", "tool": "t", "arguments": {"a": {"equals": 1, "matches": "x"}}},
+            f"{CHECK}.arguments.a.equals: there is a matcher already, and 'matches' beside it is not taken; make two checks, "
+            "in an all_of",
+        ),
+        (
+            {"kind": "tool_called", "tool": "t", "arguments": {"a": {"at_least": 2, "at_most": 1}}},
+            f"{CHECK}.arguments.a: at_least is more than at_most, so no value fits; swap them",
+        ),
+        (
+            {"kind": "tool_called", "tool": "t", "arguments": {"a": {"at_least": "many"}}},
+            f'{CHECK}.arguments.a.at_least: expected a number, seen "many"',
+        ),
+    ],
+)
+def test_a_wrong_check_says_what_to_write(check: object, told: str) -> None:
+    assert mistakes(with_check(check)) == [told]
+
+
+def nested(depth: int) -> dict[str, Any]:
+    check: dict[str, Any] = SAYS
+    for _ in range(depth - 1):
+        check = {"kind": "not", "check": check}
+    return check
+
+
+def subgoals(count: int, check: object = None) -> list[dict[str, Any]]:
+    return [{"id": str(number), "details": "d", "check": check or {"kind": "judge"}} for number in range(count)]
+
+
+def test_bounds_are_told_with_what_to_do() -> None:
+    assert mistakes(with_check(nested(6))) == []
+    assert mistakes(with_check(nested(7))) == [
+        f"{CHECK}: checks are nested 7 deep, and 6 are allowed; make several subgoals"
+    ]
+    wide = {
+        "kind": "all_of",
+        "checks": [{"kind": "any_of", "checks": [SAYS] * 25}, {"kind": "any_of", "checks": [SAYS] * 25}],
+    }
+    assert mistakes(with_check(wide)) == [f"{CHECK}: has 53 checks, and 50 are allowed; make several subgoals of it"]
+    assert mistakes({"id": "x", "subgoals": subgoals(MAX_SUBGOALS)}) == []
+    assert mistakes({"id": "x", "subgoals": subgoals(MAX_SUBGOALS + 1)}) == [
+        "subgoals: has 51 entries, and 50 are allowed; leave some out"
+    ]
+    costly = {**SAYS, "pattern": ".{0,60}sorry.{0,60}x"}
+    (told,) = mistakes({"id": "x", "subgoals": subgoals(5, costly)})
+    assert told.startswith("subgoals[2].check: with this one, the patterns of the set may take 2")
+    assert f"{MAX_SET_STEPS:,} are allowed" in told
+    (told,) = mistakes({"id": "x", "subgoals": [{**each, "details": "ü" * 4_000} for each in subgoals(MAX_SUBGOALS)]})
+    assert told.endswith(f"bytes as JSON, and {MAX_SET_BYTES} are allowed; shorten its texts")
+
+
+def test_names_that_are_there_twice() -> None:
+    assert mistakes({"id": "x", "agents": ["a", "a"], "subgoals": [*subgoals(2), *subgoals(1)]}) == [
+        "subgoals[2].id: '0' names 2 subgoals; give each one its own",
+        "agents[1]: 'a' is there twice; leave one out",
+    ]
+    assert mistakes([changed(), changed(agents=[])]) == [
+        "[1].id: 'rebooking' is there twice; give each goal set its own id"
+    ]
+    assert mistakes([changed(), changed(id="other", agents=["night-desk"])]) == [
+        "[1].agents[0]: 'night-desk' is an agent of 'rebooking' too; leave it to one goal set"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ([], ": holds no goal set; expected a mapping with id and subgoals, or a list of them"),
+        (None, ": expected a goal set with id and subgoals, seen null"),
+        ([3], "[0]: expected a goal set with id and subgoals, seen 3"),
+    ],
+)
+def test_a_document_without_a_goal_set_says_so(document: object, told: str) -> None:
+    assert mistakes(document) == [told]
+
+
+def test_sets_beside_a_broken_one_are_still_read() -> None:
+    found = read_goals([REBOOKING, {"id": "broken"}])
+    assert [goals.id for _, goals in found.sets] == ["rebooking"]
+    assert [mistake.path for mistake in found.mistakes] == [(1,)]
+
+
+def test_the_schema_is_printed_and_closed() -> None:
+    schema = json_schema("goals")
+    assert schema["additionalProperties"] is False
+    assert {"ToolCalled", "ToolResult", "Says", "Within", "AllOf", "AnyOf", "Not", "Judge"} <= set(schema["$defs"])

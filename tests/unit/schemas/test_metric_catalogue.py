@@ -1,0 +1,169 @@
+"""The metric catalogue is a table others trust blindly: these are the rules a row cannot break."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+import schemas
+from schemas.metrics import catalogue as metric_catalogue
+from schemas.metrics.catalogue import (
+    LABEL_CAPS,
+    METRICS,
+    OVERFLOW_VALUE,
+    PREFIX,
+    Label,
+    LabelName,
+    Metric,
+    Role,
+    Unit,
+    metric_named,
+    metric_of_series,
+    metrics_of,
+    render_markdown,
+)
+
+every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+ALL_LABELS = [label for metric in METRICS for label in metric.label_set]
+
+
+@every_metric
+def test_a_name_says_what_prometheus_expects_of_its_type(metric: Metric) -> None:
+    assert re.fullmatch(PREFIX + r"[a-z]+(_[a-z]+)*", metric.name)
+    assert metric.name.endswith("_total") == (metric.type == "counter")
+    assert metric.name.removesuffix("_total").endswith("_seconds") == (metric.unit in {"seconds", "unix seconds"})
+    assert metric.name.endswith("_ratio") == (metric.unit == "ratio")
+    assert not metric.name.endswith(("_bucket", "_count", "_sum", "_created"))  # reserved for what a type appends
+
+
+@every_metric
+def test_help_is_a_full_sentence(metric: Metric) -> None:
+    assert re.fullmatch(r"[A-Z][^\n|]{20,}\.", metric.help)
+
+
+@every_metric
+def test_only_histograms_have_edges_and_they_ascend(metric: Metric) -> None:
+    assert bool(metric.edges) == (metric.type == "histogram")
+    assert list(metric.edges) == sorted(set(metric.edges))
+    assert len(metric.edges) <= 20  # the bucket of an observation is found by walking the edges
+    lowest, highest = (0, 1) if metric.unit == "ratio" else (0.01, 3600)
+    assert all(lowest <= edge <= highest for edge in metric.edges)
+
+
+@every_metric
+def test_labels_of_a_metric_are_distinct_and_never_ids(metric: Metric) -> None:
+    assert len(set(metric.labels)) == len(metric.labels)
+    assert not [name for name in metric.labels if name.endswith("id")]
+
+
+@pytest.mark.parametrize("label", dict.fromkeys(ALL_LABELS), ids=lambda label: label.name)
+def test_a_label_is_bounded_in_one_way(label: Label) -> None:
+    assert not (label.values and label.cap)
+    assert len(set(label.values)) == len(label.values)
+    assert OVERFLOW_VALUE not in label.values  # else a real value and the overflow would share a series
+    if not label.values and label.cap is None:
+        assert label.name in {"group", "topic", "partition", "version", "model"}  # what events cannot choose
+
+
+def test_every_word_of_the_closed_sets_is_used() -> None:
+    assert {label.name for label in ALL_LABELS} == set(get_args(LabelName))
+    assert {metric.unit for metric in METRICS} == set(get_args(Unit))
+    assert {metric.role for metric in METRICS} == set(get_args(Role))
+
+
+def test_caps_agree_and_are_those_agreed() -> None:
+    assert dict(LABEL_CAPS) == {"agent": 50, "tenant": 20, "environment": 10, "tool": 50}
+    assert {(label.name, label.cap) for label in ALL_LABELS if label.cap} == set(LABEL_CAPS.items())
+    assert set(metric_named("callgauge_label_overflow_total").label_set[0].values) == set(LABEL_CAPS)
+
+
+def test_names_and_series_are_unique() -> None:
+    series = Counter(name for metric in METRICS for name in {*metric.series, metric.name})
+    assert [name for name, times in series.items() if times > 1] == []
+
+
+def test_lookup_by_name_and_by_series() -> None:
+    latency = metric_named("callgauge_turn_response_latency_seconds")
+    assert latency.labels == ("agent", "source", "anchor")
+    assert metric_of_series("callgauge_turn_response_latency_seconds_bucket") is latency
+    assert latency.series["callgauge_turn_response_latency_seconds_bucket"] == {"agent", "source", "anchor", "le"}
+    assert latency.series["callgauge_turn_response_latency_seconds_count"] == {"agent", "source", "anchor"}
+    with pytest.raises(KeyError):
+        metric_named("callgauge_turn_response_latency_seconds_bucket")
+    with pytest.raises(KeyError):
+        metric_of_series("callgauge_turn_response_latency_seconds")  # a histogram has no series of its bare name
+
+
+def test_le_values_are_written_as_the_client_library_writes_them() -> None:
+
+    for metric in METRICS:
+        if metric.type == "histogram":
+            registry = CollectorRegistry()
+            Histogram(metric.name, metric.help, buckets=metric.edges, registry=registry)
+            shown = re.findall(r'le="([^"]+)"', generate_latest(registry).decode())
+            assert tuple(shown) == metric.le_values
+
+
+def test_the_limits_alerts_stand_on_are_edges() -> None:
+    latency = metric_named("callgauge_turn_response_latency_seconds")
+    assert {0.8, 0.815, 1.5, 3.5, 5.0} <= set(latency.edges)
+    assert (latency.edges[0], latency.edges[-1]) == (0.1, 15.0)
+    assert {0.25, 10.0} <= set(metric_named("callgauge_event_to_score_seconds").edges)
+
+
+def test_nothing_and_all_are_buckets_of_their_own() -> None:
+    for name in ("callgauge_call_progress_ratio", "callgauge_tool_correctness_ratio", "callgauge_text_rating_ratio"):
+        edges = metric_named(name).edges
+        assert (edges[0], edges[-1]) == (0.0, 1.0)
+    tenths = tuple(round(tenth / 10, 4) for tenth in range(11))  # as progress is rounded
+    assert metric_named("callgauge_call_progress_ratio").edges == tenths
+
+
+def test_most_children_counts_the_overflow_value() -> None:
+    assert metric_named("callgauge_dead_air_total").most_children == 51
+    assert metric_named("callgauge_interruptions_total").most_children == 51 * 2
+    assert metric_named("callgauge_consumer_lag_seconds").most_children == 1
+
+
+def test_each_metric_is_on_one_role_or_on_all() -> None:
+    of_every = set(metrics_of("every"))
+    own = [set(metrics_of("exporter")), set(metrics_of("evaluator")), set(metrics_of("judge"))]
+    assert all(of_every <= each for each in own)
+    own = [each - of_every for each in own]
+    assert of_every.union(*own) == set(METRICS)
+    assert sum(map(len, own)) + len(of_every) == len(METRICS)
+    assert "callgauge_turns_total" in {metric.name for metric in metrics_of("exporter")}
+    assert "callgauge_events_total" in {metric.name for metric in metrics_of("evaluator")}
+    assert "callgauge_judge_verdicts_total" in {metric.name for metric in metrics_of("judge")}
+
+
+def test_markdown_has_a_row_for_every_metric_and_label() -> None:
+    text = render_markdown()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert [row.split("`")[1] for row in rows if row.startswith(f"| `{PREFIX}")] == [metric.name for metric in METRICS]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7, 4}  # no cell breaks its row
+    assert "| the first 50, then `other` |" in text
+    assert "| `by` | who spoke over the other | `user`, `assistant` |" in text
+    assert text.endswith("|\n")
+
+
+def test_the_catalogue_is_plain_data() -> None:
+    """Also in the modules that its rows stand in."""
+    root = Path(schemas.__file__).parents[1]
+    waiting, read, foreign = [metric_catalogue.__name__], set(), set()
+    while waiting:
+        module = waiting.pop()
+        read.add(module)
+        for node in ast.walk(
+            ast.parse(root.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+        ):
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("schemas."):
+                waiting.append(node.module)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                foreign.add((node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name)
+    assert len(read) > 1
+    assert foreign == {"math", "collections.abc", "dataclasses", "types", "typing"}

@@ -1,0 +1,335 @@
+"""The command line teaches, prints results on standard output only, and tells faults in plain words."""
+
+import json
+import os
+import pty
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.topics import INPUT_TOPICS, SCHEMA_NAMES, TOPICS
+from streamer.cli import main as cli
+from streamer.cli import service as cli_service
+from streamer.cli.app import app
+from streamer.cluster.topic_admin import judged
+from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
+from streamer.sources.simulator.traffic import simulate_call
+from streamer.version import installed_version
+
+COMMANDS = [
+    *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
+    *("quarantine", "quarantine list", "quarantine show", "quarantine replay", "doctor"),
+    *("goals", "goals check", "score", "report", "transcript"),
+]
+ROOT = Path(__file__).parents[4]
+NOBODY = "127.0.0.1:1"
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Callgauge = Callable[..., Ended]
+
+
+@pytest.fixture
+def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
+    """Runs a command in this process, as the installed entry point does."""
+    monkeypatch.setattr(
+        cli_service, "configure_logging", lambda *_, **__: None
+    )  # it would take the log away from pytest
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def write_calls(path: Path, *seeds: int) -> list[str]:
+    """A wire-level file of simulated calls; gives their ids."""
+    lines = []
+    for seed in seeds:
+        call = simulate_call(seed, start_ms=1_790_000_000_000, kind="cascade").call
+        line = {"id": call.conversation_id, "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+        lines.append({**line, "control": call.control})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return [str(line["id"]) for line in lines]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_ends_with_an_example_of_that_command(callgauge: Callgauge, command: str) -> None:
+    code, out, err = callgauge(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    assert "Example" in out
+    assert f"callgauge {command}" in out.split("Example", 1)[1]
+
+
+def test_the_list_of_commands_is_complete(callgauge: Callgauge) -> None:
+    registered = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    groups = [group.name for group in app.registered_groups]
+    assert {*registered, *groups} == {command.split()[0] for command in COMMANDS}
+    assert callgauge("--version") == (0, f"callgauge {installed_version()}\n", "")
+
+
+def test_a_context_is_printed_for_each_call_and_does_not_depend_on_the_arrival(
+    callgauge: Callgauge, tmp_path: Path
+) -> None:
+    path = tmp_path / "calls.jsonl"
+    ids = write_calls(path, 1, 2, 3)
+    code, out, err = callgauge("context", path)
+    assert (code, err) == (0, "")
+    printed = [json.loads(line) for line in out.splitlines()]
+    assert [line["id"] for line in printed] == ids
+    assert all(list(line) == ["id", "context"] and line["context"]["transcribed_user_turns"] for line in printed)
+    assert callgauge("context", path, "--arrival", 7).out == out
+
+
+def test_results_go_to_standard_output_also_while_progress_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    ids = write_calls(path, *range(1, 13))
+    ours, terminal = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "streamer.cli.main", "context", str(path)]
+        environment = {**os.environ, "TERM": "xterm"}
+        ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=terminal, timeout=60)
+        shown = os.read(ours, 65_536)
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    assert ended.returncode == 0
+    assert [json.loads(line)["id"] for line in ended.stdout.splitlines()] == ids
+    assert b" calls, " in shown
+    assert b"context" not in shown
+
+
+def test_a_directory_of_records_works_too(callgauge: Callgauge, tmp_path: Path) -> None:
+    for name in ("1.1", "1.2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "audit_log.json").write_text('{"transcript": []}')
+    assert [json.loads(line)["id"] for line in callgauge("context", tmp_path).out.splitlines()] == ["1.1", "1.2"]
+
+
+def test_an_event_the_evaluator_would_refuse_is_told_and_left_out(callgauge: Callgauge, tmp_path: Path) -> None:
+    def line(*audit: object) -> str:
+        return json.dumps({"id": "c", "audit": list(audit)}) + "\n"
+
+    good = {"value": "hi", "timestamp": 1, "message_type": "user"}
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    whole.write_text(line(good))
+    broken.write_text(line(good, *[{"value": "hi", "message_type": "user"}] * 5))
+    code, out, err = callgauge("context", broken)
+    assert (code, out) == (0, callgauge("context", whole).out)
+    told = err.splitlines()
+    assert told[0].startswith("Call c, event 2 of audit.events: ")
+    assert told[3:] == ["Call c: 2 more events left out."]
+
+
+def test_the_topic_table_lists_every_topic_in_one_line(callgauge: Callgauge) -> None:
+    code, out, _ = callgauge("topics")
+    assert code == 0
+    rows = out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == [topic.name for topic in TOPICS]
+    assert all(topic.what in row for topic, row in zip(TOPICS, rows, strict=True))
+
+
+def test_schemas_are_listed_and_printed(callgauge: Callgauge) -> None:
+    assert callgauge("schema") == (0, "\n".join(SCHEMA_NAMES) + "\n", "")
+    assert "oneOf" in json.loads(callgauge("schema", "score").out)
+    code, out, err = callgauge("schema", "nothing")
+    assert (code, out) == (2, "")
+    assert "'nothing' is no record type" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["replay"], "Missing argument"),
+        (["replay", "x.jsonl", "--speed", "0"], "'0' is no speed"),
+        (["replay", "x.jsonl", "--speed", "inf"], "'inf' is no speed"),
+        (["score"], "Missing argument"),
+        (["score", "x.jsonl", "--judge", "maybe"], "'maybe' is not one of 'off', 'on'"),
+        (["run", "--roles", "evaluator,exporteur"], "'exporteur' is no role"),
+        (["run", "--roles", ""], "'' is no role"),
+        (["run", "--http-port", "70000"], "--http-port is 70000"),
+        (["run", "--config", "missing.toml"], "missing.toml: the settings file cannot be read"),
+        (["simulate", "--calls", "0"], "--calls"),
+        (["quarantine", "show", "pipecat.events"], "TOPIC[PARTITION]@OFFSET"),
+        (["quarantine", "show", "scores[0]@1"], "'scores' is no input topic"),
+        (["quarantine", "list", "--since", "yesterday"], "'yesterday' is no moment"),
+        (["quarantine", "list", "--reason", "nonsense"], "invalid_event"),
+        (["quarantine", "replay"], "say which records"),
+        (["quarantine", "replay", "--since", "2h"], "say which records"),
+        (["quarantine", "replay", "--all", "pipecat.events[0]@1"], "say which records"),
+        (["quarantine", "replay", "pipecat.events[0]@1", "--topic", "audit.events"], "leave them out"),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_says_why(callgauge: Callgauge, arguments: list[str], told: str) -> None:
+    code, out, err = callgauge(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topics", "check"],
+        ["topics", "create"],
+        ["simulate", "--seconds", "1"],
+        ["quarantine", "list"],
+        ["quarantine", "show", "pipecat.events[0]@1"],
+        ["quarantine", "replay", "--all"],
+    ],
+)
+def test_a_broker_that_is_away_is_told_in_plain_words(callgauge: Callgauge, command: list[str]) -> None:
+    code, out, err = callgauge(*command, "--bootstrap", NOBODY)
+    assert (code, out) == (1, "")
+    assert f"no broker answers at {NOBODY}" in err
+    assert "Traceback" not in err
+
+
+def test_a_broken_recording_is_found_before_a_broker_is_asked(callgauge: Callgauge, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    write_calls(path, 1)
+    path.write_text(path.read_text() + "{\n")
+    code, _, err = callgauge("replay", path, "--bootstrap", NOBODY)
+    assert code == 1
+    assert f"{path}:2: this is not JSON" in err
+
+
+def test_a_taken_port_is_told_in_plain_words(callgauge: Callgauge) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = callgauge("run", "--http-port", port, "--bootstrap", NOBODY)
+    assert (code, out) == (1, "")
+    assert f"127.0.0.1:{port}" in err
+    assert "Choose another port" in err
+
+
+def test_a_variable_that_looks_like_a_slip_is_mentioned(callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLGAUGE_BOOTSTRAPS", "a:1")
+    assert "did you mean CALLGAUGE_BOOTSTRAP?" in callgauge("topics", "check", "--bootstrap", NOBODY).err
+
+
+def test_ctrl_c_while_loading_leaves_no_traceback(callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "streamer.cli.app", Interrupted())
+    assert callgauge("demo") == (130, "", "")
+
+
+@pytest.fixture
+def embedded() -> Iterator[str]:
+    with embedded_broker(INPUT_TOPICS) as bootstrap:
+        yield bootstrap
+
+
+class Record(NamedTuple):
+    key: str
+    event: dict[str, Any]
+
+
+def records(bootstrap: str) -> list[Record]:
+    """All records of the input topics, in the order of each partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True})
+    try:
+        partitions = [TopicPartition(topic, number, 0) for topic in INPUT_TOPICS for number in range(PARTITIONS)]
+        consumer.assign(partitions)
+        found: list[Record] = []
+        ends = 0
+        deadline_seconds = time.monotonic() + 20
+        while ends < len(partitions):
+            assert time.monotonic() < deadline_seconds, "the records could not be read"
+            for message in consumer.consume(num_messages=500, timeout=1):
+                if message.error():
+                    ends += 1  # the end of a partition
+                else:
+                    found.append(Record((message.key() or b"").decode(), json.loads(message.value() or b"")))
+        return found
+    finally:
+        consumer.close()
+
+
+def test_a_replay_is_fresh_each_time_and_happens_now(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    ids = write_calls(path, 1, 2)
+    began_ms = time.time_ns() // 1_000_000
+    for _ in range(2):
+        code, out, err = callgauge("replay", path, "--speed", "max", "--bootstrap", embedded)
+        assert (code, out) == (0, "")
+    found = records(embedded)
+    assert f"Played 2 calls, {len(found) // 2} events" in err
+    keys = {record.key for record in found}
+    assert len(keys) == 4
+    assert all(sum(key.startswith(f"{name}-") for key in keys) == 2 for name in ids)
+    times_ms = [int(record.event["timestamp"]) for record in found]
+    assert max(times_ms) <= time.time_ns() // 1_000_000
+    assert min(times_ms) > began_ms - 300_000  # the calls are shorter than that, and end now
+
+
+def test_ids_and_times_are_kept_when_asked(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    (name,) = write_calls(path, 1)
+    arguments = ("--keep-ids", "--keep-times", "--speed", "max", "--bootstrap", embedded)
+    assert callgauge("replay", path, *arguments).code == 0
+    found = records(embedded)
+    assert {record.key for record in found} == {name}
+    assert min(int(record.event["timestamp"]) for record in found) == 1_790_000_000_000
+
+
+def test_the_agent_is_named_where_the_recording_has_none(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    path.write_text('{"id": "c", "audit": [{"value": "hi", "timestamp": 5000, "message_type": "user"}]}\n')
+    assert callgauge("replay", path, "--agent", "bot-7", "--bootstrap", embedded).code == 0
+    started, _, ended = (record.event for record in records(embedded))
+    assert (started["type"], started["agent"], ended["type"]) == ("call_started", "bot-7", "call_ended")
+
+
+def test_goals_are_named_by_the_recorded_id(callgauge: Callgauge, embedded: str, tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    said = {"value": "hi", "timestamp": 5000, "message_type": "user"}
+    named = {"type": "call_started", "timestamp": 5000, "goals": "its own"}
+    calls = ({"id": "1.1.2", "audit": [said]}, {"id": "1.1.3", "audit": [said], "control": [named]})
+    path.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    assert callgauge("replay", path, "--goals", "airline-{id}", "--bootstrap", embedded).code == 0
+    started = [record for record in records(embedded) if record.event.get("type") == "call_started"]
+    assert {record.key.split("-")[0]: record.event["goals"] for record in started} == {
+        "1.1.2": "airline-1.1.2",
+        "1.1.3": "its own",
+    }
+
+
+def test_simulated_calls_flow_until_the_time_is_over(callgauge: Callgauge, embedded: str) -> None:
+    began_seconds = time.monotonic()
+    code, out, err = callgauge("simulate", "--calls", 3, "--seconds", 0.5, "--seed", 1, "--bootstrap", embedded)
+    assert time.monotonic() - began_seconds < 5
+    assert (code, out) == (0, "")
+    assert "seed 1" in err
+    assert "call_started" in {record.event.get("type") for record in records(embedded)}
+
+
+def test_partitions_that_do_not_fit_are_named() -> None:
+    counts = {f"x.{topic.name}": 4 for topic in TOPICS} | {"x.scores": 8, "x.goals": 1, "elsewhere": 3}
+    del counts["x.audit.events"]
+    kafka = KafkaSettings(topic_prefix="x.")
+    assert {state.name: state.problem for state in judged(counts, kafka) if state.problem} == {
+        "x.audit.events": "does not exist",
+        "x.scores": "has 8 partitions, not 4 as x.pipecat.events",
+    }
+    assert all(state.problem == "does not exist" for state in judged({}, kafka))

@@ -1,0 +1,144 @@
+"""`callgauge goals check`: what files hold, in plain words, and every mistake with its line."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from schemas.goals.goal_set import GoalSet
+from streamer.cli import main as cli
+from streamer.goals.words import set_in_words
+from tests.support.conformance_data import RECORD, conformance
+
+GOOD = """
+id: rebooking
+agents: [desk]
+max_turns: 12
+subgoals:
+  - id: found
+    details: The reservation is found.
+    check:
+      kind: tool_result
+      tool: get_reservation
+      arguments: {confirmation_number: ZK3FFW, people: {at_least: 1, at_most: 9}, note: {present: false}}
+      outcome: success
+      result: {status: {one_of: [confirmed, changed]}}
+  - id: quick
+    details: Nobody says sorry at first.
+    check:
+      kind: all_of
+      checks:
+        - {kind: within, seconds: 60, check: {kind: not, check: {kind: says, speaker: assistant, pattern: sorry}}}
+        - {kind: within, turns: 3, check: {kind: tool_called, tool: greet, arguments: {name: {matches: "^rod"}}}}
+  - id: friendly
+    details: The assistant is friendly.
+    check: {kind: judge}
+expected_tool_calls:
+  - {tool: rebook, expected_parameters: [{name: fee, value: 0}, {name: why, check: a reason}], turn: 2}
+"""
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Check = Callable[..., Ended]
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Runs the command as the installed entry point does."""
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["callgauge", "goals", "check", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_what_a_file_holds_is_said_in_plain_words(check: Check, tmp_path: Path) -> None:
+    path = tmp_path / "goals.yaml"
+    path.write_text(GOOD)
+    code, out, err = check(path)
+    assert (code, err) == (0, "")
+    first, second, *rest = out.splitlines()
+    assert first == f"{path}: 1 goal set"
+    assert second.startswith("  rebooking: for calls of desk, up to 12 turns, digest ")
+    assert rest == [
+        '    found     by code: get_reservation with confirmation_number = "ZK3FFW", people from 1 to 9, note absent answers '
+        'success with status one of "confirmed", "changed"',
+        "    quick     by code: all of (within 60 s: not (the assistant says /sorry/); within 3 turns: greet is called with "
+        "name like /^rod/)",
+        "    friendly  by a judge: The assistant is friendly.",
+        "    expected tool call: rebook(fee=0, why as a judge sees it: a reason), turn 2",
+    ]
+
+
+def test_the_digest_that_is_printed_is_the_sets_own(check: Check, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    goals = GoalSet.model_validate({"id": "a", "subgoals": [{"id": "1", "details": "d", "check": {"kind": "judge"}}]})
+    path.write_text(goals.model_dump_json())
+    assert f"digest {goals.digest}\n" in check(path).out
+
+
+def test_every_mistake_of_every_file_is_told_with_its_line(check: Check, tmp_path: Path) -> None:
+    good, bad, worse = (tmp_path / name for name in ("a.yaml", "b.yaml", "c.json"))
+    good.write_text(GOOD)
+    bad.write_text("id: x\nsubgoals:\n  - id: one\n    detials: d\n    check: judge\n")
+    worse.write_text('{"id": "a",')
+    code, out, err = check(tmp_path)
+    assert code == 1
+    assert [line for line in out.splitlines() if not line.startswith(" ")] == [f"{good}: 1 goal set"]
+    assert err.splitlines() == [
+        f"{bad}:3: subgoals[0]: details is missing; say in plain words what must be so.",
+        f"{bad}:4: subgoals[0].detials: there is no field 'detials' here; probably 'details' is meant.",
+        f'{bad}:5: subgoals[0].check: expected a mapping, for example `kind: judge`; seen "judge".',
+        f"{worse}:1: not JSON: Expecting property name enclosed in double quotes at column 12.",
+        "4 mistakes in 3 files. A file with a mistake in it is not used at all.",
+    ]
+
+
+def test_two_files_with_one_id_are_a_mistake(check: Check, tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(GOOD)
+    code, _, err = check(tmp_path)
+    assert code == 1
+    told = err.splitlines()
+    assert told[0].startswith(f"{tmp_path / 'b.yaml'}:2: goal set 'rebooking' is in {tmp_path / 'a.yaml'} too")
+    assert told[-1] == "2 mistakes in 2 files."
+
+
+def test_what_is_not_there_is_told(check: Check, tmp_path: Path) -> None:
+    code, out, err = check(tmp_path / "nothing.yaml")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"{tmp_path / 'nothing.yaml'}: the file cannot be read (No such file or directory).\n")
+    code, out, err = check(tmp_path)
+    assert (code, out) == (1, "")
+    assert err == "There is no goal file: expected one that ends with .yaml, .yml, .json or .jsonl.\n"
+
+
+def test_texts_of_a_file_cannot_steer_the_terminal(check: Check, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"id": "a\\u001b[31m", "subgoals": [{"id": "1", "details": "x\\ny", "check": {"kind": "judge"}}]}')
+    out = check(path).out
+    assert "\x1b" not in out
+    assert "by a judge: x\\ny" in out
+
+
+def test_the_recorded_call_s_record_is_checked_as_it_is(check: Check) -> None:
+    record = conformance(RECORD.name) / "dataset_record.json"
+    code, out, _ = check(record)
+    assert code == 0
+    assert out.count("by a judge: ") == 4
+    assert out.count("expected tool call: ") == 4
+
+
+def test_a_set_for_no_agent_says_so() -> None:
+    goals = GoalSet.model_validate({"id": "a", "subgoals": [{"id": "1", "details": "d", "check": {"kind": "judge"}}]})
+    assert next(set_in_words(goals)).startswith("a: for calls that name it, up to 20 turns")

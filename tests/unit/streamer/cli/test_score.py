@@ -1,0 +1,359 @@
+"""`callgauge score`: recorded calls come out as score records, judged or not, the same whatever is read first."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from schemas.scores.all_records import (
+    SCORE_RECORD,
+    AnyScoreRecord,
+    ClosedFact,
+    ProgressScore,
+    Scored,
+    SubgoalScore,
+    Unscored,
+)
+from streamer.cli import main as cli
+from streamer.operations.backtest.comparison import last_words
+from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
+
+Json = dict[str, Any]
+T0_MS = 1_790_000_000_000
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[AnyScoreRecord]:
+        return [SCORE_RECORD.validate_json(line) for line in self.out.splitlines()]
+
+    @property
+    def progress(self) -> list[float | str]:
+        """By turn: the final progress, or why it is not known."""
+        found: dict[int, float | str] = {}
+        for record in self.records:
+            if isinstance(record, ProgressScore) and record.turn is not None:
+                result = record.result
+                assert isinstance(result, Scored | Unscored)
+                found[record.turn] = result.value if isinstance(result, Scored) else str(result.reason)
+        return [found[turn] for turn in sorted(found)]
+
+
+Score = Callable[..., Ended]
+
+
+@pytest.fixture
+def score(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Score:
+    """Runs the command as the installed entry point does."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["callgauge", "score", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def call(name: str, *turns: str, pause_ms: int = 4_000, ends: bool = True, **started: str) -> Json:
+    """A call that is greeted, and in which the user says these, one per turn; `book` is used where it is said."""
+    audit: list[Json] = []
+    user_sim: list[Json] = []
+    pipecat: list[Json] = []
+
+    def heard(role: str, start_ms: int) -> None:
+        for kind, sound_ms in (("audio_start", start_ms), ("audio_end", start_ms + 1_000)):
+            event = {"event_type": kind, "user": role, "audio_timestamp": sound_ms / 1_000}
+            user_sim.append({"timestamp": sound_ms, **event})
+
+    def answers(text: str, at_ms: int) -> None:
+        audit.append({"timestamp": at_ms - 100, "message_type": "assistant", "value": text})
+        pipecat.append({"timestamp": at_ms, "type": "turn_start", "data": {"frame": "turn_start"}})
+        pipecat.append({"timestamp": at_ms, "type": "tts_text", "data": {"frame": text}})
+        heard("assistant", at_ms)
+
+    answers("Welcome", T0_MS + 100)
+    at_ms = T0_MS + 2_000
+    for text in turns:
+        heard("simulated_user", at_ms)
+        audit.append({"timestamp": at_ms + 1_100, "message_type": "user", "value": text})
+        if "book" in text:
+            use = {"tool": "book", "parameters": {"seat": "window"}}
+            answer = {"tool": "book", "response": {"status": "success"}}
+            audit.append({"timestamp": at_ms + 1_200, "message_type": "tool_call", "value": use})
+            audit.append({"timestamp": at_ms + 1_300, "message_type": "tool_response", "value": answer})
+        answers(f"You said {text}", at_ms + 2_000)
+        at_ms += pause_ms
+    control = [{"type": "call_started", "timestamp": T0_MS, **started}] if started else []
+    if ends:
+        control.append({"type": "call_ended", "timestamp": at_ms, "reason": "goodbye"})
+    return {"id": name, "audit": audit, "pipecat": pipecat, "user_sim": user_sim, "control": control}
+
+
+def write_calls(path: Path, *calls: Json) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in calls))
+    return path
+
+
+def subgoal(name: str, check: Json) -> Json:
+    return {"id": name, "details": f"it is {name}", "check": check}
+
+
+SAYS_YES = subgoal("agreed", {"kind": "says", "speaker": "user", "pattern": "yes"})
+BOOKS = subgoal("booked", {"kind": "tool_result", "tool": "book", "outcome": "success"})
+JUDGED = subgoal("glad", {"kind": "judge"})
+
+
+def write_goals(path: Path, *sets: Json) -> Path:
+    path.write_text(json.dumps(list(sets)))
+    return path
+
+
+def goals(name: str, *subgoals: Json, agents: tuple[str, ...] = ()) -> Json:
+    return {"id": name, "agents": list(agents), "subgoals": list(subgoals), "max_turns": 3}
+
+
+def test_progress_is_printed_per_turn(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes", "book it"))
+    ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS)))
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.progress == [0.0, 0.5, 1.0]
+    subgoals = {record.subgoal_id: record.reached_turn for record in ended.records if isinstance(record, SubgoalScore)}
+    assert subgoals == {"agreed": 2, "booked": 3}
+    closed = ended.records[-1]
+    assert isinstance(closed, ClosedFact)
+    assert (closed.ended_reason, closed.turns) == ("goodbye", 3)
+    assert {record.conversation_id for record in ended.records} == {"c"}
+
+
+def test_with_all_every_record_is_printed_in_the_order_of_writing(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
+    given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
+    final, everything = score(*given), score(*given, "--all")
+    written = everything.out.splitlines()
+    assert set(final.out.splitlines()) < set(written)
+    subjects = [(record.name, record.turn, record.index) for record in everything.records]
+    newest = {subject: place for place, subject in enumerate(subjects)}
+    assert final.out.splitlines() == [written[place] for place in sorted(newest.values())]
+    assert len(newest) < len(subjects), "something was revised"
+    assert len({record.record_id for record in everything.records}) == len(written)
+    assert everything.records[0].name == "call_started"
+    caused = [record.caused_at_ms for record in everything.records]
+    assert caused == sorted(caused)
+    assert caused[0] == T0_MS, "time is the events' own"
+
+
+def test_what_is_read_first_changes_no_score(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes", "book it", "no"))
+    given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS)))
+    expected = score(*given)
+    for seed in range(4):
+        shuffled = score(*given, "--arrival", seed)
+        assert shuffled.progress == expected.progress == [0.0, 0.5, 1.0]  # after max_turns it is not said again
+        assert last_words(shuffled.records) == last_words(expected.records)
+
+
+def test_each_call_has_the_goals_it_names_or_those_of_its_id_or_agent(score: Score, tmp_path: Path) -> None:
+    sets = (goals("a", SAYS_YES), goals("b", BOOKS), goals("desk", SAYS_YES, BOOKS, agents=("desk",)))
+    said = ("yes", "book")
+    path = write_calls(
+        tmp_path / "calls.jsonl",
+        call("a", *said),
+        call("x", *said, goals="b", agent="desk"),
+        call("y", *said, agent="desk"),
+        call("z", *said),
+        call("w", *said, goals="unknown", agent="desk"),
+    )
+    given = write_goals(tmp_path / "goals.json", *sets)
+    ended = score(path, "--goals", given)
+    by_call: dict[str, list[int]] = {}
+    for record in ended.records:
+        if isinstance(record, ProgressScore):
+            by_call.setdefault(record.conversation_id, []).append(record.subgoals)
+    assert by_call == {"a": [1, 1], "x": [1, 1], "y": [2, 2]}
+    assert [line.split(":")[0] for line in ended.err.splitlines()] == ["Call z", "Call w"]
+    assert "Call z" not in score(path, "--goals", given, "--agent", "desk").err
+
+
+def test_eva_s_format_is_one_line_per_call_in_its_own_encoding(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("a", "hello", "yes"), call("b"))
+    ended = score(path, "--format", "eva")
+    first, second = (json.loads(line) for line in ended.out.splitlines())
+    assert (ended.code, first["id"], second["id"]) == (0, "a", "b")
+    assert set(first["metrics"]) >= {"turn_taking", "response_speed", "stt_wer", "tool_call_validity"}
+    assert set(first["metrics"]["turn_taking"]) == {
+        "details", "error", "normalized_score", "score", "skipped", "sub_metrics",
+    }  # fmt: skip
+    assert second["metrics"]["response_speed"]["skipped"]
+    assert (second["metrics"]["stt_wer"]["score"], second["metrics"]["turn_taking"]["score"]) == (0.0, 0.0)
+    assert score(path, "--format", "eva", "--arrival", "3").out == ended.out
+
+
+@pytest.mark.parametrize("option", [("--all",), ("--judge", "on"), ("--agent", "ava"), ("--goals", "goals.json")])
+def test_eva_s_format_has_nothing_else(score: Score, tmp_path: Path, option: tuple[str, ...]) -> None:
+    ended = score(write_calls(tmp_path / "calls.jsonl", call("a")), "--format", "eva", *option)
+    assert (ended.code, ended.out) == (2, "")
+    assert "results have no goals" in ended.err
+
+
+def test_without_goals_there_is_no_progress_and_nothing_to_complain_of(score: Score, tmp_path: Path) -> None:
+    ended = score(write_calls(tmp_path / "calls.jsonl", call("c", "hello")))
+    assert (ended.code, ended.err, ended.progress) == (0, "", [])
+    assert ended.records[-1].name == "closed"
+
+
+def test_a_pause_cuts_nothing_off_and_neither_does_an_early_end(score: Score, tmp_path: Path) -> None:
+    held = call("held", "hello", "yes", pause_ms=1_000_000)
+    hasty = call("hasty", "hello", "yes", ends=False)
+    over = {"type": "connection_state", "timestamp": T0_MS + 1_500, "data": {"state": "session_ended", "details": {}}}
+    hasty["audit"][-1]["timestamp"] += 60_000
+    hasty["user_sim"] = [event for event in hasty["user_sim"] if event["timestamp"] < over["timestamp"]] + [over]
+    path = write_calls(tmp_path / "calls.jsonl", held, hasty)
+    ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
+    events = {record.conversation_id: record.events for record in ended.records if isinstance(record, ClosedFact)}
+    everything = sum(len(held[name]) for name in ("audit", "pipecat", "user_sim", "control"))
+    assert events["held"] == everything + 1  # `call_started` is added
+    assert events["hasty"] == sum(len(hasty[name]) for name in ("audit", "pipecat", "user_sim")) + 2
+
+
+def test_limits_on_the_amount_cut_nothing_off(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
+    expected = score(path)
+    for name in ("MAX_EVENTS_PER_CALL", "MAX_KEPT_BYTES_PER_CALL", "MAX_TURNS_PER_CALL", "MAX_RECORD_BYTES"):
+        monkeypatch.setenv(f"CALLGAUGE_LIMITS__{name}", "1")
+    assert score(path) == expected
+
+
+def test_silence_passes_with_the_recording_s_own_time(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "yes", "bye", pause_ms=200_000))
+    given = ("--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)), "--all")
+    records = score(path, *given).records
+    (stall,) = [record for record in records if record.name == "stall"]
+    assert stall.caused_at_ms == T0_MS + 202_000 + 120_000, "the first turn was over when the second began"
+    third = next(record for record in records if isinstance(record, ProgressScore) and record.turn == 3)
+    assert records.index(stall) < records.index(third)
+
+
+def test_settings_of_the_environment_hold(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "hello", "hello"))
+    given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES)))
+    assert "stall" not in {record.name for record in score(*given).records}
+    monkeypatch.setenv("CALLGAUGE_GOALS__STALL_TURNS", "2")
+    assert "stall" in {record.name for record in score(*given).records}
+
+
+def test_an_event_that_the_evaluator_would_refuse_is_told(score: Score, tmp_path: Path) -> None:
+    broken = call("c", "hello", "yes")
+    broken["audit"].append({"value": "no time", "message_type": "user"})
+    ended = score(write_calls(tmp_path / "calls.jsonl", broken))
+    assert ended.code == 0
+    assert ended.err.startswith("Call c, event ")
+    assert ended.records[-1].name == "closed"
+
+
+def test_goals_with_mistakes_are_told_before_a_call_is_scored(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
+    broken = tmp_path / "goals.yaml"
+    broken.write_text("id: a\nsubgoals:\n  - id: one\n    details: d\n    check: {kind: nonsense}\n")
+    ended = score(path, "--goals", broken)
+    assert (ended.code, ended.out) == (1, "")
+    assert f"{broken}:5: " in ended.err
+    (tmp_path / "empty").mkdir()
+    ended = score(path, "--goals", tmp_path / "empty")
+    assert (ended.code, ended.out) == (1, "")
+    assert "no goal file in this folder" in ended.err
+    assert score(path, "--goals", tmp_path / "missing.yaml").code == 1
+
+
+def test_a_broken_recording_is_told_after_the_calls_before_it(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
+    path.write_text(path.read_text() + "{\n")
+    ended = score(path)
+    assert ended.code == 1
+    assert f"{path}:2: this is not JSON" in ended.err
+    assert ended.records[-1].name == "closed"
+
+
+# The judge.
+
+
+def test_without_a_judge_what_it_should_judge_is_unscored(score: Score, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello", "yes"))
+    ended = score(path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED)))
+    assert ended.progress == ["judge_disabled", "judge_disabled"]
+
+
+def test_the_judge_needs_a_key(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("c", "hello"))
+    ended = score(path, "--judge", "on")
+    assert (ended.code, ended.out) == (2, "")
+    assert "there is no key" in ended.err
+    assert "OPENAI_API_KEY" in ended.err
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    monkeypatch.setenv("CALLGAUGE_JUDGE__ENABLED", "false")
+    assert "switched off" in score(path, "--judge", "on").err
+
+
+@pytest.fixture
+def judged_calls(tmp_path: Path) -> tuple[object, ...]:
+    """Nine calls, one more than are scored at a time, judged on the second of their turns."""
+    calls = (call(f"c{number}", f"hello from {number}", "yes") for number in range(9))
+    path = write_calls(tmp_path / "calls.jsonl", *calls)
+    return path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED)), "--judge", "on"
+
+
+def test_a_judge_is_asked_at_the_moment_of_the_recording(
+    score: Score, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def glad_when_agreed(asked: Asked) -> Does:
+        return grades("C" if '"yes"' in asked.user else "I", delay_seconds=0.02)
+
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "1")
+    with scripted_openai(glad_when_agreed) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        ended = score(*judged_calls)
+        shuffled = score(*judged_calls, "--arrival", 3)
+    assert ended.code == 0
+    ids = [record.conversation_id for record in ended.records if isinstance(record, ClosedFact)]
+    assert ids == [f"c{number}" for number in range(9)], "in the order of the recordings"
+    progress = [record for record in ended.records if isinstance(record, ProgressScore)]
+    assert [(record.turn, record.result) for record in progress] == [(1, Scored(value=0)), (2, Scored(value=1))] * 9
+    times = [(record.caused_at_ms, record.event_time_ms or 0) for record in ended.records]
+    assert max(max(each) for each in times) < T0_MS + 60_000
+    assert shuffled.progress == ended.progress
+    assert ended.err.startswith("Judge: 18 questions, 0 without a verdict; 18 requests, ")
+
+
+def test_a_judge_that_takes_no_request_ends_it(
+    score: Score, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    with scripted_openai(lambda _: fails(401)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        ended = score(*judged_calls)
+    assert (ended.code, ended.out) == (1, "")
+    assert f"the model gpt-4.1 at {server.url} answers nothing (rejected)" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_one_question_without_a_verdict_is_told_and_its_score_says_why(
+    score: Score, judged_calls: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "1")
+    with scripted_openai(lambda asked: Does(refusal="no") if '"yes"' in asked.user else grades("I")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        ended = score(*judged_calls)
+    assert ended.code == 0
+    assert ended.progress == [0.0, "refused"]
+    assert "18 questions, 9 without a verdict (refused 9)" in ended.err

@@ -1,0 +1,218 @@
+"""Files and folders of goals: mistakes with their lines, and a folder that changes while it is in use."""
+
+import os
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from streamer.goals.files import (
+    MAX_FILE_BYTES,
+    FileMistake,
+    GoalFile,
+    GoalFolderError,
+    doubles_in,
+    goal_files_of,
+    read_goal_file,
+)
+from streamer.goals.folder import GoalFolder
+
+
+def goal_set(goals_id: str, agent: str = "", details: str = "d") -> str:
+    agents = f"agents: [{agent}]\n" if agent else ""
+    return f"id: {goals_id}\n{agents}subgoals:\n  - id: one\n    details: {details}\n    check: {{kind: judge}}\n"
+
+
+def told(file: GoalFile) -> list[str]:
+    return [f"{mistake.line}: {mistake.text}" for mistake in file.mistakes]
+
+
+def test_a_file_says_on_which_line_each_set_begins(tmp_path: Path) -> None:
+    path = tmp_path / "goals.yaml"
+    path.write_text("- " + goal_set("a").replace("\n", "\n  ") + "\n- " + goal_set("b").replace("\n", "\n  "))
+    assert [(placed.line, placed.goals.id) for placed in read_goal_file(path).sets] == [(1, "a"), (7, "b")]
+
+
+def test_every_mistake_has_its_line_and_they_come_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "goals.yaml"
+    lines = (
+        "max_turns: many",
+        "id: a",
+        "subgoals:",
+        "  - id: one",
+        "    detials: x",
+        "    check:",
+        "      kind: says",
+        "      speaker: bot",
+        "      pattern: ok",
+    )
+    path.write_text("\n".join(lines))
+    assert told(read_goal_file(path)) == [
+        '1: max_turns: expected a whole number, seen "many"',
+        "4: subgoals[0]: details is missing; say in plain words what must be so",
+        "5: subgoals[0].detials: there is no field 'detials' here; probably 'details' is meant",
+        "8: subgoals[0].check.speaker: expected 'user' or 'assistant'; seen \"bot\"",
+    ]
+    assert str(read_goal_file(path).mistakes[0]).startswith(f"{path}:1: max_turns: ")
+
+
+def test_what_is_no_goal_file(tmp_path: Path) -> None:
+    latin, odd, large, bad = (tmp_path / name for name in ("latin.yaml", "goals.txt", "large.json", "bad.json"))
+    latin.write_bytes(b"id: a\nuser_instruction: caf\xe9\n")
+    odd.write_text("id: a")
+    with large.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    bad.write_text('{"id": "a",\n"id"')
+    assert told(read_goal_file(latin)) == ["2: not UTF-8; save it in that encoding"]
+    assert told(read_goal_file(odd)) == [
+        "None: its name ends with none of .yaml, .yml, .json, .jsonl, so nobody knows how to read it"
+    ]
+    assert told(read_goal_file(large)) == [f"None: has more than {MAX_FILE_BYTES} bytes; make several files of it"]
+    assert told(read_goal_file(bad)) == ["2: not JSON: Expecting ':' delimiter at column 5"]
+    assert told(read_goal_file(tmp_path / "none.yaml")) == ["None: the file cannot be read (No such file or directory)"]
+
+
+def test_the_byte_order_mark_of_an_editor_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "goals.yaml"
+    path.write_text(goal_set("a"), encoding="utf-8-sig")
+    assert read_goal_file(path).mistakes == ()
+
+
+def test_the_files_of_a_folder(tmp_path: Path) -> None:
+    for name in ("b.yaml", "a.JSON", ".hidden.yaml", "notes.md", "c.jsonl"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "dangling.yaml").symlink_to(tmp_path / "nowhere.yaml")
+    (tmp_path / "linked.yml").symlink_to(tmp_path / "b.yaml")
+    assert [path.name for path in goal_files_of(tmp_path)] == ["a.JSON", "b.yaml", "c.jsonl", "linked.yml"]
+
+
+def test_what_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(GoalFolderError, match=r"nowhere: the folder of goals cannot be read \(No such file"):
+        goal_files_of(tmp_path / "nowhere")
+    with pytest.raises(GoalFolderError):
+        GoalFolder(tmp_path / "nowhere").load()
+
+
+def test_ids_and_agents_of_two_files(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text(goal_set("same", "desk"))
+    second.write_text(goal_set("same", "desk"))
+    assert list(doubles_in(map(read_goal_file, (first, second)))) == [
+        FileMistake(
+            second, 1, f"goal set 'same' is in {first} too; the first file's is used. Give one of them another id"
+        ),
+        FileMistake(
+            second, 1, f"agent 'desk' is in {first} too; the first file's set is used. Leave it to one goal set"
+        ),
+    ]
+
+
+class Changing:
+    """A folder that is in use, with a log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = GoalFolder(path)
+        self._writes = 0
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a file whose time of change is its own, however coarse the clock of the disk is."""
+        path = self.path / name
+        path.write_text(text)
+        self._writes += 1
+        os.utime(path, ns=(self._writes, self._writes))
+
+    def reload(self) -> list[str]:
+        """What was told, by event."""
+        with capture_logs() as lines:
+            self.folder.reload()
+        return [line["event"] for line in lines]
+
+    def details(self, goals_id: str) -> str | None:
+        goals = self.folder.index.named(goals_id)
+        return None if goals is None else goals.subgoals[0].details
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Changing:
+    return Changing(tmp_path)
+
+
+def test_a_file_that_changes_is_read_again_and_others_are_not(changing: Changing) -> None:
+    changing.write("a.yaml", goal_set("a", "desk"))
+    changing.write("b.yaml", goal_set("b", "night"))
+    assert changing.reload() == ["goal_file_read"] * 2
+    assert changing.reload() == []
+    changing.write("a.yaml", goal_set("a", "desk", details="new"))
+    assert changing.reload() == ["goal_file_read"]
+    assert (changing.details("a"), changing.details("b")) == ("new", "d")
+    assert changing.folder.index.of_agent("night") == changing.folder.index.named("b")
+
+
+def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing) -> None:
+    changing.write("a.yaml", goal_set("a"))
+    changing.reload()
+    changing.write("a.yaml", "id: a\nsubgoals: {}\n")
+    with capture_logs() as lines:
+        changing.folder.reload()
+    (line,) = lines
+    assert (line["event"], line["mistakes"]) == ("goal_file_broken", 1)
+    assert line["first"] == f"{changing.path / 'a.yaml'}:2: subgoals: expected a list, seen {{}}."
+    assert line["now"] == "what it held before stays in use"
+    assert changing.details("a") == "d"
+    assert list(changing.folder.broken) == [changing.path / "a.yaml"]
+    assert changing.reload() == []  # told once
+    changing.write("a.yaml", goal_set("a", details="mended"))
+    assert changing.reload() == ["goal_file_read"]
+    assert (changing.details("a"), changing.folder.broken) == ("mended", {})
+
+
+def test_a_file_that_is_broken_from_the_start_gives_no_goals(changing: Changing) -> None:
+    changing.write("a.yaml", "[")
+    changing.write("b.yaml", goal_set("b"))
+    with capture_logs() as lines:
+        changing.folder.load()
+    assert [line["now"] for line in lines if line["event"] == "goal_file_broken"] == ["no goals come from it"]
+    assert (len(changing.folder.index), changing.details("b")) == (1, "d")
+
+
+def test_a_file_that_is_gone_takes_its_goals_with_it(changing: Changing) -> None:
+    changing.write("a.yaml", goal_set("a"))
+    changing.reload()
+    (changing.path / "a.yaml").unlink()
+    assert changing.reload() == ["goal_file_gone"]
+    assert changing.details("a") is None
+
+
+def test_the_first_file_by_name_has_the_id_whatever_was_written_last(changing: Changing) -> None:
+    changing.write("b.yaml", goal_set("same", "desk", details="b"))
+    changing.reload()
+    changing.write("a.yaml", goal_set("same", "desk", details="a"))
+    assert changing.reload() == ["goal_file_read", "goal_folder_problem", "goal_folder_problem"]
+    assert changing.details("same") == "a"
+    changing.write("b.yaml", goal_set("same", "desk", details="again"))
+    assert changing.reload() == ["goal_file_read"]  # the problem is told already
+    assert changing.details("same") == "a"
+    changing.write("b.yaml", goal_set("other"))
+    assert changing.reload() == ["goal_file_read"]
+    changing.write("b.yaml", goal_set("same", "desk"))
+    assert changing.reload() == ["goal_file_read", "goal_folder_problem", "goal_folder_problem"]  # it is back
+
+
+def test_a_set_that_lost_its_id_is_not_found_by_its_agents(changing: Changing) -> None:
+    changing.write("a.yaml", goal_set("same"))
+    changing.write("b.yaml", goal_set("same", "desk"))
+    changing.reload()
+    assert changing.folder.index.of_agent("desk") is None
+
+
+def test_a_folder_that_goes_away_keeps_what_was_read(changing: Changing) -> None:
+    changing.write("a.yaml", goal_set("a"))
+    changing.reload()
+    changing.path.rename(changing.path.with_name("elsewhere"))
+    assert changing.reload() == ["goal_folder_problem"]
+    assert changing.reload() == []
+    assert changing.details("a") == "d"
+    changing.path.with_name("elsewhere").rename(changing.path)
+    assert changing.reload() == []

@@ -1,0 +1,219 @@
+"""Which goals a call gets, and the topic of goals on the embedded broker."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.goals.goal_set import ChoosesGoals, GoalSet
+from schemas.topics import GOALS_TOPIC
+from streamer.goals.files import GoalFolderError
+from streamer.goals.folder import GoalFolder
+from streamer.goals.index import GoalIndex
+from streamer.goals.sources import GoalSources
+from streamer.goals.topic import GoalsTopic
+from streamer.roles.embedded_broker import embedded_broker
+
+NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+PATIENCE_SECONDS = 20
+
+
+def plain(goals_id: str, *agents: str, details: str = "d") -> dict[str, Any]:
+    subgoal = {"id": "one", "details": details, "check": {"kind": "judge"}}
+    return {"id": goals_id, "agents": list(agents), "subgoals": [subgoal]}
+
+
+def goal_set(goals_id: str, *agents: str, details: str = "d") -> GoalSet:
+    return GoalSet.model_validate(plain(goals_id, *agents, details=details))
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> GoalSources:
+    """A folder and a topic that were read."""
+    folder, topic = GoalFolder(tmp_path), GoalsTopic(NOBODY)
+    folder.index = GoalIndex([goal_set("both", "desk", details="folder"), goal_set("files", "night")])
+    topic.index = GoalIndex([goal_set("both", "sales", details="topic"), goal_set("records", "desk")])
+    return GoalSources(folder, topic)
+
+
+@pytest.mark.parametrize(
+    ("goals_id", "agent", "expected"),
+    [
+        ("files", None, "files"),
+        ("records", "night", "records"),  # what the call names comes before its agent
+        ("unknown", "desk", None),
+        (None, "night", "files"),
+        (None, "desk", "both"),  # the folder comes first
+        (None, "sales", "both"),
+        (None, "nobody", None),
+        (None, None, None),
+    ],
+)
+def test_a_call_names_its_goals_or_has_its_agents(
+    sources: ChoosesGoals, goals_id: str | None, agent: str | None, expected: str | None
+) -> None:
+    found = sources.choose(goals_id, agent)
+    assert (None if found is None else found.id) == expected
+
+
+def test_the_folder_s_set_is_used_where_the_topic_has_one_of_the_same_id(sources: GoalSources) -> None:
+    found = sources.choose("both", None)
+    assert found is not None
+    assert found.subgoals[0].details == "folder"
+
+
+def test_an_unknown_name_is_told_once(sources: GoalSources) -> None:
+    with capture_logs() as lines:
+        for name in ("x", "x", "y"):
+            sources.choose(name, None)
+    assert [(line["event"], line["goal_set"]) for line in lines] == [
+        ("goal_set_unknown", "x"),
+        ("goal_set_unknown", "y"),
+    ]
+
+
+async def test_without_a_source_there_are_no_goals() -> None:
+    sources, stop = GoalSources(None, None), asyncio.Event()
+    await asyncio.wait_for(sources.run(stop), PATIENCE_SECONDS)
+    assert sources.ready.is_set()
+    assert sources.choose("a", "b") is None
+
+
+class Watched(GoalFolder):
+    """Says when it has a set after being looked at."""
+
+    def __init__(self, folder: Path, wanted: str) -> None:
+        super().__init__(folder)
+        self.found = asyncio.Event()
+        self._wanted = wanted
+        self._loop = asyncio.get_running_loop()
+
+    def reload(self) -> None:
+        super().reload()
+        if self.index.named(self._wanted) is not None:
+            self._loop.call_soon_threadsafe(self.found.set)
+
+
+async def test_a_folder_is_followed_until_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(plain("a")))
+    folder = Watched(tmp_path, "another")
+    sources, stop = GoalSources(folder, None, poll_seconds=0.01), asyncio.Event()
+    running = asyncio.create_task(sources.run(stop))
+    await asyncio.wait_for(sources.ready.wait(), PATIENCE_SECONDS)
+    assert sources.choose("a", None) is not None
+    path.write_text(json.dumps(plain("another")))
+    await asyncio.wait_for(folder.found.wait(), PATIENCE_SECONDS)
+    assert (sources.choose("a", None), sources.choose("another", None)) == (None, goal_set("another"))
+    stop.set()
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+
+async def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
+    with pytest.raises(GoalFolderError, match="nowhere"):
+        await GoalSources(GoalFolder(tmp_path / "nowhere"), None).run(asyncio.Event())
+
+
+async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else() -> None:
+    sources, stop = GoalSources(None, GoalsTopic(NOBODY)), asyncio.Event()
+    with capture_logs() as lines:
+        running = asyncio.create_task(sources.run(stop))
+        await asyncio.wait_for(sources.ready.wait(), PATIENCE_SECONDS)
+        stop.set()
+        await asyncio.wait_for(running, PATIENCE_SECONDS)
+    assert [line["event"] for line in lines if line["event"].startswith("goal")] == ["goals_topic_unread"]
+    assert sources.choose("a", None) is None
+
+
+async def test_stopping_does_not_wait_for_a_broker() -> None:
+    sources, stop = GoalSources(None, GoalsTopic(NOBODY)), asyncio.Event()
+    stop.set()
+    await asyncio.wait_for(sources.run(stop), PATIENCE_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[KafkaSettings]:
+    with embedded_broker([GOALS_TOPIC]) as address:
+        yield KafkaSettings(bootstrap_servers=address, is_embedded=True)
+
+
+async def write(kafka: KafkaSettings, key: bytes | None, value: object) -> None:
+    raw = value if isinstance(value, bytes | None) else json.dumps(value).encode()
+    async with kafka.producer("test") as producer:
+        await producer.send_and_wait(kafka.topic(GOALS_TOPIC), raw, key=key)
+
+
+class Noticed(GoalsTopic):
+    """Says when it has a set."""
+
+    def __init__(self, kafka: KafkaSettings, wanted: str) -> None:
+        super().__init__(kafka)
+        self.found = asyncio.Event()
+        self._wanted = wanted
+
+    def _use(self, sets: dict[str, GoalSet]) -> None:
+        super()._use(sets)
+        if self._wanted in sets:
+            self.found.set()
+
+
+async def test_the_topic_of_the_embedded_broker(embedded: KafkaSettings) -> None:
+    await write(embedded, b"a", plain("a", "desk"))
+    topic, stop = Noticed(embedded, "b"), asyncio.Event()
+    running = asyncio.create_task(topic.follow(stop))
+    await asyncio.wait_for(topic.tried.wait(), PATIENCE_SECONDS)
+    assert topic.index.of_agent("desk") == topic.index.named("a") == goal_set("a", "desk")
+    await write(embedded, b"b", plain("b", "night"))
+    await asyncio.wait_for(topic.found.wait(), PATIENCE_SECONDS)
+    assert topic.index.of_agent("night") == goal_set("b", "night")
+    stop.set()
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        (None, plain("a"), "it has no key; the key is the id of the goal set."),
+        (b"", plain("a"), "it has no key; the key is the id of the goal set."),
+        (b"\xff", plain("a"), "its key is not UTF-8; the key is the id of the goal set."),
+        (b"a", b"\xff", "its value is not UTF-8."),
+        (b"a", b"{", "line 1: not JSON: Expecting property name enclosed in double quotes at column 2."),
+        (b"a", {"id": "a"}, "goal set: subgoals is missing; give at least one, each with id, details and check."),
+        (b"a", plain("b"), "its key is 'a' and its id 'b'; they must be the same."),
+        (b"a", [plain("a"), plain("b")], "it holds 2 goal sets; write each one to a record of its own."),
+        (b"a", {**plain("a"), "x": 1, "y": 2}, "x: there is no field 'x' here; there are id, agents, user_instruction, subgoals, "
+         "expected_tool_calls, max_turns (and 1 more mistakes)."),
+    ],
+)  # fmt: skip
+def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(key: bytes | None, value: object, told: str) -> None:
+    topic = GoalsTopic(NOBODY)
+    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+    sets = {"a": goal_set("a", details="before")}
+    with capture_logs() as lines:
+        topic._take(Record(key, raw), sets)
+    ((line),) = lines
+    assert (line["event"], line["error"], line["offset"]) == ("goal_record_refused", told, 7)
+    assert (topic.refused, sets["a"].subgoals[0].details) == (1, "before")
+
+
+class Record:
+    """As aiokafka hands one over."""
+
+    topic = GOALS_TOPIC
+    partition = 3
+    offset = 7
+
+    def __init__(self, key: bytes | None, value: bytes) -> None:
+        self.key = key
+        self.value = value
+
+
+def test_a_record_takes_its_id_from_the_key_where_the_format_has_none() -> None:
+    sets: dict[str, GoalSet] = {}
+    GoalsTopic(NOBODY)._take(Record(b"a", json.dumps({"sub_goals": [{"details": "d"}]}).encode()), sets)
+    assert sets["a"].id == "a"

@@ -1,0 +1,565 @@
+"""Back-tests without a broker: the merge of the inputs, what was said then, the evaluation anew, and the comparison."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.structs import ConsumerRecord
+from rich.console import Console
+
+from consumers.engine.goals.chosen_goals import ChosenGoals
+from consumers.engine.limits import Limits
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.events.codec import InputSource
+from schemas.goals.goal_set import GoalSet
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
+from schemas.topics import TOPIC_BY_SOURCE
+from streamer.operations.backtest import past as backtest_past
+from streamer.operations.backtest import rerun as backtest_rerun
+from streamer.operations.backtest.comparison import MAX_EXAMPLES, Comparison, Subject, last_words, number_in
+from streamer.operations.backtest.inputs import Logged, last_offsets, merged
+from streamer.operations.backtest.past import BacktestError, PastCalls, Period
+from streamer.operations.backtest.rerun import Rerun
+from streamer.operations.backtest.run import BacktestPlan, BacktestResult, topic_to_write
+from streamer.operations.backtest.summary import remarks, report, report_json
+from tests.support.fakes.engine_feed import T0_MS, Feed
+
+AUDIT, PIPECAT, ELEVENLABS = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS
+LATENCY = "voice_to_voice_latency_ms"
+
+
+def record(source: InputSource, offset: int, at_ms: int, value: bytes = b"{}", key: str = "call") -> Any:
+    topic = TOPIC_BY_SOURCE[source]
+    return ConsumerRecord(topic, 0, offset, T0_MS + at_ms, 1, key.encode(), value, None, 0, len(value), ())
+
+
+async def handed_over(records: Sequence[Any]) -> AsyncIterator[Any]:
+    for each in records:
+        yield each
+
+
+async def in_order(**inputs: Sequence[Any]) -> list[tuple[int, InputSource, int]]:
+    by_source = {InputSource(name): handed_over(records) for name, records in inputs.items()}
+    return [(each.time_ms - T0_MS, each.source, each.record.offset) async for each in merged(by_source)]
+
+
+async def test_inputs_are_merged_by_time_then_by_topic_then_by_offset() -> None:
+    audit = [record(AUDIT, 4, 10), record(AUDIT, 5, 10), record(AUDIT, 6, 30)]
+    pipecat = [record(PIPECAT, 0, 10), record(PIPECAT, 1, 20)]
+    expected = [(10, AUDIT, 4), (10, AUDIT, 5), (10, PIPECAT, 0), (20, PIPECAT, 1), (30, AUDIT, 6)]
+    assert await in_order(audit=audit, pipecat=pipecat, elevenlabs=[]) == expected
+
+
+async def test_a_clock_that_steps_back_does_not_reorder_a_topic() -> None:
+    audit = [record(AUDIT, 0, 100), record(AUDIT, 1, 5), record(AUDIT, 2, 110)]
+    pipecat = [record(PIPECAT, 0, 50), record(PIPECAT, 1, 105)]
+    expected = [(50, PIPECAT, 0), (100, AUDIT, 0), (100, AUDIT, 1), (105, PIPECAT, 1), (110, AUDIT, 2)]
+    assert await in_order(audit=audit, pipecat=pipecat) == expected
+
+
+async def test_no_input_is_read_further_than_the_merge_needs() -> None:
+    read: list[int] = []
+
+    async def endless() -> AsyncIterator[Any]:
+        for offset in range(1_000_000):
+            read.append(offset)
+            yield record(PIPECAT, offset, 1_000 * offset)
+
+    async for each in merged({AUDIT: handed_over([record(AUDIT, 0, 2_500)]), PIPECAT: endless()}):
+        if each.source is AUDIT:
+            break
+    assert read == [0, 1, 2, 3]
+
+
+def test_the_last_offset_of_interest_is_the_highest_of_any_call() -> None:
+    assert last_offsets([{AUDIT: 3}, {AUDIT: 1, PIPECAT: 7}, {}]) == {AUDIT: 3, PIPECAT: 7}
+
+
+# What was said then.
+
+
+def live(*, key: str = "call", from_ms: int = 0, limits: Limits | None = None, feed: Feed | None = None) -> Feed:
+    """A call: a greeting, an answer after 1.5 s, another after 4 s of dead air, a tool, and a goodbye."""
+    feed = feed or Feed(limits)
+    for stream, event, at_ms in EVENTS:
+        feed.advance(from_ms + at_ms - 1)
+        feed.send(stream, stamped(event, from_ms), from_ms + at_ms, key=key)
+    feed.advance(from_ms + 30_000)
+    return feed
+
+
+def stamped(event: dict[str, Any], from_ms: int) -> dict[str, Any]:
+    sound_s = event.get("audio_timestamp")
+    return event if sound_s is None else {**event, "audio_timestamp": sound_s + from_ms / 1_000}
+
+
+def heard(kind: str, who: str, at_ms: int) -> tuple[str, dict[str, Any], int]:
+    return "user_sim", {"event_type": kind, "user": who, "audio_timestamp": (T0_MS + at_ms) / 1_000}, at_ms
+
+
+def spoken(at_ms: int) -> list[tuple[str, dict[str, Any], int]]:
+    start = {"type": "turn_start", "data": {"frame": "turn_start"}}
+    return [("pipecat", start, at_ms), ("pipecat", {"type": "tts_text", "data": {"frame": "Certainly."}}, at_ms)]
+
+
+EVENTS: list[tuple[str, dict[str, Any], int]] = [
+    ("audit", {"type": "call_started", "agent": "desk"}, 0),
+    heard("audio_start", "assistant", 0),
+    *spoken(0),
+    heard("audio_end", "assistant", 100),
+    heard("audio_start", "simulated_user", 200),
+    ("user_sim", {"type": "user_speech", "data": {"text": "Hello"}}, 200),
+    heard("audio_end", "simulated_user", 1_000),
+    ("audit", {"message_type": "user", "value": "Hello"}, 1_000),
+    ("audit", {"message_type": "tool_call", "value": {"tool": "find", "parameters": {}}}, 1_200),
+    ("audit", {"message_type": "tool_response", "value": {"tool": "find", "response": {"status": "success"}}}, 1_500),
+    heard("audio_start", "assistant", 2_500),
+    *spoken(2_500),
+    heard("audio_end", "assistant", 3_000),
+    heard("audio_start", "simulated_user", 4_000),
+    ("user_sim", {"type": "user_speech", "data": {"text": "Hello"}}, 4_000),
+    heard("audio_end", "simulated_user", 5_000),
+    ("audit", {"message_type": "user", "value": "Hello"}, 5_000),
+    heard("audio_start", "assistant", 9_000),
+    *spoken(9_000),
+    heard("audio_end", "assistant", 9_500),
+    ("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000),
+]
+
+
+def log(*, key: str = "call", from_ms: int = 0, first_offset: int = 0) -> list[Logged]:
+    """The same call as the input topics have it."""
+    sources = {"audit": AUDIT, "pipecat": PIPECAT, "user_sim": ELEVENLABS}
+    offsets = dict.fromkeys(sources, first_offset)
+    records = []
+    for stream, event, at_ms in EVENTS:
+        value = json.dumps({"timestamp": T0_MS + from_ms + at_ms} | stamped(event, from_ms)).encode()
+        taken = record(sources[stream], offsets[stream], from_ms + at_ms, value, key)
+        offsets[stream] += 1
+        records.append(Logged(taken.timestamp, sources[stream], taken))
+    return records
+
+
+def written(calls: PastCalls, records: Sequence[AnyScoreRecord]) -> None:
+    for each in records:
+        calls.take(each.conversation_id.encode(), each.model_dump_json().encode())
+
+
+def together(*logs: Sequence[Logged]) -> list[Logged]:
+    """Calls side by side: offsets of each topic in the order of time."""
+    next_offset = Counter[InputSource]()
+    merged_logs = []
+    for logged in sorted(chain(*logs), key=lambda logged: logged.time_ms):
+        offset = next_offset[logged.source]
+        next_offset[logged.source] += 1
+        merged_logs.append(logged._replace(record=replace(logged.record, offset=offset)))
+    return merged_logs
+
+
+def period(since_ms: int = 0, until_ms: int = 60_000) -> Period:
+    return Period(T0_MS + since_ms, T0_MS + until_ms)
+
+
+def past(*records: AnyScoreRecord, within: Period | None = None) -> PastCalls:
+    calls = PastCalls(within or period())
+    written(calls, records)
+    return calls
+
+
+def test_what_holds_of_a_call_in_the_end_is_kept() -> None:
+    everything = live().records()
+    silence = next(each for each in everything if each.name == "dead_air")
+    revised = silence.model_copy(update={"revision": 2})
+    calls = past(*everything[:-1], revised, everything[-1])
+    (call,) = calls.by_id.values()
+    kept = call.records()
+    assert [each.name for each in kept[-2:]] == ["dead_air", "closed"]
+    subjects = [(each.name, each.turn, each.index) for each in kept]
+    assert len(set(subjects)) == len(subjects)
+    assert set(subjects) == {(each.name, each.turn, each.index) for each in everything}
+    newest = {(each.name, each.turn, each.index): each for each in (*everything, revised)}
+    assert dict(zip(subjects, kept, strict=True)) == newest
+
+
+@pytest.mark.parametrize(("begin_ms", "end_ms", "is_in"), [(0, 0, False), (0, 1, True), (-9, 9, True), (1, 9, False)])
+def test_calls_are_those_that_closed_in_the_time(begin_ms: int, end_ms: int, *, is_in: bool) -> None:
+    records = live().records()
+    closed_ms = records[-1].caused_at_ms
+    calls = past(*records, within=Period(closed_ms + begin_ms, closed_ms + end_ms))
+    assert ("call" in calls.by_id) is is_in
+
+
+def test_a_conversation_id_used_again_is_left_out() -> None:
+    first, second = live().records(), live(from_ms=20_000).records()
+    calls = past(*first, *second)
+    assert (list(calls.by_id), calls.closed_twice) == ([], {"call"})
+    calls = past(*first, *second, *first)
+    assert (list(calls.by_id), calls.closed_twice) == ([], {"call"})
+
+
+def test_what_cannot_be_read_is_counted() -> None:
+    calls = PastCalls(period())
+    calls.take(b"call", b'{"status":"final"}')
+    newer = live().records()[-1].model_copy(update={"schema_version": 99})
+    calls.take(b"call", newer.model_dump_json().encode())
+    calls.take(None, b'{"status":"final"}')
+    calls.take(b"call", None)
+    assert (calls.unreadable, calls.by_id) == (2, {})
+
+
+OF_SCHEMA_1 = (Path(__file__).parents[3] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
+
+
+def at_start(value: bytes) -> bytes:
+    """The record of schema 1 in the period."""
+    return json.dumps(json.loads(value) | {"caused_at_ms": T0_MS}).encode()
+
+
+def test_calls_of_an_older_schema_are_left_out_and_counted() -> None:
+    calls = PastCalls(period())
+    for value in OF_SCHEMA_1:
+        calls.take(b"older", at_start(value))
+    assert (calls.by_id, calls.older, calls.unreadable, calls._open) == ({}, {"older"}, 0, {})
+    calls = PastCalls(Period(0, 1))
+    for value in OF_SCHEMA_1:
+        calls.take(b"older", value)
+    assert calls.older == set(), "it closed at another time"
+
+
+def test_a_call_that_was_open_when_the_schema_changed_is_left_out_too() -> None:
+    """Some of what holds of it has a shape that nothing compares with."""
+    first_turn = next(value for value in OF_SCHEMA_1 if b'"name": "turn"' in value)
+    calls = PastCalls(period())
+    calls.take(b"call", first_turn)
+    written(calls, live().records())
+    assert (calls.by_id, calls.older) == ({}, {"call"})
+    written(calls, live(from_ms=20_000).records())
+    assert (calls.by_id, calls.older, calls.closed_twice) == ({}, set(), {"call"})
+
+
+def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backtest_past, "MAX_CALLS", 1)
+    calls = past(*live(key="one").records())
+    with pytest.raises(BacktestError, match="shorter time"):
+        written(calls, live(key="two").records())
+    monkeypatch.setattr(backtest_past, "MAX_HELD_BYTES", 100)
+    with pytest.raises(BacktestError, match="more than 100 bytes"):
+        past(*live(key="one").records())
+    monkeypatch.setattr(backtest_rerun, "MAX_CALLS", 1)
+    rerun = rerun_of({}, obeys_facts=False)
+    feed_in(rerun, log(key="one"))
+    with pytest.raises(BacktestError, match="shorter time"):
+        rerun.take(log(key="two", first_offset=100)[0])
+
+
+# The evaluation anew.
+
+
+def rerun_of(calls: Any, *, obeys_facts: bool, limits: Limits | None = None, within: Period | None = None) -> Rerun:
+    return Rerun(limits or Limits(), "test", within or period(), calls, obeys_facts, Comparison())
+
+
+def feed_in(rerun: Rerun, records: Sequence[Logged]) -> list[bytes]:
+    out = [each for logged in records for each in rerun.take(logged)]
+    return [each.model_dump_json().encode() for each in out]
+
+
+def finished(rerun: Rerun, now_ms: int = 60_000) -> list[bytes]:
+    return [each.model_dump_json().encode() for each in rerun.finish(T0_MS + now_ms)]
+
+
+def test_with_the_facts_nothing_differs_whatever_the_settings_are() -> None:
+    then = past(*live().records()).by_id
+    for limits in (Limits(), Limits(dead_air_ms=100, closing_grace_ms=0, idle_ms=1, max_events_per_call=2)):
+        rerun = rerun_of(then, obeys_facts=True, limits=limits)
+        assert rerun.through == {AUDIT: 5, PIPECAT: 5, ELEVENLABS: 11}
+        assert not rerun.is_over(T0_MS)
+        feed_in(rerun, log())
+        assert rerun.is_over(T0_MS)
+        assert finished(rerun) == []
+        assert (rerun.comparison.equal_calls, rerun.comparison.examples) == (1, [])
+        assert rerun.comparison.tallies["dead_air"].equal == 1
+        assert rerun.comparison.tallies[LATENCY].equal == 2
+
+
+def test_without_the_facts_the_settings_of_today_decide() -> None:
+    then = past(*live().records()).by_id
+    rerun = rerun_of(then, obeys_facts=False, limits=Limits(dead_air_ms=10_000))
+    feed_in(rerun, log())
+    assert not rerun.is_over(T0_MS + 60_000), "the call is open"
+    finished(rerun)
+    assert rerun.is_over(T0_MS + 60_000)
+    assert not rerun.is_over(T0_MS + 59_999), "another may begin"
+    assert rerun.comparison.changed_calls == 1
+    assert rerun.comparison.tallies["dead_air"].only_then == 1
+    assert rerun.comparison.tallies["closed"].equal == 1
+    (example,) = rerun.comparison.examples
+    assert (example.conversation_id, example.subject) == ("call", Subject("dead_air", 2, T0_MS + 5_000))
+    assert example.now is None
+
+
+ANSWERED = GoalSet.model_validate(
+    {
+        "id": "any",
+        "agents": ["desk"],
+        "subgoals": [
+            {"id": "sure", "details": "d", "check": {"kind": "says", "speaker": "assistant", "pattern": "Certainly"}}
+        ],
+    }
+)
+
+
+class OneSet:
+    """Where calls of the agent `desk` get their goals."""
+
+    def choose(self, _goals_id: str | None, agent: str | None) -> GoalSet | None:
+        return ANSWERED if agent == "desk" else None
+
+
+def test_goals_are_those_of_the_log_or_without_the_facts_those_of_now() -> None:
+    goals = ChosenGoals(OneSet())
+    rerun = replace(rerun_of({}, obeys_facts=False), goals=goals)
+    then = [SCORE_RECORD.validate_json(value) for value in (*feed_in(rerun, log()), *finished(rerun))]
+    assert rerun.comparison.only_now == 1
+    with_goals = past(*then).by_id
+    for given in (ChosenGoals(), goals):
+        rerun = replace(rerun_of(with_goals, obeys_facts=True), goals=given)
+        feed_in(rerun, log())
+        finished(rerun)
+        assert rerun.comparison.tallies["progress"].equal == 2
+        assert rerun.comparison.examples == []
+    rerun = rerun_of(with_goals, obeys_facts=False)
+    feed_in(rerun, log())
+    finished(rerun)
+    assert rerun.comparison.tallies["progress"].only_then == 2
+    without = past(*live().records()).by_id
+    rerun = replace(rerun_of(without, obeys_facts=True), goals=goals)
+    feed_in(rerun, log())
+    finished(rerun)
+    assert "progress" not in rerun.comparison.tallies, "there were none, whatever there is today"
+
+
+def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
+    """Not the number of a silence counts, nor by which threshold it was found."""
+    then = past(*live().records()).by_id
+    rerun = rerun_of(then, obeys_facts=False, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
+    feed_in(rerun, log())
+    finished(rerun)
+    tally = rerun.comparison.tallies["dead_air"]
+    assert (tally.equal, tally.changed, tally.only_now) == (1, 0, 1)
+
+
+def test_the_same_records_give_the_same_bytes() -> None:
+    """However late it is when the command is given: a call is woken when it asked for that."""
+    runs = []
+    for now_ms in (60_000, 900_000):
+        rerun = rerun_of({}, obeys_facts=False)
+        runs.append([*feed_in(rerun, log()), *finished(rerun, now_ms)])
+    assert runs[0] == runs[1]
+    assert any(b'"closed"' in value for value in runs[0])
+
+
+def test_without_the_facts_calls_are_those_that_began_in_the_time() -> None:
+    everything = together(log(key="early"), log(key="within", from_ms=5_000), log(key="late", from_ms=61_000))
+    rerun = rerun_of({}, obeys_facts=False, within=period(1_000, 60_000))
+    feed_in(rerun, everything)
+    finished(rerun, 200_000)
+    assert rerun.comparison.only_now == 1
+    assert {example.conversation_id for example in rerun.comparison.examples} == {"within"}
+
+
+def test_silence_decides_before_the_record_that_ends_it() -> None:
+    rerun = rerun_of({}, obeys_facts=False, limits=Limits(idle_ms=2_000))
+    written = b"".join(feed_in(rerun, log()))
+    assert b'"reason":"idle"' in written
+    assert f'"caused_at_ms":{T0_MS + 7_000}'.encode() in written
+    assert rerun.open_calls == 0, "what comes later opens no call"
+
+
+def test_a_call_whose_id_was_used_again_is_left_out() -> None:
+    rerun = rerun_of({}, obeys_facts=False)
+    rerun.left_out = frozenset({"call"})
+    assert feed_in(rerun, together(log(), log(key="other")))
+    finished(rerun)
+    assert rerun.comparison.only_now == 1
+
+
+def test_a_call_that_is_not_over_is_counted() -> None:
+    rerun = rerun_of({}, obeys_facts=False)
+    feed_in(rerun, log()[:-1])
+    finished(rerun, 11_000)
+    assert (rerun.open_calls, rerun.comparison.only_now) == (1, 0)
+
+
+def test_a_call_of_then_that_the_inputs_have_lost_is_told() -> None:
+    then = past(*live().records(), *live(key="gone").records()).by_id
+    rerun = rerun_of(then, obeys_facts=True)
+    feed_in(rerun, log())
+    assert not rerun.is_over(T0_MS + 60_000)
+    finished(rerun)
+    assert (rerun.comparison.equal_calls, rerun.comparison.only_then) == (1, 1)
+
+
+def test_a_call_closes_though_its_last_record_is_gone() -> None:
+    then = past(*live().records()).by_id
+    rerun = rerun_of(then, obeys_facts=True)
+    feed_in(rerun, log()[:-1])
+    assert not rerun.is_over(T0_MS + 60_000)
+    assert finished(rerun)
+    assert (rerun.open_calls, rerun.comparison.changed_calls, rerun.comparison.only_then) == (0, 1, 0)
+
+
+def test_a_record_refused_today_is_counted_and_its_call_closes_all_the_same() -> None:
+    then = past(*live().records()).by_id
+    rerun = rerun_of(then, obeys_facts=True, limits=Limits(max_record_bytes=110))
+    feed_in(rerun, log())
+    finished(rerun)
+    assert rerun.refused > 0
+    assert rerun.comparison.changed_calls == 1
+
+
+# The comparison.
+
+
+def words(**latencies: float) -> dict[Subject, Any]:
+    return {
+        Subject(LATENCY, int(turn[1:]), 0): {"result": {"outcome": "scored", "value": value}, "anchor": "audio"}
+        for turn, value in latencies.items()
+    }
+
+
+def test_scores_are_compared_by_what_they_say() -> None:
+    comparison = Comparison()
+    comparison.add("same", words(t1=100.0), words(t1=100.0))
+    comparison.add("other", words(t1=100.0, t2=50.0, t3=1.0), words(t1=140.0, t2=30.0, t4=2.0))
+    comparison.add("then", words(t1=1.0), None)
+    comparison.add("now", None, words(t1=1.0))
+    tally = comparison.tallies[LATENCY]
+    assert (tally.equal, tally.changed, tally.only_then, tally.only_now) == (1, 2, 2, 2)
+    assert tally.mean_difference == 30.0
+    calls = (comparison.equal_calls, comparison.changed_calls, comparison.only_then, comparison.only_now)
+    assert calls == (1, 1, 1, 1)
+    first = comparison.examples[0]
+    assert (first.conversation_id, first.subject.turn) == ("other", 1)
+    assert first.then == {"result": {"outcome": "scored", "value": 100.0}}, "only what differs"
+    assert comparison.examples[2].now is None
+
+
+def test_a_number_that_became_unknown_has_no_distance() -> None:
+    comparison = Comparison()
+    subject = Subject(LATENCY, 1, 0)
+    unknown = {subject: {"result": {"outcome": "unscored", "reason": "no_user_speech"}}}
+    comparison.add("call", words(t1=100.0), unknown)
+    assert (comparison.tallies[LATENCY].changed, comparison.tallies[LATENCY].mean_difference) == (1, None)
+
+
+def test_examples_are_bounded_and_counts_are_not() -> None:
+    comparison = Comparison()
+    for number in range(100):
+        comparison.add(f"c{number}", words(t1=1.0), words(t1=2.0))
+    assert len(comparison.examples) == MAX_EXAMPLES
+    assert comparison.total().changed == 100
+
+
+def test_last_words_leave_out_what_was_taken_back_and_how_it_was_said() -> None:
+    records = live().records()
+    said = last_words(records)
+    assert {"turn", LATENCY, "tool_call", "dead_air", "closed"} <= {subject.name for subject in said}
+    assert said[Subject(LATENCY, 1, 0)].keys() == {"result", "anchor", "source"}
+    assert said[Subject("closed", None, 0)].keys() == {"reason", "ended_reason", "turns", "events", "labels"}
+    assert said[Subject("turn", 1, 0)] == {}
+    assert said[Subject("dead_air", 2, T0_MS + 5_000)] == {"silent_since_ms": T0_MS + 5_000}
+    assert number_in(said[Subject("tool_call", 1, 0)]) == 300
+    feed = Feed()
+    feed.user_audio(0, 1_000)
+    feed.assistant_audio(500, 2_000)
+    interruptions = feed.records("interruption_by_assistant")
+    assert interruptions
+    assert Subject("interruption_by_assistant", 0, 0) in last_words(interruptions)
+    taken_back = interruptions[-1].model_copy(update={"is_withdrawn": True})
+    assert last_words([*interruptions, taken_back]) == {}
+
+
+# What is told.
+
+
+def plan(*, obeys_facts: bool = True) -> BacktestPlan:
+    return BacktestPlan(period(), "scores.backtest", obeys_facts, "ab12", T0_MS + 60_000)
+
+
+def shown(result: BacktestResult) -> str:
+    console = Console(width=160, record=True, file=None, quiet=True)
+    console.print(report(plan(), result))
+    with console.capture() as capture:
+        console.quiet = False
+        console.print(report(plan(), result))
+    return capture.get()
+
+
+def test_a_report_says_what_differs() -> None:
+    result = BacktestResult(written=12, refused=3, cut={"audit.events[0]": T0_MS})
+    result.comparison.add("equal", words(t1=1.0), words(t1=1.0))
+    result.comparison.add("c\x1b[31m", words(t1=100.0), words(t1=140.5))
+    text = shown(result)
+    assert "Calls: 1 equal, 1 changed" in text
+    assert "±40.5" in text
+    assert "c\\x1b[31m" in text
+    told = list(remarks(result, "x.scores.backtest", "ab12"))
+    assert told[0].startswith("audit.events[0] has nothing before 2026")
+    assert told[-1] == "12 records written to x.scores.backtest, each with the header callgauge_run=ab12."
+    as_json = json.loads(report_json(plan(), result))
+    assert as_json["calls"]["changed"] == 1
+    assert as_json["scores_by_name"][LATENCY] == {
+        "equal": 1, "changed": 1, "mean_absolute_difference": 40.5, "only_then": 0, "only_now": 0,
+    }  # fmt: skip
+    assert as_json["examples"][0]["now"] == {"result": {"outcome": "scored", "value": 140.5}}
+
+
+def test_a_report_of_no_difference_and_of_nothing_says_so() -> None:
+    result = BacktestResult()
+    assert "There is nothing to compare" in shown(result)
+    result.comparison.add("equal", words(t1=1.0), words(t1=1.0))
+    assert "No difference: 1 final scores of 1 call are equal." in shown(result)
+
+
+def test_a_back_test_writes_to_a_topic_of_its_own() -> None:
+    kafka = KafkaSettings(topic_prefix="x.")
+    assert topic_to_write(kafka, "scores.backtest") == "scores.backtest"
+    assert topic_to_write(kafka, "x.scores.backtest") == "scores.backtest"
+    for running in ("scores", "x.scores", "audit.events", "quarantine"):
+        with pytest.raises(ValueError, match="of the running system"):
+            topic_to_write(kafka, running)
+    for nothing in ("", "x.", "a b", "a" * 250):
+        with pytest.raises(ValueError, match="is no name"):
+            topic_to_write(kafka, nothing)
+
+
+async def test_the_merge_does_not_depend_on_how_records_come() -> None:
+    """Each input waits now and then, as a client does between two fetches."""
+    import asyncio
+
+    rng = random.Random(3)  # noqa: S311  # an order, nothing secret
+    inputs = {
+        source: [record(source, offset, rng.randrange(50)) for offset in range(40)]
+        for source in (AUDIT, PIPECAT, ELEVENLABS)
+    }
+
+    async def in_pieces(records: Sequence[Any], seed: int) -> AsyncIterator[Any]:
+        waits = random.Random(seed)  # noqa: S311  # an order, nothing secret
+        for each in records:
+            if waits.random() < 0.3:
+                await asyncio.sleep(0)
+            yield each
+
+    runs = []
+    for seed in range(5):
+        log = merged({source: in_pieces(records, seed) for source, records in inputs.items()})
+        runs.append([(each.time_ms, each.source, each.record.offset) async for each in log])
+    assert all(run == runs[0] for run in runs)
+    assert [time_ms for time_ms, _, _ in runs[0]] == sorted(time_ms for time_ms, _, _ in runs[0])

@@ -1,0 +1,252 @@
+"""What the doctor makes of what it sees: each finding from facts alone."""
+
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+import typer
+from aiokafka import TopicPartition
+
+from schemas.topics import INPUT_TOPICS, TOPICS
+from streamer.cli import doctor as cli_doctor
+from streamer.cluster.facts import ClockFacts, ClusterFacts, GroupFacts, LogBounds, PartitionState
+from streamer.operations.doctor.findings import (
+    Finding,
+    Verdict,
+    broker_finding,
+    clock_finding,
+    replica_findings,
+    settings_findings,
+    topic_findings,
+    topic_setting_findings,
+)
+from streamer.operations.doctor.groups import group_findings
+from streamer.settings.all_settings import LimitSettings, Settings
+
+SETTINGS = Settings(topic_prefix="x.")
+KAFKA = SETTINGS.kafka
+HEALTHY = PartitionState(has_leader=True, replicas=3, in_sync=3)
+RIGHT = {
+    topic.name: {
+        "cleanup.policy": topic.cleanup_policy,
+        "retention.ms": str(topic.retention_ms),
+        "message.timestamp.type": "LogAppendTime",
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": "false",
+    }
+    for topic in TOPICS
+}
+ALL = [topic.name for topic in TOPICS]
+
+
+def cluster(state: PartitionState = HEALTHY, **partitions: int) -> ClusterFacts:
+    """A cluster with every topic, four partitions each unless said otherwise; 0 leaves the topic out."""
+    counts = {topic.name: partitions.get(topic.name.replace(".", "_"), 4) for topic in TOPICS}
+    return ClusterFacts(3, None, {f"x.{name}": (state,) * count for name, count in counts.items() if count})
+
+
+def verdicts(findings: list[Finding]) -> list[Verdict]:
+    return [finding.verdict for finding in findings]
+
+
+def test_default_settings_are_fine() -> None:
+    assert verdicts(list(settings_findings(SETTINGS))) == [Verdict.OK]
+
+
+def test_calls_longer_than_the_exporter_remembers_are_a_warning() -> None:
+    longer = Settings(limits=LimitSettings(max_call_duration_ms=6 * 3_600_000))
+    assert verdicts(list(settings_findings(longer))) == [Verdict.OK, Verdict.WARNING]
+
+
+def test_a_broker_that_does_not_say_its_version_is_a_broker() -> None:
+    assert broker_finding(ClusterFacts(1, None, {})).seen == "1 broker in the cluster, version not known"
+    assert "version 3.9-IV0" in broker_finding(ClusterFacts(3, "3.9-IV0", {})).seen
+
+
+def test_all_topics_in_one_line_when_they_fit() -> None:
+    (finding,) = topic_findings(cluster(), KAFKA)
+    assert (finding.verdict, "all 10 are there; 4 partitions" in finding.seen) == (Verdict.OK, True)
+
+
+def test_missing_topics_and_other_counts_are_wrong() -> None:
+    missing, unequal = topic_findings(cluster(scores=8, audit_events=0, goals=0), KAFKA)
+    assert missing.seen == "not there: x.audit.events, x.goals"
+    assert (unequal.check, unequal.verdict) == ("x.scores", Verdict.WRONG)
+    assert "8 partitions, not 4" in unequal.seen
+
+
+def test_right_topic_settings_are_one_line_with_what_they_are() -> None:
+    (finding,) = topic_setting_findings(RIGHT, ALL, SETTINGS)
+    assert finding.verdict is Verdict.OK
+    assert "inputs are kept for 7 days, scores for 14 days; a call needs 4 h 5 min" in finding.seen
+
+
+def test_faults_of_topics_say_whether_the_evaluator_starts() -> None:
+    short = RIGHT | {"scores": RIGHT["scores"] | {"retention.ms": "60000", "retention.bytes": "5"}}
+    refused, warning = topic_setting_findings(short, ALL, SETTINGS)
+    assert (refused.check, refused.verdict, warning.verdict) == ("x.scores", Verdict.WRONG, Verdict.WARNING)
+    assert "does not start" in refused.what_to_do
+    assert "does not start" not in warning.what_to_do
+
+
+def test_a_longer_call_needs_longer_retention() -> None:
+    days = Settings(topic_prefix="x.", limits=LimitSettings(max_call_duration_ms=8 * 24 * 3_600_000))
+    found = [finding.check for finding in topic_setting_findings(RIGHT, ALL, days) if finding.verdict is Verdict.WRONG]
+    assert found == [f"x.{name}" for name in INPUT_TOPICS]
+
+
+def test_settings_that_may_not_be_seen_are_unknown() -> None:
+    known = {name: RIGHT[name] for name in ALL if name != "scores"}
+    (finding,) = topic_setting_findings(known, ALL, SETTINGS)
+    assert (finding.verdict, "x.scores" in finding.seen) == (Verdict.UNKNOWN, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "settings", "verdict", "said"),
+    [
+        (PartitionState(True, 3, 3), {}, Verdict.OK, "3 copies"),
+        (PartitionState(True, 1, 1), {"min.insync.replicas": "1"}, Verdict.WARNING, "one copy"),
+        (PartitionState(True, 3, 2), {}, Verdict.WARNING, "2 of 3 copies"),
+        (PartitionState(True, 3, 1), {}, Verdict.WRONG, "nothing can be written"),
+        (PartitionState(False, 3, 0), {}, Verdict.WRONG, "no leader"),
+        (PartitionState(True, 3, 3), {"min.insync.replicas": "3"}, Verdict.WARNING, "stops all writing"),
+        (PartitionState(True, 3, 3), {"min.insync.replicas": "1"}, Verdict.WARNING, "only one broker"),
+        (PartitionState(True, 3, 3), {"unclean.leader.election.enable": "true"}, Verdict.WARNING, "unclean"),
+    ],
+)
+def test_copies(state: PartitionState, settings: dict[str, str], verdict: Verdict, said: str) -> None:
+    known = {name: RIGHT[name] | settings for name in ALL}
+    (finding,) = replica_findings(cluster(state).topics, known, KAFKA)
+    assert (finding.verdict, said in finding.seen) == (verdict, True)
+    assert "all topics" in finding.seen or verdict is Verdict.OK
+
+
+def test_the_topics_with_the_same_fault_share_a_line() -> None:
+    topics = dict(cluster().topics)
+    weak = (HEALTHY, PartitionState(has_leader=True, replicas=3, in_sync=2))
+    topics |= {"x.scores": weak, "x.goals": weak, "other.topic": weak}
+    (finding,) = replica_findings(topics, RIGHT, KAFKA)
+    assert finding.seen.startswith("x.scores, x.goals: 2 of 3")
+
+
+@pytest.mark.parametrize(
+    ("clock", "verdict", "said"),
+    [
+        (None, Verdict.UNKNOWN, "nothing is written to find out"),
+        (ClockFacts(-200, 300), Verdict.OK, "agree"),
+        (ClockFacts(-5_000, -1_000), Verdict.OK, "agree"),
+        (ClockFacts(1_000, 3_000), Verdict.OK, "agree"),
+        (ClockFacts(1_500, 3_000), Verdict.WRONG, "1.5 s or more ahead of this machine's"),
+        (ClockFacts(-90_000, -60_000), Verdict.WRONG, "1 min or more behind this machine's"),
+    ],
+)
+def test_clocks(clock: ClockFacts | None, verdict: Verdict, said: str) -> None:
+    finding = clock_finding(clock)
+    assert (finding.verdict, said in finding.seen) == (verdict, True)
+
+
+PARTITIONS = [TopicPartition("x.pipecat.events", number) for number in range(2)]
+BOUNDS = {PARTITIONS[0]: LogBounds(10, 100), PARTITIONS[1]: LogBounds(0, 0)}
+
+
+def group(
+    state: str = "Stable",
+    members: int = 1,
+    assigned: tuple[TopicPartition, ...] = tuple(PARTITIONS),
+    committed: dict[TopicPartition, int] | None = None,
+    read: dict[TopicPartition, int] | None = None,
+) -> GroupFacts:
+    committed = {PARTITIONS[0]: 100} if committed is None else committed
+    return GroupFacts(state, members, assigned, committed, committed if read is None else read)
+
+
+def look(facts: GroupFacts, *, starts_at_end: bool = False) -> list[Finding]:
+    return list(group_findings("evaluator group", "evaluator", facts, BOUNDS, starts_at_end=starts_at_end))
+
+
+def test_a_group_that_reads_everything_is_fine_and_says_how_far_it_is() -> None:
+    (finding,) = look(group(committed={PARTITIONS[0]: 60}, read={PARTITIONS[0]: 93}))
+    assert finding.verdict is Verdict.OK
+    assert "1 member, 2 of 2 partitions assigned; 7 records to read: x.pipecat.events[0] 7" in finding.seen
+    assert "a restart reads 33 records of open calls again" in finding.seen
+    assert finding.lag == {"x.pipecat.events[0]": 7}
+    (finding,) = look(group())
+    assert finding.seen.endswith("nothing left to read")
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict", "said"),
+    [
+        (group("Dead", 0, (), {}), Verdict.WARNING, "never read"),
+        (group("Empty", 0, ()), Verdict.WARNING, "nobody reads"),
+        (group("PreparingRebalance", 2, ()), Verdict.WARNING, "2 members share out the partitions anew"),
+        (group(assigned=(PARTITIONS[0],)), Verdict.WRONG, "nobody reads x.pipecat.events[1]"),
+        (group(assigned=(*PARTITIONS, TopicPartition("y.other", 0))), Verdict.WRONG, "also reads y.other"),
+    ],
+)
+def test_a_group_that_does_not(facts: GroupFacts, verdict: Verdict, said: str) -> None:
+    (finding,) = look(facts)
+    assert (finding.verdict, said in finding.seen) == (verdict, True)
+    assert finding.what_to_do
+
+
+def test_what_was_deleted_unread_is_lost() -> None:
+    lost, rest = look(group(committed={PARTITIONS[0]: 4}))
+    assert lost.verdict is Verdict.WRONG
+    assert "6 records, x.pipecat.events[0] 6" in lost.seen
+    assert rest.lag == {"x.pipecat.events[0]": 90}
+
+
+def test_a_topic_made_anew_is_noticed() -> None:
+    moved, rest = look(group(committed={PARTITIONS[0]: 101, PARTITIONS[1]: 0}))
+    assert (moved.verdict, "x.pipecat.events[0]" in moved.seen) == (Verdict.WARNING, True)
+    assert rest.verdict is Verdict.OK
+
+
+def test_where_nothing_is_committed_a_role_begins_where_it_begins() -> None:
+    assert [sum(finding.lag.values()) for finding in look(group(committed={}))] == [90]
+    assert [sum(finding.lag.values()) for finding in look(group(committed={}), starts_at_end=True)] == [0]
+
+
+def test_a_line_names_a_few_partitions_and_counts_the_rest() -> None:
+    many = {TopicPartition("x.pipecat.events", number): LogBounds(0, number + 1) for number in range(8)}
+    facts = GroupFacts("Stable", 1, tuple(many), {}, {})
+    (finding,) = group_findings("evaluator group", "evaluator", facts, many, starts_at_end=False)
+    assert "x.pipecat.events[7] 8, " in finding.seen
+    assert finding.seen.endswith(" and 3 more")
+    assert len(finding.lag) == 8
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(("verdict", "code"), [(Verdict.WRONG, 1), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0)])
+def test_only_what_is_wrong_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool, verdict: Verdict, code: int
+) -> None:
+    async def found(_: Settings) -> AsyncGenerator[Finding, None]:
+        yield Finding("one", Verdict.OK, "fine")
+        yield Finding("other", verdict, "strange", "Mend it.")
+
+    monkeypatch.setattr(cli_doctor, "examine", found)
+    ended = 0
+    try:
+        cli_doctor.doctor(as_json=as_json)
+    except typer.Exit as end:
+        ended = end.exit_code
+    assert ended == code
+    out = capsys.readouterr().out
+    if as_json:
+        told = [json.loads(line) for line in out.splitlines()]
+        assert [line["verdict"] for line in told] == ["ok", verdict.value]
+    else:
+        assert f"1 ok, 1 {verdict.value}." in out
+        assert "strange. Mend it." in out
+
+
+def test_wrong_settings_are_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CALLGAUGE_LIMITS__IDLE_MS", "soon")
+    monkeypatch.setenv("CALLGAUGE_HTTP_PORT", "no")
+    with pytest.raises(typer.Exit) as ended:
+        cli_doctor.doctor(as_json=True)
+    assert ended.value.exit_code == 1
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["check"], line["verdict"]) for line in told] == [("settings", "wrong")] * 2

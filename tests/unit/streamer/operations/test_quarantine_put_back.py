@@ -1,0 +1,240 @@
+"""What is put back, and what is not: gone records, what would be refused again, and a broker that fails half way."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
+from aiokafka.structs import ConsumerRecord, RecordMetadata, TopicPartition
+
+from consumers.engine.intake.admission import Arrival, admit
+from consumers.engine.limits import Limits
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.events.codec import InputSource
+from schemas.quarantine import QuarantineRecord
+from schemas.scores.all_records import CallLabels, ClosedFact, CloseReason, TurnStatus
+from schemas.topics import SOURCE_BY_TOPIC
+from streamer.cluster.coordinates import Coordinates
+from streamer.cluster.record_reader import RecordGoneError
+from streamer.operations.quarantine.put_back import (
+    IN_FLIGHT,
+    CallStates,
+    Outcome,
+    RefusedRecords,
+    put_back,
+    replay_headers,
+)
+
+WRITTEN_MS = 1_790_000_000_000
+NOW_MS = WRITTEN_MS + 3_600_000
+KAFKA = KafkaSettings(topic_prefix="x.")
+LIMITS = Limits()
+SPEECH = {"type": "tts_text", "timestamp": WRITTEN_MS, "data": {"frame": "hello"}}
+
+
+def record(
+    offset: int = 0,
+    event: object = SPEECH,
+    *,
+    topic: str = "pipecat.events",
+    key: bytes | None = b"c",
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> Any:
+    value = event if isinstance(event, bytes) else json.dumps(event).encode()
+    size = len(value)
+    return ConsumerRecord(f"x.{topic}", 0, offset, WRITTEN_MS, 1, key, value, None, 0, size, tuple(headers))
+
+
+def refused(of: Any) -> QuarantineRecord:
+    """An entry as an evaluator writes it that knew less than today's."""
+    return QuarantineRecord(
+        topic=of.topic, partition=of.partition, offset=of.offset, key=(of.key or b"").decode(), reason="invalid_event",
+        what="it is wrong", expected_and_seen="expected right, saw wrong", what_happens_now="", what_to_do="",
+        quarantined_at_ms=of.timestamp,
+    )  # fmt: skip
+
+
+class Log:
+    """The input topics, as a reader of single records and as what a producer writes to."""
+
+    def __init__(self, *records: Any) -> None:
+        self.held = {Coordinates(each.topic, each.partition, each.offset): each for each in records}
+        self.appended: list[Any] = []
+        self.fails_at: int | None = None
+        self.unreadable_at: int | None = None
+
+    async def read(self, place: Coordinates) -> Any:
+        if place.offset == self.unreadable_at:
+            raise KafkaConnectionError("gone away")
+        if place not in self.held:
+            raise RecordGoneError("retention took it")
+        return self.held[place]
+
+    async def send(self, topic: str, value: bytes, **rest: Any) -> "asyncio.Future[Any]":
+        if len(value) > 1_000_000:
+            raise MessageSizeTooLargeError("too large")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.fails_at == len(self.appended):
+            future.set_exception(KafkaConnectionError("gone away"))
+            return future
+        self.appended.append({"topic": topic, "value": value, **rest})
+        tp = TopicPartition(topic, rest["partition"])
+        future.set_result(RecordMetadata(topic, tp.partition, tp, 1_000 + len(self.appended), NOW_MS, 1, 0))
+        return future
+
+
+DONE = CallStates(committed={TopicPartition(f"x.{topic}", 0): 1_000_000 for topic in SOURCE_BY_TOPIC})
+"""An evaluator that has no open call: it is done with all there is."""
+
+
+async def replayed(log: Log, *records: Any, limits: Limits = LIMITS, calls: CallStates = DONE) -> list[Outcome]:
+    chosen = RefusedRecords(KAFKA, limits, log, calls)  # type: ignore[arg-type]  # stands in for the reader
+    entries = [refused(each) for each in records]
+    return [outcome async for outcome in put_back(chosen, log, entries, NOW_MS, asyncio.Event())]
+
+
+def arrival_of(of: Any) -> Arrival:
+    arrival = admit(SOURCE_BY_TOPIC[of.topic.removeprefix("x.")], of, LIMITS)
+    assert isinstance(arrival, Arrival)
+    return arrival
+
+
+async def test_a_record_is_appended_as_it_was_to_its_own_partition() -> None:
+    first, second = record(4, headers=[("ce_id", b"e-1"), ("odd", b"\xff")]), record(7)
+    log = Log(first, second)
+    outcomes = await replayed(log, first, second)
+    assert [str(outcome.appended) for outcome in outcomes] == ["x.pipecat.events[0]@1001", "x.pipecat.events[0]@1002"]
+    assert [outcome.place.offset for outcome in outcomes] == [4, 7]
+    assert log.appended[0] == {
+        "topic": "x.pipecat.events", "partition": 0, "key": b"c", "value": first.value,
+        "headers": [("ce_id", b"e-1"), ("odd", b"\xff"), ("callgauge_replay_of", b"x.pipecat.events[0]@4")],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("headers", "added"),
+    [
+        ([], {"ce_id": b"x.pipecat.events[0]@9", "ce_source": b"callgauge.quarantine"}),
+        ([("ce_source", b"bot")], {"ce_id": b"x.pipecat.events[0]@9"}),
+        ([("ce_id", None)], {"ce_id": b"x.pipecat.events[0]@9", "ce_source": b"callgauge.quarantine"}),
+        ([("ce_id", b"e-1")], {}),
+    ],
+)
+def test_an_event_without_an_id_gets_one_by_which_a_second_replay_is_a_repeat(
+    headers: list[tuple[str, bytes | None]], added: dict[str, bytes]
+) -> None:
+    refused_record = record(9, headers=headers)
+    replay = replay_headers(refused_record, arrival_of(refused_record))
+    assert replay[: len(headers)] == headers
+    assert dict(replay[len(headers) :]) == {"callgauge_replay_of": b"x.pipecat.events[0]@9", **added}
+
+
+def test_a_simulators_sequence_stays_what_makes_a_repeat() -> None:
+    speech = {"type": "user_speech", "timestamp": WRITTEN_MS, "sequence": 3, "data": {"text": "hi"}}
+    numbered = record(1, speech, topic="elevenlabs.events")
+    assert [name for name, _ in replay_headers(numbered, arrival_of(numbered))] == ["callgauge_replay_of"]
+    del speech["sequence"]
+    plain = record(1, speech, topic="elevenlabs.events")
+    assert "ce_id" in dict(replay_headers(plain, arrival_of(plain)))
+
+
+def test_a_replay_of_a_replay_names_the_first_record() -> None:
+    first = record(4)
+    again = record(8, headers=replay_headers(first, arrival_of(first)))
+    assert dict(replay_headers(again, arrival_of(again))) == dict(again.headers)
+
+
+async def test_what_is_gone_or_another_record_is_not_put_back() -> None:
+    old, good = record(1), record(3)
+    made_anew = record(2)
+    log = Log(record(2, key=b"somebody"), good)
+    gone, another, done = await replayed(log, old, made_anew, good)
+    assert gone.reason == "retention took it"
+    assert "made anew" in str(another.reason)
+    assert done.appended is not None
+    assert [each["value"] for each in log.appended] == [good.value]
+
+
+async def test_what_would_be_refused_again_is_not_put_back() -> None:
+    broken = record(1, b'{"type":')
+    late = record(2, {**SPEECH, "timestamp": WRITTEN_MS - 23 * 3_600_000 - 1_800_000})
+    log = Log(broken, late)
+    bad, untimely = await replayed(log, broken, late)
+    assert "refused again: it is not JSON" in str(bad.reason)
+    # It was within a day of the broker's time when it was written; as a new record it is not.
+    assert "refused again: the event's time is far" in str(untimely.reason)
+    assert log.appended == []
+    (outcome,) = await replayed(log, late, limits=Limits(max_event_time_skew_ms=0))
+    assert outcome.appended is not None
+
+
+async def test_a_record_of_no_input_topic_is_never_appended() -> None:
+    stray = record(1, topic="scores")
+    (outcome,) = await replayed(Log(stray), stray)
+    assert outcome.reason == "x.scores is no input topic of this installation"
+
+
+async def test_what_is_too_large_for_the_producer_is_told_and_the_next_goes_on() -> None:
+    large, good = record(1, {**SPEECH, "more": "x" * 1_000_001}), record(2)
+    told, done = await replayed(Log(large, good), large, good, limits=Limits(max_record_bytes=2_000_000))
+    assert "more than a producer of callgauge sends" in str(told.reason)
+    assert done.appended is not None
+
+
+@pytest.mark.parametrize("kind", ["fails_at", "unreadable_at"])
+async def test_once_the_broker_fails_what_was_appended_is_told_and_the_rest_is_not_tried(kind: str) -> None:
+    records = [record(offset) for offset in range(IN_FLIGHT + 10)]
+    log = Log(*records)
+    setattr(log, kind, 5)
+    outcomes = await replayed(log, *records)
+    assert len(outcomes) <= IN_FLIGHT
+    told = [outcome.place.offset for outcome in outcomes if outcome.appended]
+    assert len(told) == len(log.appended)
+    assert next(outcome.place.offset for outcome in outcomes if outcome.reason) == 5
+
+
+async def test_a_signal_ends_it_after_what_is_on_its_way() -> None:
+    records = [record(offset) for offset in range(IN_FLIGHT + 10)]
+    log, stop = Log(*records), asyncio.Event()
+    chosen = RefusedRecords(KAFKA, LIMITS, log, DONE)  # type: ignore[arg-type]  # stands in for the reader
+    outcomes = []
+    async for outcome in put_back(chosen, log, [refused(each) for each in records], NOW_MS, stop):
+        stop.set()
+        outcomes.append(outcome)
+    assert len(outcomes) == len(log.appended) == IN_FLIGHT
+    assert all(outcome.appended for outcome in outcomes)
+
+
+async def test_what_the_evaluator_reads_again_by_itself_is_left_where_it_is() -> None:
+    """Put back, it would be folded twice: where it stands and as a new record."""
+    early, late = record(3), record(4)
+    log = Log(early, late)
+    committed = {TopicPartition("x.pipecat.events", 0): 4}
+    done, left = await replayed(log, early, late, calls=CallStates(committed))
+    assert done.appended is not None
+    assert (left.appended, left.is_needed, left.is_problem) == (None, False, False)
+    assert "reads from @4 on" in str(left)
+    never_read = await replayed(log, early, calls=CallStates())
+    assert [outcome.is_needed for outcome in never_read] == [False]
+    assert len(log.appended) == 1
+
+
+async def test_a_closed_call_is_left_alone() -> None:
+    """Days later an evaluator may not remember it, and would open it anew."""
+    of_closed, of_open = record(1, key=b"over"), record(2, key=b"c")
+    log = Log(of_closed, of_open)
+    closed = ClosedFact(
+        conversation_id="over", revision=1, status=TurnStatus.FINAL, input_hash="", offsets={}, event_time_ms=None,
+        caused_at_ms=WRITTEN_MS, labels=CallLabels(), code_version="1", reason=CloseReason.IDLE, ended_reason=None,
+        turns=1, events=9, through={},
+    )  # fmt: skip
+    left, done = await replayed(log, of_closed, of_open, calls=CallStates(DONE.committed, {"over": closed}))
+    assert left.is_problem
+    assert left.reason == "its call has closed (idle, 2026-09-21 14:13:20 UTC) and is not reopened"
+    assert done.appended is not None
+
+
+def test_every_input_topic_is_known() -> None:
+    assert set(SOURCE_BY_TOPIC.values()) == set(InputSource)

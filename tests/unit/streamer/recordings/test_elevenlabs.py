@@ -1,0 +1,433 @@
+"""The record of a conversation with an ElevenLabs agent, read from a file: as the released package writes it, and as it once was."""
+
+import gzip
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elevenlabs import GetConversationResponseModel
+
+from consumers.engine.judging.rules import GoalRules
+from consumers.engine.limits import Limits
+from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.scores.all_records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
+from streamer.offline.contexts import contexts_of
+from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.recordings.reader import RecordedCall, RecordingError, read_recordings
+from streamer.sources.replay.playback import in_time_order, renamed, shifted, with_control_events
+from tests.support.fakes.engine_feed import plain
+
+Json = dict[str, Any]
+START_S = 1_790_000_000
+START_MS = START_S * 1_000
+
+
+def entry(role: str, message: str | None, secs: int, made_ms: int | None = None, **more: Any) -> Json:
+    made = {} if made_ms is None else {"created_at_unix_ms": START_MS + made_ms}
+    return {"role": role, "message": message, "time_in_call_secs": secs} | made | more
+
+
+def waited(seconds: float) -> Json:
+    inner = {"convai_ttf_audio_since_silence": {"elapsed_time": seconds}}
+    return {"conversation_turn_metrics": {"metrics": inner, "convai_asr_provider": "scribe"}}
+
+
+CALL = {
+    "type": "webhook",
+    "request_id": "r1",
+    "tool_name": "find_badge",
+    "params_as_json": '{"id": 7}',
+    "tool_has_been_called": True,
+}
+RESULT = {"type": "webhook", "request_id": "r1", "tool_name": "find_badge", "result_value": '{"status": "ok"}', "is_error": False,
+          "tool_has_been_called": True, "tool_latency_secs": 0.8}  # fmt: skip
+TALK = (
+    entry("agent", "Welcome.", 0),
+    entry("user", "I lost my badge", 5),
+    entry("agent", None, 6, tool_calls=[CALL]),
+    entry("agent", None, 7, tool_results=[RESULT]),
+    entry("agent", "I found", 8, original_message="I found it", interrupted=True, **waited(2.35)),
+    entry("user", "Great", 12),
+    entry("agent", "Goodbye", 13),
+)
+
+
+def released(*entries: Json, **more: Any) -> Json:
+    """What GET answers today: built with the package's own models and written as they write it."""
+    facts = {"has_audio": True, "has_user_audio": True, "has_response_audio": True, "has_auxiliary_audio": False}
+    metadata = {"start_time_unix_secs": START_S, "call_duration_secs": 30, "termination_reason": "client ended"}
+    identity = {"agent_id": "agent_1", "conversation_id": "conv_1", "status": "done"}
+    model = GetConversationResponseModel.model_validate(
+        identity | facts | {"metadata": metadata, "transcript": list(entries)} | more
+    )
+    written: Json = json.loads(model.model_dump_json())
+    return written
+
+
+def stored(path: Path, document: object) -> Path:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def read(path: Path) -> RecordedCall:
+    (call,) = read_recordings(path)
+    return call
+
+
+def finals(call: RecordedCall, seed: int | None = None) -> dict[tuple[str, int | None], AnyScoreRecord]:
+    """What holds at the end of the call, by name and turn."""
+    plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
+    scoring = RecordedScoring(with_control_events(call), plan, None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    assert scoring.refused == []
+    return {(record.name, record.turn): record for record in scoring.final_records()}
+
+
+def latency_of(records: dict[tuple[str, int | None], AnyScoreRecord], turn: int) -> tuple[object, str | None]:
+    found = records["turn", turn]
+    assert isinstance(found, TurnValues)
+    return plain(found.voice_to_voice_ms), found.anchor and found.anchor.value
+
+
+def stages_of(records: dict[tuple[str, int | None], AnyScoreRecord], turn: int) -> tuple[StageLatency, ...]:
+    found = records["turn", turn]
+    assert isinstance(found, TurnValues)
+    return found.stages
+
+
+def test_a_record_of_today_becomes_a_call_like_any_other(tmp_path: Path) -> None:
+    call = read(stored(tmp_path / "call.json", released(*TALK)))
+    assert (call.conversation_id, call.conversation_ended_reason) == ("conv_1", "client ended")
+    records = finals(call)
+    assert {turn for name, turn in records if name == "turn"} == {0, 1, 2}
+    assert latency_of(records, 1) == (2_350.0, "record")
+    assert latency_of(records, 2) == ("times_unknown", "estimated")
+    use: Any = records["tool_call", 1]
+    assert (use.tool, use.outcome, use.duration_ms) == ("find_badge", "success", 800)
+    assert ("interruption_by_user", 2) in records
+    closed: Any = records["closed", None]
+    assert (closed.ended_reason, closed.turns, closed.labels.agent) == ("client ended", 2, "agent_1")
+
+
+def test_times_to_the_millisecond_give_an_estimate_and_its_error(tmp_path: Path) -> None:
+    talk = [
+        entry("agent", "Welcome.", 0, 400), entry("user", "My badge", 5, 5_100), entry("agent", "Yes?", 6, 6_350, **waited(1.9)),
+        entry("user", "Bye", 9, 9_000), entry("agent", "Bye.", 10, 9_800),
+    ]  # fmt: skip
+    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert latency_of(records, 1) == (1_900.0, "record")
+    assert latency_of(records, 2) == (800.0, "estimated")
+    first, second = (records["turn", turn] for turn in (1, 2))
+    assert isinstance(first, TurnValues)
+    assert isinstance(second, TurnValues)
+    assert first.estimate_error is not None
+    assert (first.estimate_error.error_ms, first.estimate_error.estimated_ms) == (-650.0, 1_250.0)
+    assert second.estimate_error is None
+
+
+FIFTEEN = ("agent_metadata", "multivoice_message", "tool_calls", "tool_results", "feedback", "llm_override",
+           "conversation_turn_metrics", "rag_retrieval_info", "llm_usage", "interrupted", "original_message", "source_medium")  # fmt: skip
+
+
+def seed_entry(values: Json) -> Json:
+    """An entry with the fifteen fields of the older releases and no other."""
+    return dict.fromkeys(FIFTEEN) | {"tool_calls": [], "tool_results": [], "interrupted": False} | values
+
+
+@pytest.mark.parametrize("shape", ["record", "webhook", "list"])
+def test_the_fifteen_fields_of_older_releases(tmp_path: Path, shape: str) -> None:
+    entries = [seed_entry(each) for each in TALK]
+    whole: Json = {
+        "conversation_id": "conv_1", "metadata": {"start_time_unix_secs": START_S, "call_duration_secs": 30}, "transcript": entries,
+    }  # fmt: skip
+    webhook = {"type": "post_call_transcription", "event_timestamp": START_S + 60, "data": whole}
+    document: object = {"record": whole, "webhook": webhook, "list": entries}[shape]
+    call = read(stored(tmp_path / "conv_1.json", document))
+    assert call.conversation_id == "conv_1"
+    records = finals(call)
+    assert latency_of(records, 1) == (2_350.0, "record")
+    assert {turn for name, turn in records if name == "turn"} == {0, 1, 2}
+
+
+def test_shapes_before_that(tmp_path: Path) -> None:
+    """Metrics without the level `metrics`, null where there are lists today, and no more than who said what when."""
+    old = {"tool_calls": None, "tool_results": None, "feedback": None}
+    metrics = {
+        "convai_ttf_audio_since_silence": {"elapsed_time": 1.25},
+        "convai_llm_service_ttfb": {"elapsed_time": 0.5},
+    }
+    talk = [
+        entry("agent", "Welcome.", 0, **old), entry("user", "My badge", 5, **old, conversation_turn_metrics=None),
+        entry("agent", "Yes?", 6, **old, conversation_turn_metrics=metrics),
+    ]  # fmt: skip
+    records = finals(read(stored(tmp_path / "call.json", {"transcript": talk, "status": "done"})))
+    assert latency_of(records, 1) == (1_250.0, "record")
+
+
+def test_keys_and_words_of_later_releases(tmp_path: Path) -> None:
+    talk = [{**each, "mood": "odd", "source_medium": "hologram"} for each in TALK]
+    document = released(*TALK) | {"transcript": talk, "status": "embalmed", "aura": {"colour": "blue"}}
+    call = read(stored(tmp_path / "call.json", document))
+    typed = ConversationRecord.model_validate({**document, "timestamp": 0})
+    assert typed.model_extra == {"aura": {"colour": "blue"}}
+    assert typed.is_final
+    assert latency_of(finals(call), 1) == (2_350.0, "record")
+
+
+def test_a_silent_turn_and_a_sound_that_took_none(tmp_path: Path) -> None:
+    talk = [
+        entry("agent", "Welcome.", 0), entry("user", "...", 5), entry("agent", "Are you there?", 6, **waited(9.0)),
+        entry("user", "Mhm", 7, ignored_as_backchannel=True), entry("user", "Yes", 9), entry("agent", "Good.", 10, **waited(1.1)),
+    ]  # fmt: skip
+    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert {turn for name, turn in records if name == "turn"} == {0, 1}
+    assert latency_of(records, 1) == (1_100.0, "record")
+
+
+def test_a_call_in_text_has_turns_and_no_latency(tmp_path: Path) -> None:
+    text: Json = {
+        "conversation_turn_metrics": {"metrics": {"convai_llm_service_ttfb": {"elapsed_time": 0.4}}},
+        "source_medium": "text",
+    }
+    talk = [entry("user", "Hi", 0, source_medium="text"), entry("agent", "Hello.", 1, **text)]
+    records = finals(read(stored(tmp_path / "call.json", released(*talk))))
+    assert latency_of(records, 1) == ("times_unknown", "estimated")
+    assert [(each.stage, each.latency_ms) for each in stages_of(records, 1)] == [("llm_first_token", 400.0)]
+
+
+def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
+    calls = [{"tool_name": "find", "params_as_json": "no json"}, {"tool_name": "find", "params_as_json": None}]
+    results: list[Json] = [
+        {"tool_name": "find", "result_value": "4A", "tool_latency_secs": 0.5, "tool_has_been_called": True},
+        {"tool_name": "find", "result_value": "gone", "is_error": True, "tool_latency_secs": None},
+    ]
+    talk = [
+        entry("user", "Hi", 2),
+        entry("agent", None, 3, tool_calls=calls),
+        entry("agent", "So.", 6, tool_results=results),
+    ]
+    call = read(stored(tmp_path / "call.json", talk))
+    plan = ScoringPlan(Limits(), GoalRules(), "test", None)
+    scoring = RecordedScoring(with_control_events(call), plan, None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    uses: list[Any] = sorted(
+        (record for record in scoring.final_records() if record.name == "tool_call"), key=lambda record: record.index
+    )
+    assert [(use.outcome, use.duration_ms) for use in uses] == [("success", 500), ("error", 3_000)]
+
+
+def test_several_voices_are_one_answer(tmp_path: Path) -> None:
+    parts = {"parts": [{"text": "Once upon", "voice_label": "a"}, {"text": "a time", "voice_label": "b"}]}
+    call = read(
+        stored(tmp_path / "call.json", [entry("user", "Hi", 1), entry("agent", None, 2, multivoice_message=parts)])
+    )
+    assert call.agent is not None
+    assert [
+        event["agent_response_event"]["agent_response"] for event in call.agent if event.get("type") == "agent_response"
+    ] == ["Once upon a time"]
+
+
+def test_its_events_are_in_order_and_none_is_lost(tmp_path: Path) -> None:
+    call = read(stored(tmp_path / "call.json", released(*TALK)))
+    events = list(in_time_order(call))
+    assert [event.event_name for event in events if event.is_agent_event] == [
+        "conversation_initiation_metadata", "agent_response", "user_transcript", "agent_tool_request",
+        "agent_tool_response_full_payload", "agent_response", "agent_response_correction", "interruption", "user_transcript",
+        "agent_response", "conversation_record",
+    ]  # fmt: skip
+    times_ms = [event.time_ms for event in events]
+    assert times_ms == sorted(times_ms)
+    assert (times_ms[0], times_ms[-1]) == (START_MS, START_MS + 30_000)
+
+
+def said_at_the_end(call: RecordedCall, seed: int | None = None) -> list[Json]:
+    """What its records say, without when and after what they were written; the close has everything the call was."""
+    written = {"caused_at_ms", "offsets", "revision", "record_id", "is_first", "first_known", "through"}
+    of_the_moment = {"status", "labels", "event_time_ms"}
+    return [
+        record.model_dump(exclude=written if isinstance(record, ClosedFact) else written | of_the_moment)
+        for _, record in sorted(finals(call, seed).items(), key=str)
+    ]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_read_in_any_order_it_has_the_same_scores(tmp_path: Path, seed: int) -> None:
+    call = read(stored(tmp_path / "call.json", released(*TALK)))
+    assert said_at_the_end(call, seed) == said_at_the_end(call)
+
+
+def test_eva_has_nothing_to_say_of_it(tmp_path: Path) -> None:
+    (context,) = contexts_of([stored(tmp_path / "call.json", released(*TALK))])
+    assert context.refused == ()
+    assert context.context["conversation_trace"] == []
+    assert context.context["conversation_ended_reason"] == "client ended"
+
+
+def test_moved_to_another_time_and_under_another_id(tmp_path: Path) -> None:
+    call = read(
+        stored(tmp_path / "call.json", released(entry("user", "Hi", 1, 1_200), entry("agent", "Hello.", 2, 2_100)))
+    )
+    moved = renamed(shifted(call, 3_600), "other")
+    assert moved.agent is not None
+    *_, last = moved.agent
+    assert (last["conversation_id"], last["timestamp"]) == ("other", START_MS + 3_630_000)
+    assert last["metadata"]["start_time_unix_secs"] == START_S + 3_600
+    assert [each["created_at_unix_ms"] for each in last["transcript"]] == [START_MS + 3_601_200, START_MS + 3_602_100]
+    assert latency_of(finals(moved), 1) == (900.0, "estimated")
+
+
+def test_a_live_capture_is_a_stream_of_a_wire_level_call(tmp_path: Path) -> None:
+    call = read(stored(tmp_path / "call.json", released(*TALK)))
+    line = {"id": "captured", "agent": call.agent}
+    path = tmp_path / "calls.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(line).encode()))
+    captured = read(path)
+    assert captured.agent == call.agent
+    assert latency_of(finals(captured), 1) == (2_350.0, "record")
+
+
+@pytest.mark.parametrize(
+    ("document", "seen"),
+    [
+        ({"transcript": [{"message_type": "user", "value": "Hi"}]}, "an object with transcript"),
+        ({"conversations": [], "has_more": False}, "an object with conversations, has_more"),
+        ([], "a list"),
+        ("text", "a text"),
+        ({"data": {"transcript": []}}, "an object with data"),
+    ],
+)
+def test_other_documents_are_refused_in_a_sentence(tmp_path: Path, document: object, seen: str) -> None:
+    with pytest.raises(RecordingError) as caught:
+        read(stored(tmp_path / "call.json", document))
+    assert caught.value.seen == seen
+
+
+def test_an_entry_of_another_type_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError) as caught:
+        read(
+            stored(
+                tmp_path / "call.json",
+                released(*TALK) | {"transcript": [entry("user", "Hi", 1), {"role": "agent", "message": 5}]},
+            )
+        )
+    assert caught.value.where.endswith("call.json: transcript.1.message")
+
+
+def transcript_of(call: RecordedCall) -> list[Json]:
+    """The transcript that is written at the call's close."""
+    plan = ScoringPlan(Limits(), GoalRules(), "test", None, writes_transcripts=True)
+    scoring = RecordedScoring(with_control_events(call), plan, None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    assert scoring.transcript is not None
+    turns: list[Json] = json.loads(scoring.transcript)
+    return turns
+
+
+@pytest.mark.parametrize(
+    "after", [(), (entry("user", "...", 12),), (entry("user", "Mhm", 12, ignored_as_backchannel=True),)]
+)
+def test_a_caller_who_cuts_off_and_hangs_up_has_no_further_turn(tmp_path: Path, after: tuple[Json, ...]) -> None:
+    talk = [entry("user", "Hi", 1), entry("agent", "It is", 2, original_message="It is a long story", interrupted=True)]
+    call = read(stored(tmp_path / "call.json", released(*talk, *after)))
+    records = finals(call)
+    closed: Any = records["closed", None]
+    assert closed.turns == 1
+    assert not [name for name, turn in records if turn == 2]
+    _, answer = transcript_of(call)
+    assert (answer["message"], answer["original_message"], answer["interrupted"]) == (
+        "It is",
+        "It is a long story",
+        True,
+    )
+
+
+def test_stages_of_a_record_are_elevenlabs_own(tmp_path: Path) -> None:
+    measured = {
+        "convai_asr_trailing_service_latency": {"elapsed_time": 0.15},
+        "convai_ttf_audio_since_silence": {"elapsed_time": 2.35},
+    }
+    talk = [
+        entry("user", "My badge", 5, 5_100),
+        entry("agent", None, 6, 6_000, tool_calls=[CALL]),
+        entry("agent", None, 7, 6_900, tool_results=[RESULT]),
+        entry("agent", "Yes?", 8, 7_500, conversation_turn_metrics={"metrics": measured}),
+    ]
+    stages = stages_of(finals(read(stored(tmp_path / "call.json", released(*talk)))), 1)
+    assert {each.stage: (each.source, each.anchor, each.latency_ms) for each in stages} == {
+        "stt_trailing": ("elevenlabs", "record", 150.0),
+        "tool_run": ("elevenlabs", None, 800.0),
+        "voice_to_voice": ("elevenlabs", "record", 2_350.0),
+    }
+
+
+def test_the_transcript_of_a_record_has_the_agent_s_id_the_tool_s_own_words_and_the_prices(tmp_path: Path) -> None:
+    used = {
+        "input": {"tokens": 1_500, "price": 0.1},
+        "input_cache_read": {"tokens": 20, "price": 0.01},
+        "input_cache_write": {"tokens": 0, "price": 0.0},
+        "output_total": {"tokens": 50, "price": 0.2},
+    }
+    later = used | {"input": {"tokens": 1_600, "price": 0.2}, "output_total": {"tokens": None, "price": "much"}}
+    failed = RESULT | {"result_value": "Timed out", "is_error": True}
+    talk = [
+        seed_entry(entry("user", "My badge", 5)),
+        seed_entry(entry("agent", None, 6, tool_calls=[CALL], llm_usage={"model_usage": {"gpt": used}})),
+        seed_entry(entry("agent", None, 7, tool_results=[failed], llm_usage={"model_usage": {"gpt": used}})),
+        seed_entry(entry("agent", "Later.", 8, llm_usage={"model_usage": {"gpt": later}})),
+    ]
+    document = {"agent_id": "agent_1", "agent_name": "Desk", "conversation_id": "c", "transcript": talk}
+    call = read(stored(tmp_path / "call.json", document))
+    _, _, result, answer = transcript_of(call)
+    assert answer["agent_metadata"]["agent_id"] == "agent_1"
+    assert [(each["result_value"], each["is_error"]) for each in result["tool_results"]] == [("Timed out", True)]
+    assert answer["llm_usage"] == {
+        "model_usage": {
+            "gpt": {
+                "input": {"tokens": 3_100, "price": 0.3},
+                "input_cache_read": {"tokens": 40, "price": 0.02},
+                "input_cache_write": {"tokens": 0, "price": 0.0},
+                "output_total": {"tokens": 50, "price": 0.2},
+            }
+        }
+    }
+    started: Any = finals(call)["closed", None]
+    assert started.labels.agent == "Desk"
+
+
+def test_a_packed_record_and_a_folder_of_records(tmp_path: Path) -> None:
+    nameless = [seed_entry(each) for each in TALK]
+    (tmp_path / "call_2.json.gz").write_bytes(gzip.compress(json.dumps(nameless).encode()))
+    stored(tmp_path / "call_1.json", released(*TALK))
+    stored(tmp_path / "._call_1.json", "of the file system")
+    (tmp_path / "notes.txt").write_text("no record")
+    assert read(tmp_path / "call_2.json.gz").conversation_id == "call_2"
+    assert [call.conversation_id for call in read_recordings(tmp_path)] == ["conv_1", "call_2"]
+
+
+def test_a_folder_with_another_document_is_refused_when_it_comes_to_that(tmp_path: Path) -> None:
+    stored(tmp_path / "a.json", released(*TALK))
+    stored(tmp_path / "b.json", {"model": {}})
+    calls = read_recordings(tmp_path)
+    assert next(calls).conversation_id == "conv_1"
+    with pytest.raises(RecordingError, match=r"b\.json"):
+        next(calls)
+
+
+@pytest.mark.parametrize(
+    ("packed", "seen"),
+    [
+        (b"{}", "Not a gzipped file"),
+        (gzip.compress(b'{"a": 1}')[:-6], "ended before"),
+        (gzip.compress(b" " * 2_000), "more, unpacked"),
+    ],
+    ids=["not packed", "cut off", "too large"],
+)
+def test_a_packed_record_that_cannot_be_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, seen: str
+) -> None:
+    monkeypatch.setattr("streamer.recordings.json_files.MAX_DOCUMENT_BYTES", 1_000)
+    (tmp_path / "call.json.gz").write_bytes(packed)
+    with pytest.raises(RecordingError, match=seen):
+        read(tmp_path / "call.json.gz")

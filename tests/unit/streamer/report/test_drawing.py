@@ -1,0 +1,264 @@
+"""Numbers and geometry of the report: what stands where, and how it is written."""
+
+import doctest
+import types
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consumers.engine.turns.timeline.spans import Span, merged
+from schemas.scores.all_records import Anchor, NotApplicable, Scored, Speaker, Unscored, UnscoredReason
+from schemas.scores.latency_stages import Stage, StageSource
+from schemas.scores.stages import StageLatency
+from streamer.report.call.intervals import Interval, Stretch, cut, overlaps, silences
+from streamer.report.drawing import axis as report_axis
+from streamer.report.drawing import markup
+from streamer.report.drawing import numbers as report_numbers
+from streamer.report.drawing import texts as report_texts
+from streamer.report.drawing.axis import Scale, round_ticks, spaced, time_ticks
+from streamer.report.drawing.numbers import anchor_in_words, clock, outcome, seconds, title
+from streamer.report.drawing.texts import shortened
+from streamer.report.sections import stages as report_stages
+
+USER, ASSISTANT = Speaker.USER, Speaker.ASSISTANT
+
+
+@pytest.mark.parametrize(
+    "module", [markup, report_axis, report_numbers, report_texts], ids=lambda module: module.__name__
+)
+def test_the_examples_hold(module: types.ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "text"),
+    [
+        ("turn_taking", Scored(value=0.0), "0"),
+        ("voice_to_voice_latency_ms", Scored(value=-21_287.848), "\u221221.3 s"),
+        ("talk_seconds", Scored(value=12.5), "12.5 s"),
+        ("any", Unscored(reason=UnscoredReason.NO_USER_SPEECH), "Unscored: no user speech"),
+        ("any", NotApplicable(reason="no reference transcript"), "Not applicable: no reference transcript"),
+    ],
+)
+def test_a_result_is_never_a_number_when_there_is_none(name: str, result: Scored, text: str) -> None:
+    assert outcome(name, result) == text
+
+
+@given(st.floats(-1e9, 1e9))
+def test_a_length_has_one_sign_and_its_unit(length_ms: float) -> None:
+    text = seconds(length_ms)
+    assert text.endswith(" s")
+    assert float(text[:-2].replace("\u2212", "-")) == pytest.approx(
+        length_ms / 1000, abs=0.5 if abs(length_ms) >= 1e5 else 0.05
+    )
+
+
+@given(st.integers(0, 10**8))
+def test_a_clock_says_when(offset_ms: int) -> None:
+    total = 0
+    for part in clock(offset_ms).split(":"):
+        total = total * 60 + int(part)
+    assert total == offset_ms // 1000
+
+
+def test_a_heading_is_words() -> None:
+    assert title("stt_wer") == "STT WER"
+    assert title("success_final_turn") == "Success final turn"
+
+
+def test_every_anchor_has_words_of_its_own() -> None:
+    told = {anchor_in_words(anchor) for anchor in Anchor}
+    assert len(told) == len(Anchor)
+    assert all(len(text.split()) > 1 for text in told)
+
+
+def test_a_long_text_says_how_much_is_missing() -> None:
+    assert shortened("x" * 10, 10) == "x" * 10
+    assert shortened("x" * 2_010, 10) == "x" * 10 + " \u2026 (2,000 more characters)"
+
+
+# Axes.
+
+
+@given(st.floats(0, 1e12), st.integers(1, 400))
+def test_marks_of_time_are_few_and_within_the_call(length_ms: float, most: int) -> None:
+    ticks = time_ticks(length_ms, most)
+    assert ticks[0] == 0
+    assert ticks[-1] <= length_ms
+    assert len(ticks) <= most + 1
+    assert len({later - earlier for earlier, later in pairwise(ticks)}) <= 1
+
+
+@given(st.floats(1e-3, 1e9), st.integers(1, 10))
+def test_marks_of_values_reach_the_highest_and_not_much_more(highest: float, most: int) -> None:
+    ticks = round_ticks(highest, most)
+    assert ticks[-1] >= highest * (1 - 1e-6)
+    assert len(ticks) == 1 or ticks[-2] < highest
+    assert len(ticks) <= most + 1
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.floats(-1e7, 1e7))
+def test_a_place_is_on_the_drawing(start: float, length: float, value: float) -> None:
+    assert 0 <= Scale(start, start + length).place(value) <= 100
+
+
+def test_a_short_thing_can_be_seen() -> None:
+    scale = Scale(0, 1000)
+    assert scale.length(500, 500.001, 0.2) == "0.2%"
+    assert scale.length(500, 600, 0.2) == "10%"
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0.1, 50))).map(sorted), st.floats(0, 20))
+def test_letterings_do_not_touch(letterings: list[tuple[float, float]], most_shift: float) -> None:
+    shifts = spaced(letterings, most_shift)
+    kept = [(at + shift, width) for (at, width), shift in zip(letterings, shifts, strict=True) if shift is not None]
+    assert kept[:1] == letterings[:1]
+    assert all(place + width <= next_place * (1 + 1e-9) for (place, width), (next_place, _) in pairwise(kept))
+    assert all(0 <= shift <= most_shift for shift in shifts if shift is not None)
+
+
+# Who speaks when.
+
+
+def test_both_speak() -> None:
+    stretches = [
+        Stretch(USER, 1, 0, 1000),
+        Stretch(ASSISTANT, 1, 800, 2000),
+        Stretch(USER, 2, 1900, 3000),
+        Stretch(USER, 2, 2500, 3500),
+        Stretch(ASSISTANT, 2, 3500, 4000),
+    ]
+    assert overlaps(stretches, 1) == [Interval(800, 1000, 1), Interval(1900, 2000, 2)]
+    assert overlaps(stretches, 150) == [Interval(800, 1000, 1)]
+
+
+def test_nobody_speaks() -> None:
+    stretches = [Stretch(ASSISTANT, 0, 100, 200), Stretch(USER, 1, 150, 1000), Stretch(ASSISTANT, 1, 3000, 4000)]
+    assert silences(stretches, 9000, 500) == [Interval(1000, 3000, 1), Interval(4000, 9000, 1)]
+    assert silences(stretches, 4000, 500) == [Interval(1000, 3000, 1)]
+    assert silences([], 9000, 500) == []
+
+
+def test_tools_cut_a_silence() -> None:
+    quiet = [Interval(0, 100, 1), Interval(200, 300, 2)]
+    assert list(cut(quiet, [])) == quiet
+    # One that answers at once cuts too; one may run before and after; one where somebody speaks cuts nothing.
+    assert list(cut(quiet, [Span(50, 50), Span(90, 210), Span(350, 360)])) == [
+        Interval(0, 50, 1),
+        Interval(50, 90, 1),
+        Interval(210, 300, 2),
+    ]
+    assert list(cut(quiet, [Span(0, 100), Span(199, 300)])) == []
+
+
+_stretches = st.lists(
+    st.builds(
+        lambda speaker, turn, start, length: Stretch(speaker, turn, start, start + length),
+        st.sampled_from(Speaker), st.integers(0, 5), st.integers(0, 300), st.integers(0, 60),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@given(_stretches)
+def test_every_moment_is_told_once(stretches: list[Stretch]) -> None:
+    both, quiet = overlaps(stretches, 1), silences(stretches, 400, 1)
+
+    def speaks(speaker: Speaker, moment: float) -> bool:
+        return any(each.speaker is speaker and each.start_ms < moment < each.end_ms for each in stretches)
+
+    first = min((each.start_ms for each in stretches), default=400.0)
+    for tick in range(400):
+        moment = tick + 0.5
+        is_user, is_assistant = speaks(USER, moment), speaks(ASSISTANT, moment)
+        assert sum(each.start_ms < moment < each.end_ms for each in both) == (is_user and is_assistant)
+        is_quiet = moment > first and not is_user and not is_assistant
+        assert sum(each.start_ms < moment < each.end_ms for each in quiet) == is_quiet
+
+
+@given(_stretches, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), max_size=8))
+def test_every_quiet_moment_without_a_tool_is_left(stretches: list[Stretch], tools: list[tuple[int, int]]) -> None:
+    quiet = silences(stretches, 400, 1)
+    runs = merged([Span(start, start + length) for start, length in tools], keeps_moments=True)
+    pieces = list(cut(quiet, runs))
+    for tick in range(400):
+        moment = tick + 0.5
+        is_left = any(each.start_ms < moment < each.end_ms for each in quiet) and not any(
+            run.start_ms < moment < run.end_ms for run in runs
+        )
+        assert sum(each.start_ms < moment < each.end_ms for each in pieces) == is_left
+    assert not any(piece.start_ms < run.start_ms < piece.end_ms for piece in pieces for run in runs)
+
+
+# Stages.
+
+
+def _stages(**lengths_ms: float) -> list[StageLatency]:
+    return [
+        StageLatency(stage=Stage(name), latency_ms=length_ms, source=StageSource.PIPECAT)
+        for name, length_ms in lengths_ms.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stages", "wait_ms", "parts"),
+    [
+        (_stages(voice_to_voice=900), 900, []),
+        (
+            _stages(stt_trailing=100, endpointing=300, llm_first_token=200, llm_first_sentence=250, tts_first_byte=100),
+            900,
+            [
+                ("endpointing", 0, 300),
+                ("llm first token", 300, 200),
+                ("llm first sentence", 500, 50),
+                ("tts first byte", 550, 100),
+                ("not measured", 650, 250),
+            ],
+        ),
+        (
+            _stages(llm_first_token=200, tool_request=350, tool_run=4_000),
+            4_200,
+            [("tool request", 0, 350), ("tool run", 350, 4_000)],
+        ),
+        # A breakdown tiles the wait; beside it the other numbers are the same time again.
+        (
+            _stages(llm_first_token=500, endpointing_wait=200, llm_inference=500, pipeline=10),
+            710,
+            [("endpointing wait", 0, 200), ("llm inference", 200, 500), ("pipeline", 700, 10)],
+        ),
+        # A whole answer that fits was waited for; one that does not was spoken before it was whole.
+        (
+            _stages(llm_last_sentence=700, tool_run=200, tts_first_byte=50),
+            960,
+            [
+                ("tool run", 0, 200),
+                ("llm last sentence", 200, 700),
+                ("tts first byte", 900, 50),
+                ("not measured", 950, 10),
+            ],
+        ),
+        (_stages(llm_last_sentence=700, tool_run=200), 800, [("tool run", 0, 200), ("not measured", 200, 600)]),
+        (_stages(tool_run=0, tts_first_byte=100), None, [("tts first byte", 0, 100)]),
+    ],
+)
+def test_stages_are_put_one_after_the_other(
+    stages: list[StageLatency], wait_ms: float | None, parts: list[tuple[str, float, float]]
+) -> None:
+    stacked = report_stages.stacked(stages, wait_ms)
+    assert [(part.name, part.start_ms, part.length_ms) for part in stacked] == parts
+
+
+@given(st.dictionaries(st.sampled_from(Stage), st.floats(0, 1e5)), st.floats(0, 1e5))
+def test_a_bar_has_no_gap_and_no_overlap(lengths_ms: dict[Stage, float], wait_ms: float) -> None:
+    stages = [StageLatency(stage=stage, latency_ms=ms, source=StageSource.AUDIT) for stage, ms in lengths_ms.items()]
+    parts = report_stages.stacked(stages, wait_ms)
+    assert all(part.family in report_stages.FAMILIES and part.length_ms > 0 for part in parts)
+    assert [part.start_ms for part in parts[:1]] in ([], [0])
+    assert all(later.start_ms == pytest.approx(earlier.end_ms) for earlier, later in pairwise(parts))

@@ -1,0 +1,252 @@
+"""The table of running calls follows the score records: revisions replace, what is withdrawn goes, rows are bounded."""
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from schemas.scores.all_records import (
+    Anchor,
+    AnyScoreRecord,
+    CallLabels,
+    CallStartedFact,
+    ClosedFact,
+    CloseReason,
+    DeadAirFact,
+    InterruptionFact,
+    ProgressScore,
+    Result,
+    Scored,
+    Speaker,
+    StallFact,
+    SubgoalScore,
+    ToolOutcome,
+    ToolUseFact,
+    TurnStatus,
+    TurnValues,
+    Unscored,
+    UnscoredReason,
+    VoiceToVoiceLatency,
+)
+from streamer.roles.demo_screen import Headline, plain_line, screen
+from streamer.roles.demo_table import SHOWN_AFTER_END_MS, CallRow, CallTable, GoalsReached, MeasuredLatency
+
+NOW_MS = 1_790_000_000_000
+
+
+def common(call: str = "call-1", turn: int | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "conversation_id": call, "turn": turn, "revision": 1, "status": TurnStatus.OPEN, "input_hash": "", "offsets": {},
+        "event_time_ms": NOW_MS, "caused_at_ms": NOW_MS, "labels": CallLabels(agent="bot"), "code_version": "1", **more,
+    }  # fmt: skip
+
+
+def started(call: str = "call-1", **more: Any) -> AnyScoreRecord:
+    return CallStartedFact(**common(call, **more))
+
+
+def turn(number: int, **more: Any) -> AnyScoreRecord:
+    return TurnValues(voice_to_voice_ms=Unscored(reason=UnscoredReason.NO_USER_SPEECH), **common(turn=number, **more))
+
+
+def latency(number: int, value: float | None, anchor: Anchor | None = Anchor.AUDIO, **more: Any) -> AnyScoreRecord:
+    result = Unscored(reason=UnscoredReason.WITHDRAWN) if value is None else Scored(value=value)
+    return VoiceToVoiceLatency(
+        result=result, anchor=anchor, source="elevenlabs", **common(**{"turn": number, "is_first": True, **more})
+    )
+
+
+def interruption(number: int, by: str, **more: Any) -> AnyScoreRecord:
+    name = "interruption_by_user" if by == "user" else "interruption_by_assistant"
+    return InterruptionFact(name=name, **common(turn=number, **more))
+
+
+def dead_air(number: int, **more: Any) -> AnyScoreRecord:
+    return DeadAirFact(silent_since_ms=NOW_MS, threshold_ms=3_000, **common(turn=number, **more))
+
+
+def tool(index: int, **more: Any) -> AnyScoreRecord:
+    used = {"tool": "look_up", "outcome": ToolOutcome.SUCCESS, "duration_ms": 5}
+    return ToolUseFact(**used, **common(turn=1, index=index, **more))
+
+
+def progress(number: int, reached: int, missing: int = 0, **more: Any) -> AnyScoreRecord:
+    known: Result = Scored(value=reached / 4)
+    result = Unscored(reason=UnscoredReason.JUDGE_DISABLED) if missing else known
+    values = dict.fromkeys(("result", "auc", "auc_if_ended_now", "ppt", "success"), more.pop("result", result))
+    return ProgressScore(reached=reached, missing=missing, subgoals=4, **values, **common(turn=number, **more))
+
+
+def subgoal(reached_turn: int | None, **more: Any) -> AnyScoreRecord:
+    how = {"subgoal_id": "booked", "checked_by": "code", "reached_turn": reached_turn}
+    return SubgoalScore(result=Scored(value=reached_turn is not None), **how, **common(index=1, **more))
+
+
+def stall(since_turn: int, **more: Any) -> AnyScoreRecord:
+    return StallFact(since_turn=since_turn, by="turns", **common(index=1, **more))
+
+
+def closed(call: str = "call-1", ended_reason: str | None = "goodbye", **more: Any) -> AnyScoreRecord:
+    return ClosedFact(
+        reason=CloseReason.ENDED, ended_reason=ended_reason, turns=3, events=9, through={}, **common(call, **more)
+    )
+
+
+def row_of(*records: AnyScoreRecord) -> CallRow:
+    table = CallTable()
+    for record in records:
+        table.fold(record)
+    (row,) = table.rows(NOW_MS)
+    return row
+
+
+def test_a_new_call_has_nothing_yet() -> None:
+    row = row_of(started())
+    assert (row.agent, row.turn, row.latency, row.dead_airs, row.tool_calls, row.status) == (
+        "bot", None, None, 0, 0, "running",
+    )  # fmt: skip
+
+
+def test_the_newest_turn_counts_and_a_withdrawn_one_does_not() -> None:
+    assert row_of(turn(0), turn(1), turn(2), turn(1, status=TurnStatus.SETTLED)).turn == 2
+    assert row_of(turn(0), turn(1), turn(1, is_withdrawn=True, revision=2)).turn == 0
+
+
+def test_a_turn_shows_with_the_first_thing_known_of_it() -> None:
+    """Its row comes when the call has left it."""
+    assert row_of(turn(0), latency(1, 900)).turn == 1
+    assert row_of(turn(0), turn(1), tool(0), interruption(2, "user")).turn == 2
+    assert row_of(turn(0), latency(1, 900), latency(1, None, revision=2)).turn == 0
+    assert row_of(turn(0), subgoal(4), stall(2)).turn == 0, "those are about the call"
+
+
+def test_the_latency_is_that_of_the_newest_turn_that_has_one() -> None:
+    first, second = latency(1, 900), latency(2, -300, Anchor.VAD)
+    assert row_of(first, second).latency == MeasuredLatency(2, -300, Anchor.VAD)
+    assert row_of(second, first).latency == MeasuredLatency(2, -300, Anchor.VAD)
+    assert row_of(first, latency(1, 700, revision=2)).latency == MeasuredLatency(1, 700, Anchor.AUDIO)
+    assert row_of(first, second, latency(2, None, revision=2)).latency == MeasuredLatency(1, 900, Anchor.AUDIO)
+
+
+def test_interruptions_dead_air_and_tools_are_counted_once_each() -> None:
+    row = row_of(
+        interruption(1, "user"), interruption(1, "user", revision=2), interruption(2, "user"),
+        interruption(2, "assistant"), interruption(3, "assistant"), interruption(3, "assistant", is_withdrawn=True),
+        dead_air(1), dead_air(1, status=TurnStatus.FINAL), dead_air(2), tool(0), tool(0, revision=2), tool(1),
+    )  # fmt: skip
+    assert (row.interruptions_by(Speaker.USER), row.interruptions_by(Speaker.ASSISTANT)) == (2, 1)
+    assert (row.dead_airs, row.tool_calls) == (2, 2)
+
+
+def test_goals_are_those_of_the_newest_turn_that_was_judged() -> None:
+    assert row_of(started()).goals is None
+    assert row_of(progress(1, 0), progress(2, 2), progress(1, 1, revision=2)).goals == GoalsReached(2, 0, 4)
+    withdrawn = progress(2, 0, result=Unscored(reason=UnscoredReason.WITHDRAWN), revision=2)
+    assert row_of(progress(1, 1), progress(2, 2), withdrawn).goals == GoalsReached(1, 0, 4)
+    assert row_of(progress(1, 1, missing=2)).goals == GoalsReached(1, 2, 4)
+
+
+def test_a_call_is_stalled_until_it_moves_or_ends() -> None:
+    stuck = [progress(1, 1), progress(5, 1), stall(1)]
+    assert row_of(*stuck[:-1]).is_stalled is False
+    assert row_of(*stuck).is_stalled is True
+    assert row_of(*stuck, progress(6, 1)).is_stalled is True
+    assert row_of(*stuck, progress(6, 2)).is_stalled is False
+    assert row_of(*stuck, closed()).is_stalled is False
+    assert row_of(stall(0)).is_stalled is True
+
+
+@pytest.mark.parametrize(
+    ("records", "cell", "status"),
+    [
+        ([progress(1, 3)], "3/4", "running"),
+        ([progress(1, 1, missing=2)], "1/4?", "running"),
+        ([progress(1, 1), stall(1)], "1/4", "stalled"),
+    ],
+)
+@pytest.mark.parametrize("width", [80, 110, 120])
+def test_the_screen_shows_how_far_a_call_is(records: list[AnyScoreRecord], cell: str, status: str, width: int) -> None:
+    line = shown([row_of(started(), *records)], width)[4]
+    assert line.split()[4] == cell
+    assert line.split()[-1] == status
+
+
+def test_a_call_that_is_over_stays_for_a_moment() -> None:
+    table = CallTable()
+    for record in (started("a"), started("b", caused_at_ms=NOW_MS + 1), closed("a"), closed("a")):
+        table.fold(record)
+    assert [(row.conversation_id, row.status) for row in table.rows(NOW_MS)] == [("a", "over"), ("b", "running")]
+    assert (table.calls_started, table.calls_running, table.calls_ended) == (2, 1, 1)
+    assert [row.conversation_id for row in table.rows(NOW_MS + SHOWN_AFTER_END_MS)] == ["a", "b"]
+    assert [row.conversation_id for row in table.rows(NOW_MS + SHOWN_AFTER_END_MS + 1)] == ["b"]
+
+
+def test_the_table_is_bounded_and_ended_calls_make_room_first() -> None:
+    table = CallTable(max_calls=2)
+    for record in (started("a"), closed("a", caused_at_ms=NOW_MS + 5), started("b"), started("c")):
+        table.fold(record)
+    assert [row.conversation_id for row in table.rows(NOW_MS)] == ["b", "c"]
+    assert table.calls_dropped == 0
+    table.fold(started("b", caused_at_ms=NOW_MS + 9))
+    table.fold(started("d"))
+    assert {row.conversation_id for row in table.rows(NOW_MS)} == {"b", "d"}
+    assert table.calls_dropped == 1
+
+
+def shown(rows: list[CallRow], width: int = 120, height: int = 20) -> list[str]:
+    console = Console(width=width, height=height, color_system=None)
+    headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4)
+    with console.capture() as captured:
+        console.print(screen(headline, rows, NOW_MS + 65_000, width=width, height=height))
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_screen_shows_all_that_is_known_of_a_call(width: int) -> None:
+    row = row_of(
+        started(), turn(2), latency(2, 1_234.6, Anchor.TURN_RELEASE), interruption(1, "user"), dead_air(1), dead_air(2)
+    )
+    lines = shown([row], width)
+    assert lines[0].rstrip() == "3 calls running, 4 over, 12 events/s, metrics: http://127.0.0.1:8080/metrics"
+    anchor = ["turn_release"] if width > 80 else []
+    assert lines[4].split() == ["call-1", "bot", "1:05", "2", "1.23", "s", *anchor, "1", "2", "running"]
+    assert max(map(len, lines)) <= width
+
+
+def test_the_end_of_a_call_and_an_overlap_are_shown_as_such() -> None:
+    line = shown([row_of(started(), latency(1, -5), closed(caused_at_ms=NOW_MS + 3_000))])[4]
+    assert "0:03" in line
+    assert "overlap" in line
+    assert "over: goodbye" in line
+
+
+def test_when_the_screen_is_too_small_the_newest_calls_are_shown() -> None:
+    table = CallTable()
+    for number in range(30):
+        table.fold(started(f"call{number:02}", caused_at_ms=NOW_MS + number))
+    lines = shown(table.rows(NOW_MS), height=16)
+    assert len(lines) < 16
+    assert [line.split()[0] for line in lines[4:-1]] == [f"call{number}" for number in range(20, 30)]
+    assert lines[-1].strip() == "and 20 more calls"
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (latency(3, 812.4), "call-1 bot: turn 3 answered after 812 ms (audio)"),
+        (latency(3, 700, is_first=False), None),
+        (latency(3, None), None),
+        (interruption(2, "assistant"), "call-1 bot: turn 2 interrupted by the assistant"),
+        (interruption(2, "user", is_withdrawn=True), None),
+        (dead_air(1), "call-1 bot: dead air"),
+        (subgoal(4, is_first=True), "call-1 bot: turn 4 reached the subgoal booked"),
+        (subgoal(4), None),
+        (subgoal(None), None),
+        (stall(2), "call-1 bot: no subgoal reached since turn 2"),
+        (progress(1, 1, is_first=True), None),
+        (closed(ended_reason=None), "call-1 bot: over (ended), 3 turns"),
+        (turn(1), None),
+    ],
+)
+def test_lines_tell_what_is_news(record: AnyScoreRecord, line: str | None) -> None:
+    assert plain_line(record) == line
