@@ -105,6 +105,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._ticked_at: float | None = None
         self._is_leaving = False  # once true, what is polled is our successor's
         self._rebalances = 0  # what was polled before the latest one began is read again
+        self._has_polled = False  # whether the client counts records as read that no partition has
         self._generation = -1
         self._subscription = Subscription(
             kafka,
@@ -195,6 +196,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         for held in assignment.keep_only(kept):
             self._let_go(held)
         consumer = self._subscription.consumer
+        self._has_polled = False  # from here on each input is read from where its partition is
         for number in kept:
             assignment.held[number].partition.stays()
             for topic, offset in assignment.held[number].partition.next_offsets.items():
@@ -223,10 +225,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return Held(partition, writer)
 
     async def _take_over(self, numbers: Sequence[int]) -> None:
-        assignment = self._assignment
+        assignment, consumer = self._assignment, self._subscription.consumer
         new = [assignment.held[number] for number in numbers]
         if new:
-            consumer = self._subscription.consumer
             try:
                 await self._takeover.take(new, consumer)
             except KafkaError as error:
@@ -294,12 +295,17 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._ticked_at = time.monotonic()
             await asyncio.sleep(self._settings.tick_ms / 1_000)
             async with self._lock:
-                await self._assignment.look(self._subscription.consumer)
-                self._assignment.advance()
-                close_what_stops(self._assignment.active.values())
-                self._hold_back(may_stop=False)
+                await self._let_time_pass()
             require_ours(self._assignment.held, self._settings.group_id)
             self._topic_watch.look(self._assignment.active)
+
+    async def _let_time_pass(self) -> None:
+        if self._has_polled:  # a call would close without its last records
+            return
+        await self._assignment.look(self._subscription.consumer)
+        self._assignment.advance()
+        close_what_stops(self._assignment.active.values())
+        self._hold_back(may_stop=False)
 
     async def _commit_for_ever(self) -> bool:
         while True:
@@ -310,6 +316,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         # The client hands over records only of the assignment in force, with no wait between that and this line. When a
         # rebalance overtakes them, or their partition is not taken over yet, they are read again from where that begins.
         rebalances = self._rebalances
+        self._has_polled = True
         async with self._lock:
             if rebalances != self._rebalances or self._is_leaving:
                 return
@@ -325,6 +332,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await assignment.look(consumer, polled)  # of the others a tick sees how time passes
             for number, runs in polled.items():
                 assignment.fold(number, runs)
+            self._has_polled = False
         outboxes = {number: held.partition.outbox for number, held in active.items()}
         await until_there_is_room(outboxes, self._settings.max_unwritten_records, self._without_room)
         if rebalances == self._rebalances and not self._is_leaving:

@@ -131,6 +131,46 @@ async def test_records_polled_in_the_middle_of_a_rebalance_are_not_folded_after_
     assert shell.folded == [[]]
 
 
+async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_again(
+    make_shell: Callable[..., Shell],
+) -> None:
+    """The client counts them as read: with no more outstanding, a call would close without them."""
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.told()
+    shell.evaluators[0].wakeup_ms = 0
+    async with shell.role._lock:  # somebody is at work
+        taking = shell.polled(START)
+        await until_idle()
+        revoking = asyncio.create_task(shell.revoked())
+        await until_idle()
+    await revoking
+    await taking
+    await shell.told()
+    await shell.role._let_time_pass()
+    assert shell.evaluators[0].advanced_to_ms == []
+    await shell.assigned(0)
+    await shell.told()
+    await shell.told()
+    await shell.role._let_time_pass()
+    assert shell.evaluators[0].advanced_to_ms != []
+
+
+async def test_no_time_passes_while_records_wait_to_be_folded(make_shell: Callable[..., Shell]) -> None:
+    shell = make_shell()
+    await shell.assigned(0)
+    await shell.told()
+    shell.evaluators[0].wakeup_ms = 0
+    async with shell.role._lock:
+        taking = shell.polled(START)
+        await until_idle()
+        await shell.role._let_time_pass()
+        assert shell.evaluators[0].advanced_to_ms == []
+    await taking
+    await shell.role._let_time_pass()
+    assert shell.evaluators[0].advanced_to_ms != []
+
+
 async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
     make_shell: Callable[..., Shell],
 ) -> None:
