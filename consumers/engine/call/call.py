@@ -1,4 +1,4 @@
-"""One call: events of every source in, effects out. It owns EVA's history, the live side and the closing."""
+"""One call: events of every source in, effects out. It owns EVA's history, the live call and the closing."""
 
 from bisect import insort
 from operator import itemgetter
@@ -7,7 +7,7 @@ from typing import Any, Final
 from consumers.engine.call.closing import Closing, with_closed_fact
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.goals.judged_scores import JudgedSides
+from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.intake.elevenlabs import AGENT_EVENTS, AgentEvents
 from consumers.engine.intake.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN, EventHandler, rule_of
@@ -22,7 +22,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveSide
+from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveCall
 from consumers.engine.turns.timeline.entries import Kind, ToolUse
 from schemas.events.audit import (
     AuditAssistant,
@@ -81,11 +81,11 @@ class Call:
         self._book = RecordBook(first.conversation_id, code_version, memory, redactor)
         self.redactor = self._book.redactor
         self._offsets = self._book.offsets
-        self.live = LiveSide(self.history, self._book, limits, memory)
+        self.live = LiveCall(self.history, self._book, limits, memory)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
         ratings = Ratings()
-        self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, ratings, memory)
+        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._book, ratings, memory)
         self._measures = Measures(self._book, limits, ratings, memory)
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False

@@ -10,11 +10,11 @@ from typing import Final
 
 from consumers.engine.call.transcript import TranscriptWriter, transcript_bytes
 from consumers.engine.effects import CloseCall, Count, Effect
-from consumers.engine.goals.judged_scores import JudgedSides
+from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.measures.measures import Measures
 from consumers.engine.records.revisions import Cause, RecordBook
 from consumers.engine.redaction.call_redaction import CallRedactor
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, TurnStatus
 
@@ -34,7 +34,7 @@ class Closing:
         measures: What is measured of them.
         judged: What judges it.
         context: EVA's of the whole call.
-        records: Final records so far: those of the live side, then all.
+        records: Final records so far: those of the live call, then all.
         reason: Why it closes.
         ended_reason: Why it ended, as its producer said.
         cause: When its last event was, and when it was over.
@@ -44,9 +44,9 @@ class Closing:
 
     conversation_id: str
     book: RecordBook
-    live: LiveSide
+    live: LiveCall
     measures: Measures
-    judged: JudgedSides
+    judged: JudgedScores
     context: MetricContext
     records: list[AnyScoreRecord]
     reason: CloseReason
@@ -63,7 +63,7 @@ class Closing:
         """As much as fits into one step; returns whether the close is done, with its effect in `out`."""
         is_large = len(self.records) > MOST_RECORDS_OF_ONE_STEP
         if is_large and not self._has_begun:
-            self._has_begun = True  # the records of the live side are work enough for one step
+            self._has_begun = True  # the records of the live call are work enough for one step
             return False
         if not self._has_compared:
             self._has_compared = self.measures.compare_at_close(self.context)
@@ -100,7 +100,7 @@ class Closing:
 
 
 def with_closed_fact(
-    records: list[AnyScoreRecord], book: RecordBook, live: LiveSide, reason: CloseReason, ended_reason: str | None,
+    records: list[AnyScoreRecord], book: RecordBook, live: LiveCall, reason: CloseReason, ended_reason: str | None,
     cause: Cause, events: int,
 ) -> tuple[AnyScoreRecord, ...]:  # fmt: skip
     """The last records of a call with its `closed` fact behind them, unless it is there. `cause` is when it was over."""

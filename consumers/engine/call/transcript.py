@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 from consumers.engine.call.transcript_numbers import EntryKind, EntryNumbers, MetricsOf
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurn, answers_of, cut_off_turns
 from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.tool_uses import PairedUse
 from schemas.scores.all_records import ToolOutcome
 from schemas.transcript import (
@@ -53,7 +53,7 @@ class Redacts(Protocol):
 
 def transcript_of(
     conversation_id: str,
-    live: LiveSide,
+    live: LiveCall,
     agent: str,
     redactor: Redacts | None = None,
     metrics_of: MetricsOf | None = None,
@@ -123,7 +123,7 @@ class TranscriptWriter:
     def __init__(
         self,
         conversation_id: str,
-        live: LiveSide,
+        live: LiveCall,
         agent: str,
         redactor: Redacts | None,
         metrics_of: MetricsOf | None,

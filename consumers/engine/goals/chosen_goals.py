@@ -1,9 +1,9 @@
-"""Which goal set a call has, and the goal side that judges it."""
+"""Which goal set a call has, and its progress towards it."""
 
 from collections import OrderedDict
 from typing import Any, Final
 
-from consumers.engine.goals.goal_progress import GoalSide
+from consumers.engine.goals.goal_progress import GoalProgress
 from consumers.engine.goals.subgoal_checks import CheckPlan
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.records.revisions import RecordBook
@@ -31,14 +31,14 @@ class ChosenGoals:
         """The set for a call of this agent that names this set, if any."""
         return None if self.source is None else self.source.choose(goals_id, agent)
 
-    def side(self, conversation_id: str, goal_set: GoalSet, book: RecordBook) -> GoalSide:
+    def progress(self, conversation_id: str, goal_set: GoalSet, book: RecordBook) -> GoalProgress:
         """What judges a call against a set."""
         plan = self._plans.get(goal_set.digest)
         if plan is None:
             plan = self._plans[goal_set.digest] = CheckPlan(goal_set)
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
-        return GoalSide(conversation_id, goal_set, plan, self.rules, book)
+        return GoalProgress(conversation_id, goal_set, plan, self.rules, book)
 
     def __getstate__(self) -> dict[str, Any]:
         # A snapshot keeps the sets of its calls; where new ones come from is the restorer's.

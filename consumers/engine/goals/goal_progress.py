@@ -23,7 +23,7 @@ from consumers.engine.judging.turn_facts import TurnFacts
 from consumers.engine.records.call_memory import Subject
 from consumers.engine.records.revisions import Cause, RecordBook
 from consumers.engine.records.score_values import GoalValues, Value, result_of
-from consumers.engine.turns.live_call import LiveChanges, LiveSide
+from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, Votes
 from schemas.scores.all_records import (
@@ -49,7 +49,7 @@ class _Verdict(NamedTuple):
     votes: Votes
 
 
-class GoalSide:
+class GoalProgress:
     """Judges one call against its goal set; `needs_wakeup` is set when silence can now decide something sooner."""
 
     def __init__(
@@ -100,7 +100,7 @@ class GoalSide:
             out.append(RecordFact(fact))
 
     def follow(
-        self, live: LiveSide, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
+        self, live: LiveCall, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
     ) -> None:
         """The call has gone on: judge what was left, and what is not as it was. Texts are compared when a turn is left, or when
         somebody asks without `changes`.
@@ -115,7 +115,7 @@ class GoalSide:
         self._seen_turn, self._seen = current, seen
         self._look(live, max(0, first), max(0, current - 1), time_ms, broker_ms, out)
 
-    def finish(self, live: LiveSide, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+    def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """The call is over: every turn is judged as it is now, the last one too. `asks` says whether judges can still answer."""
         self._is_over = True
         self._asks = asks
@@ -124,7 +124,7 @@ class GoalSide:
             last -= 1
         self._look(live, 0, last, time_ms, broker_ms, out)
 
-    def take(self, verdict: JudgeVerdict, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
+    def take(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered. What is asked next is asked about the turns as they are now."""
         self.follow(live, None, None, broker_ms, out)
         answer = self._questions.take(verdict, broker_ms)
@@ -185,7 +185,7 @@ class GoalSide:
     # Turns.
 
     def _look(
-        self, live: LiveSide, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
+        self, live: LiveCall, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
     ) -> None:
         if last >= 1:
             self._stalls.begins(broker_ms)
@@ -243,7 +243,7 @@ class GoalSide:
         if self._said.pop(turn, None) is not None:
             self._publish(self._withdrawn(turn, cause), out)
 
-    def _says_anything(self, live: LiveSide, turn: int) -> bool:
+    def _says_anything(self, live: LiveCall, turn: int) -> bool:
         facts = facts_of(live, range(turn, turn + 1))[turn]
         return bool(facts.user_words or facts.assistant_words or facts.calls)
 

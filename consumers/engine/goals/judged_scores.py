@@ -4,20 +4,20 @@ from collections.abc import Iterable
 
 from consumers.engine.effects import Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.goals.goal_progress import GoalSide
+from consumers.engine.goals.goal_progress import GoalProgress
 from consumers.engine.judging.open_questions import MAX_KEPT_VERDICTS
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.judging.text_judges import TextJudges
 from consumers.engine.records.call_memory import CallMemory, Subject
 from consumers.engine.records.revisions import Cause, RecordBook
 from consumers.engine.records.score_values import GoalValues
-from consumers.engine.turns.live_call import LiveChanges, LiveSide
+from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeVerdict
 from schemas.scores.all_records import AnyScoreRecord
 
 
-class JudgedSides:
+class JudgedScores:
     """Nothing, until the call has goals or its texts are judged. Effects are appended to `out`.
 
     Attributes:
@@ -37,21 +37,21 @@ class JudgedSides:
         self._conversation_id = conversation_id
         self._chosen = chosen
         self._book = book
-        self._goals: GoalSide | None = None
+        self._goals: GoalProgress | None = None
         self._early_verdicts: list[tuple[JudgeVerdict, int]] = []
-        self._sides: list[GoalSide | TextJudges] = []
+        self._parts: list[GoalProgress | TextJudges] = []
         self._texts: TextJudges | None = None
         if chosen.rules.text_judges:
             self._texts = TextJudges(conversation_id, chosen.rules, book, ratings)
-            self._sides.append(self._texts)
-        self.is_any = bool(self._sides)
+            self._parts.append(self._texts)
+        self.is_any = bool(self._parts)
 
     @property
     def awaits_verdicts(self) -> bool:
         """Whether a question is open."""
-        return any(side.awaits_verdicts for side in self._sides)
+        return any(part.awaits_verdicts for part in self._parts)
 
-    def started(self, goals_id: str | None, agent: str, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
+    def started(self, goals_id: str | None, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """A `call_started` came: the first for which there is a goal set decides which one the call has.
 
         Args:
@@ -64,51 +64,51 @@ class JudgedSides:
         if self._goals is None:
             goal_set = self.known_goals or self._chosen.choose(goals_id, agent)
             if goal_set is not None:
-                self._goals = self._chosen.side(self._conversation_id, goal_set, self._book)
-                self._sides.append(self._goals)
+                self._goals = self._chosen.progress(self._conversation_id, goal_set, self._book)
+                self._parts.append(self._goals)
                 self.is_any = True
                 self._goals.announce(broker_ms, out)
                 for verdict, came_ms in self._early_verdicts:
                     self._goals.take(verdict, live, came_ms, out)
                 self._early_verdicts.clear()
-        for side in self._sides:
-            side.set_agent(agent)
+        for part in self._parts:
+            part.set_agent(agent)
 
-    def follow(self, live: LiveSide, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+    def follow(self, live: LiveCall, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """The call has gone on."""
-        for side in self._sides:
-            side.follow(live, changes, time_ms, broker_ms, out)
-            if side.needs_wakeup:
-                side.needs_wakeup, live.needs_wakeup = False, True
+        for part in self._parts:
+            part.follow(live, changes, time_ms, broker_ms, out)
+            if part.needs_wakeup:
+                part.needs_wakeup, live.needs_wakeup = False, True
 
-    def take(self, verdict: JudgeVerdict, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
+    def take(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered. A replay may read that before what names the goals."""
         if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
             self._early_verdicts.append((verdict, broker_ms))
-        for side in self._sides:
-            side.take(verdict, live, broker_ms, out)
+        for part in self._parts:
+            part.take(verdict, live, broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time is `now_ms`: verdicts that did not come, and a call that does not move."""
-        for side in self._sides:
-            side.reached(now_ms, out)
+        for part in self._parts:
+            part.reached(now_ms, out)
 
-    def finish(self, live: LiveSide, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+    def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """The call is over: every turn is judged as it is now. `asks` says whether judges can still answer."""
-        for side in self._sides:
-            side.finish(live, time_ms, broker_ms, out, asks=asks)
+        for part in self._parts:
+            part.finish(live, time_ms, broker_ms, out, asks=asks)
 
     def next_wakeup(self, due_ms: int, *, is_over: bool) -> int:
         """Broker time of the next thing that silence decides, if it decides the call's own at `due_ms` unless that is over."""
-        times_ms = [time_ms for side in self._sides if (time_ms := side.next_wakeup_ms)]
+        times_ms = [time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)]
         return min(times_ms if is_over and times_ms else [due_ms, *times_ms])
 
     def speak(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
         """A replay is over: what is not known any more is taken back, what is still open is asked."""
         if self._goals is not None:
             self._goals.take_back(gone, broker_ms, out)
-        for side in self._sides:
-            side.speak(out)
+        for part in self._parts:
+            part.speak(out)
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
         """The scores that are others now that the call is over."""

@@ -12,7 +12,7 @@ from consumers.engine.turns.bot.history import SpeakingTurns
 from consumers.engine.turns.bot.machine import AgentWords, Moment, Words
 from consumers.engine.turns.bot.reported_tools import ReportedTools
 from consumers.engine.turns.call_end import CallEnd
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_agent import (
     NO_WORDS,
@@ -78,7 +78,7 @@ class AgentEvents:
         self._heard: dict[int, dict[str, str]] = {}
         self._tools = ReportedTools(InputSource.ELEVENLABS)
 
-    def take(self, event: Any, time_ms: int, live: LiveSide, end: CallEnd) -> bool:
+    def take(self, event: Any, time_ms: int, live: LiveCall, end: CallEnd) -> bool:
         """One event, received at `time_ms`, or the record of the conversation.
 
         Returns:
@@ -91,14 +91,14 @@ class AgentEvents:
             self._on_event(event, time_ms, live, live.speaking)
         return False
 
-    def _on_record(self, record: ConversationRecord, live: LiveSide, end: CallEnd) -> bool:
+    def _on_record(self, record: ConversationRecord, live: LiveCall, end: CallEnd) -> bool:
         live.take_record(record)
         if record.is_final:
             end.recorded(live.taken)
             live.needs_wakeup = True
         return record.is_final
 
-    def _on_event(self, event: Any, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_event(self, event: Any, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
         match event:
             case UserTranscript():
                 self._on_user(event, time_ms, live, speaking)
@@ -115,7 +115,7 @@ class AgentEvents:
             case _:
                 pass  # that it begins, that an answer is complete, that something failed: no turn is otherwise by it
 
-    def _on_user(self, event: UserTranscript, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_user(self, event: UserTranscript, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
         said = event.user_transcription_event
         text = said.user_transcript.strip()
         if text in NO_WORDS:
@@ -125,7 +125,7 @@ class AgentEvents:
         if event.is_time_exact and not speaking.machine.has_user_events:
             live.user_fell_silent(time_ms, speaking.machine.turn)
 
-    def _on_reply(self, event: AgentResponse, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_reply(self, event: AgentResponse, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
         said = event.agent_response_event
         reply = _Reply(0, said.agent_response.strip(), said.event_id, event.is_time_exact)
         if not reply.text:
@@ -163,12 +163,12 @@ class AgentEvents:
             if speaking.timeline.payload(reply.key) != said:
                 speaking.timeline.replace(reply.key, said)
 
-    def _on_interruption(self, event: Interruption, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_interruption(self, event: Interruption, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
         speaking.from_agent(Moment.AGENT_CUT_OFF, time_ms, event.interruption_event.event_id, ())
         if event.is_time_exact:
             live.someone_speaks(time_ms)
 
-    def _on_tool(self, event: ToolRequested, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_tool(self, event: ToolRequested, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
         called = event.data
         is_news = self._tools.called(
             speaking, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id
@@ -176,7 +176,7 @@ class AgentEvents:
         if is_news and event.is_time_exact:
             live.silence.tool_called(time_ms, live.taken)
 
-    def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
         replied = event.data
         if replied.is_called is False:
             return  # it was not run, so it has not answered

@@ -3,7 +3,7 @@
 from typing import Final
 
 from consumers.engine.measures.measures import Measures
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource
 from schemas.events.pipecat import FunctionCallRecord, ObserverRecord
 from schemas.events.pipecat_metrics import PipecatMetric
@@ -13,7 +13,7 @@ _MESSAGES: Final = frozenset({"user_message", "assistant_message"})
 
 
 def take_pipecat_record(
-    event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveSide, measures: Measures
+    event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveCall, measures: Measures
 ) -> int:
     """Tell the parts of a call that read it.
 

@@ -9,7 +9,7 @@ from consumers.engine.redaction.call_redaction import CallRedactor
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.heard.heard_turn import MS_PER_SECOND, HeardTurn
 from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.tool_uses import PairedUse, outcome_of
 from schemas.judging import TranscriptItem
 from schemas.scores.all_records import ToolOutcome
@@ -19,7 +19,7 @@ MAX_ITEM_CHARS = 20_000
 """What is kept of one tool's arguments or answer in a judge's transcript; the longest recorded ones have 6,000."""
 
 
-def facts_of(live: LiveSide, turns: range) -> dict[int, TurnFacts]:
+def facts_of(live: LiveCall, turns: range) -> dict[int, TurnFacts]:
     """The facts of these turns as known now. A turn that is not there has empty facts: nothing happened in it."""
     heard = live.heard(since=turns.start)
     return {number: _facts(heard.turn(number)) for number in turns}

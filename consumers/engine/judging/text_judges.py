@@ -16,7 +16,7 @@ from consumers.engine.judging.ratings import OF_THE_CALL, OF_TURNS, Outcome, Rat
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.judging.turn_facts import TurnFacts
 from consumers.engine.records.revisions import RecordBook
-from consumers.engine.turns.live_call import LiveChanges, LiveSide
+from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.events.call import PipelineType
 from schemas.judging import (
     PROMPT_VERSIONS,
@@ -65,7 +65,7 @@ class TextJudges:
         """Broker time at which a verdict is not waited for any more; None while none is."""
         return self._questions.next_deadline_ms
 
-    def follow(self, live: LiveSide, _changes: LiveChanges, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+    def follow(self, live: LiveCall, _changes: LiveChanges, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
         """The call has gone on: turns that were left are judged, and those that changed."""
         seen = (live.turn, live.is_simulated, live.history.replays.elements)
         if self._is_over or seen[0] == self._seen[0]:
@@ -74,12 +74,12 @@ class TextJudges:
         self._seen = seen
         self._look(live, first, seen[0] - 1, broker_ms, out)
 
-    def finish(self, live: LiveSide, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+    def finish(self, live: LiveCall, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """The call is over; `asks` says whether judges can still answer."""
         self._is_over, self._is_late = True, not asks
         self._look(live, 0, live.turn, broker_ms, out)
 
-    def take(self, verdict: JudgeVerdict, _live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
+    def take(self, verdict: JudgeVerdict, _live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered."""
         answer = self._questions.take(verdict, broker_ms)
         if answer is not None:
@@ -113,7 +113,7 @@ class TextJudges:
 
     # Questions.
 
-    def _look(self, live: LiveSide, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
+    def _look(self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
         last = max(-1, last)  # a call can fall back before its greeting
         for turn in range(last + 1, self._last + 1):
             for known in (self._facts, self._transcripts, self._inputs):

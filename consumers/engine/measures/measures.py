@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from consumers.engine.effects import Count, Effect, PublishScore
-from consumers.engine.goals.judged_scores import JudgedSides
+from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.call_records import CallMeasured, call_record
@@ -21,7 +21,7 @@ from consumers.engine.records.call_memory import CallMemory, Subject
 from consumers.engine.records.revisions import Cause, RecordBook
 from consumers.engine.records.score_values import GoalValues
 from consumers.engine.turns.heard.heard_turn import HeardSides
-from consumers.engine.turns.live_call import LiveChanges, LiveSide
+from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.events.codec import InputSource
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues
@@ -64,7 +64,7 @@ class Measures:
         self.stages.observe(source, event, time_ms)
 
     def follow(
-        self, live: LiveSide, changes: LiveChanges, cause: Cause, judged: JudgedSides, out: list[Effect]
+        self, live: LiveCall, changes: LiveChanges, cause: Cause, judged: JudgedScores, out: list[Effect]
     ) -> None:
         """Turns may have changed: measures those that were left, if one was left now or is settled.
 
@@ -109,7 +109,7 @@ class Measures:
         self._call_due_ms = broker_ms + self._age_at_due_ms - age_ms
         return True
 
-    def catch_up(self, live: LiveSide, cause: Cause) -> None:
+    def catch_up(self, live: LiveCall, cause: Cause) -> None:
         """A replay has come as far as what was published: its book takes everything measured by now, and says what is new."""
         self.stages.drain_counts()
         self._dirty |= live.turns.turns
@@ -121,7 +121,7 @@ class Measures:
         return self._transcripts.compare_at_close(context)
 
     def final_records(
-        self, live: LiveSide, context: MetricContext, cause: Cause, judged: JudgedSides
+        self, live: LiveCall, context: MetricContext, cause: Cause, judged: JudgedScores
     ) -> list[AnyScoreRecord]:
         """The records of turns that are others now that the call is over, and the record of the call."""
         turns, heard = sorted(live.turns.turns), live.heard()
@@ -156,14 +156,14 @@ class Measures:
         """For the metrics, when every final value is there."""
         return [*self.stages.drain_counts(), *self.eva.closing_counts()]
 
-    def take_back(self, live: LiveSide, subjects: Iterable[Subject], cause: Cause, out: list[Effect]) -> None:
+    def take_back(self, live: LiveCall, subjects: Iterable[Subject], cause: Cause, out: list[Effect]) -> None:
         """Withdraw the turns that an earlier evaluator published and this one does not know."""
         for name, turn, _ in subjects:
             if name == NAME and turn is not None and live.turns.view(turn) is None:
                 record = self._turns.take_back(turn, cause)
                 out += [] if record is None else [PublishScore(record)]
 
-    def _measure(self, live: LiveSide, cause: Cause) -> list[TurnValues]:
+    def _measure(self, live: LiveCall, cause: Cause) -> list[TurnValues]:
         """The records of the turns that were left and may have changed; the others wait until they are left."""
         dirty, rated = self._dirty, self._ratings.changed_turns
         heard = live.heard()
@@ -185,7 +185,7 @@ class Measures:
         return [record for record in records if record is not None]
 
     def _measure_call(
-        self, live: LiveSide, cause: Cause, goals: GoalValues | None, out: list[Effect]
+        self, live: LiveCall, cause: Cause, goals: GoalValues | None, out: list[Effect]
     ) -> list[CallValues]:
         """The record of the call so far; none once making them has cost too much."""
         if self._transcripts.is_over_limit and not self._is_compared_out:
@@ -213,13 +213,13 @@ class Measures:
         return [] if record is None else [record]
 
     def _publish(
-        self, live: LiveSide, records: Iterable[TurnValues | CallValues], cause: Cause, out: list[Effect]
+        self, live: LiveCall, records: Iterable[TurnValues | CallValues], cause: Cause, out: list[Effect]
     ) -> None:
         for record in records:
             live.announce(cause.broker_ms, out)
             out.append(PublishScore(record))
 
-    def _take_recorded(self, live: LiveSide, turns: Iterable[int]) -> None:
+    def _take_recorded(self, live: LiveCall, turns: Iterable[int]) -> None:
         """What the record of an ElevenLabs agent has measured of these turns; nothing of one that it does not know."""
         record = live.record
         if record is not None:

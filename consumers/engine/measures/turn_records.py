@@ -15,7 +15,7 @@ from consumers.engine.measures.words.transcript_errors import TranscriptErrors, 
 from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Fields, RecordBook, hash_of
 from consumers.engine.turns.heard.heard_turn import HeardSides, HeardTurn, HeardTurns
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.turn_view import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
 from schemas.judging import JudgeKind, Rated
 from schemas.scores.all_records import (
@@ -141,7 +141,7 @@ class TurnRecords:
         if memory is not None:
             self._counted = {turn: mask_of(names) for turn, names in memory.counted.items()}
 
-    def record(self, live: LiveSide, heard: HeardTurns, number: int, cause: Cause) -> TurnValues | None:
+    def record(self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause) -> TurnValues | None:
         """The turn as it is now, if that differs from what was published; it is withdrawn when there is none."""
         view, turn = live.turns.view(number), heard.turn(number)
         if view is None or turn is None:
@@ -156,7 +156,7 @@ class TurnRecords:
         return turn is None or number not in self._seen or self._seen[number][0] != turn.words.mark
 
     def final_record(
-        self, live: LiveSide, heard: HeardTurns, number: int, cause: Cause, end_ms: int | None, *, may_differ: bool
+        self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause, end_ms: int | None, *, may_differ: bool
     ) -> TurnValues | None:
         """The turn when the call is over, if that differs from what was published.
 
@@ -189,14 +189,14 @@ class TurnRecords:
             voice_to_voice_ms=_WITHDRAWN, is_withdrawn=True,
         )  # fmt: skip
 
-    def _waited(self, live: LiveSide, turn: int, view: TurnView) -> Result:
+    def _waited(self, live: LiveCall, turn: int, view: TurnView) -> Result:
         if turn < 1:
             return _GREETING
         reason = unmeasured_reason(view, has_speech_events=live.has_speech_events)
         return voice_to_voice_ms(view) or Unscored(reason=reason)
 
     def _published(
-        self, live: LiveSide, heard: HeardTurns, turn: HeardTurn, view: TurnView, taking: TurnValue | None, waited: Result,
+        self, live: LiveCall, heard: HeardTurns, turn: HeardTurn, view: TurnView, taking: TurnValue | None, waited: Result,
         cause: Cause, end_ms: int | None, *, status: TurnStatus | None = None,
     ) -> TurnValues | None:  # fmt: skip
         number = turn.number

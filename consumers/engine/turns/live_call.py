@@ -54,7 +54,7 @@ class LiveChanges(NamedTuple):
 NO_CHANGES = LiveChanges()
 
 
-class LiveSide:
+class LiveCall:
     """Follows `history` and the moments it is told.
 
     Attributes:

@@ -35,7 +35,7 @@ from consumers.engine.measures.eva.timing.turn_values import (
 from consumers.engine.measures.eva.tools.pre_tool_speech import pre_tool_speech_rate
 from consumers.engine.measures.eva.tools.tool_call_validity import validity_of
 from consumers.engine.turns.heard.heard_turn import HeardTurns
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.judging import JudgeKind, Rated
 from schemas.metric_context import MetricContext
 from schemas.scores.eva import EvaMetricName
@@ -63,20 +63,20 @@ class EvaScores:
         self._settled = SettledTurns()
         self._final: Mapping[int, TurnValue] | None = None
 
-    def touched(self, live: LiveSide, turns: Iterable[int], time_ms: int | None) -> None:
+    def touched(self, live: LiveCall, turns: Iterable[int], time_ms: int | None) -> None:
         """An event may have changed these turns: of those that are settled it is noted whether it did."""
         changed = live.turns.ever_settled.intersection(turns)
         heard = live.heard()
         for turn in changed:
             self._settled.changed(live, turn, self.turn_value(live, heard, turn), time_ms)
 
-    def settled(self, live: LiveSide, turns: Iterable[int]) -> None:
+    def settled(self, live: LiveCall, turns: Iterable[int]) -> None:
         """These turns are settled now, as they are."""
         heard = live.heard()
         for turn in turns:
             self._settled.settle(turn, self.turn_value(live, heard, turn))
 
-    def turn_value(self, live: LiveSide, heard: HeardTurns, number: int) -> TurnValue | None:
+    def turn_value(self, live: LiveCall, heard: HeardTurns, number: int) -> TurnValue | None:
         """How well the turn was timed, as far as it is known; None while nothing can be said of it."""
         if self._final is not None:
             return self._final.get(number)
@@ -85,7 +85,7 @@ class EvaScores:
             return None
         return live_value(number, heard_times(turn, view))
 
-    def running_metrics(self, live: LiveSide, heard: HeardTurns) -> Metrics:
+    def running_metrics(self, live: LiveCall, heard: HeardTurns) -> Metrics:
         """Returns the metrics that the call has so far."""
         tools = live.turns.tools
         metrics: Metrics = {}
@@ -109,7 +109,7 @@ class EvaScores:
             metrics["eva_x_mean"] = (self._experience_mean(mean), None)
         return metrics
 
-    def finish(self, live: LiveSide, heard: HeardTurns, context: MetricContext) -> Metrics:
+    def finish(self, live: LiveCall, heard: HeardTurns, context: MetricContext) -> Metrics:
         """The call is over: from now on turns have their final values.
 
         Returns:
@@ -149,7 +149,7 @@ class EvaScores:
         """How many turns were settled, and how many of them were something else in the end."""
         return self._settled.counts()
 
-    def _times(self, live: LiveSide, heard: HeardTurns, *, is_over: bool) -> dict[int, HeardTimes]:
+    def _times(self, live: LiveCall, heard: HeardTurns, *, is_over: bool) -> dict[int, HeardTimes]:
         """By turn, lowest first; of a call that is not over those alone that are scored while it runs."""
         found = {}
         for number, turn in heard.turns(sorted(heard.numbers())).items():

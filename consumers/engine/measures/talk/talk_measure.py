@@ -10,7 +10,7 @@ from consumers.engine.measures.talk.repeated_questions import RepeatedQuestions,
 from consumers.engine.measures.talk.talk_arithmetic import CallMeasures, SideMeasures, SpokenTurn, ToolRun, measures_of
 from consumers.engine.turns.heard.heard_turn import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.spans import length_ms, merged
 from consumers.engine.turns.timeline.tool_uses import PairedUse
 from schemas.scores.all_records import NotApplicable, Result, Scored, Unscored, UnscoredReason
@@ -86,7 +86,7 @@ def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None) -> Talk:
     )
 
 
-def speech_of(live: LiveSide, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool) -> Speech:
+def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool) -> Speech:
     """Measures the call.
 
     Args:

@@ -12,7 +12,7 @@ from consumers.engine.measures.words.word_errors import ErrorSums, TurnErrors, W
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurns
 from consumers.engine.turns.heard.normal_text import MAX_CHARS
 from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.call import PipelineType
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import NotApplicable, Result, Scored, Unscored, UnscoredReason
@@ -129,7 +129,7 @@ class TranscriptErrors:
             errors.put_all(one, other)
         return self._changed_at_close
 
-    def of_turn(self, live: LiveSide, turn: int) -> TurnDifferences:
+    def of_turn(self, live: LiveCall, turn: int) -> TurnDifferences:
         """What differs in a turn, as far as it was compared."""
         user, assistant = (errors.turns.get(turn) for errors in (self._of_user, self._of_assistant))
         user_sums = None if user is None else user.sums
@@ -138,7 +138,7 @@ class TranscriptErrors:
             user_sums if is_cascade else None, user_sums, None if assistant is None else assistant.sums
         )
 
-    def of_call(self, live: LiveSide, context: MetricContext | None) -> CallDifferences:
+    def of_call(self, live: LiveCall, context: MetricContext | None) -> CallDifferences:
         """What differs in the call so far; in the end, by EVA's context of it, also why nothing can be compared."""
         errors = self._of_user
         unknown: Unscored | NotApplicable | None = None

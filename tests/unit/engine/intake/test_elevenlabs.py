@@ -14,7 +14,7 @@ from consumers.engine.records.revisions import Cause, RecordBook
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource, decode
 from schemas.redaction import RedactionRules
 from schemas.scores.all_records import Anchor, EstimateError, TurnStatus
@@ -445,7 +445,7 @@ def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
 
 def facts_of(*events: Json) -> dict[int, TurnFacts]:
     """The turns as goals are judged on them."""
-    live = LiveSide(EvaHistory(), RecordBook("call", "test"), Limits())
+    live = LiveCall(EvaHistory(), RecordBook("call", "test"), Limits())
     agent = AgentEvents()
     for event in events:
         typed = decode(InputSource.ELEVENLABS, json.dumps(event).encode(), envelope_of(event))

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from consumers.engine.effects import Count
 from consumers.engine.measures.eva.timing.turn_values import TurnValue
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.call import PipelineType
 
 
@@ -37,7 +37,7 @@ class SettledTurns:
         """The turn is settled, with this value; one that was settled before keeps what it was then."""
         self._then.setdefault(turn, _score(value))
 
-    def changed(self, live: LiveSide, turn: int, value: TurnValue | None, time_ms: int | None) -> None:
+    def changed(self, live: LiveCall, turn: int, value: TurnValue | None, time_ms: int | None) -> None:
         """An event at this time touched a turn that has been settled, and this is its value now."""
         if turn in self._causes or turn not in self._then or self._then[turn] == _score(value):
             return
