@@ -17,7 +17,7 @@ from consumers.engine.judging.ratings import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.measures import Measures
 from consumers.engine.records.call_memory import CallMemory
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
 from consumers.engine.turns.call_end import CallEnd
@@ -78,15 +78,15 @@ class Call:
         self.wakeup_ms: int | None = None
         self._end = CallEnd(first.broker_time_ms, limits)
         self._limits = limits
-        self._book = RecordBook(first.conversation_id, code_version, memory, redactor)
-        self.redactor = self._book.redactor
-        self._offsets = self._book.offsets
-        self.live = LiveCall(self.history, self._book, limits, memory)
+        self._revisions = Revisions(first.conversation_id, code_version, memory, redactor)
+        self.redactor = self._revisions.redactor
+        self._offsets = self._revisions.offsets
+        self.live = LiveCall(self.history, self._revisions, limits, memory)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
         ratings = Ratings()
-        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._book, ratings, memory)
-        self._measures = Measures(self._book, limits, ratings, memory)
+        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings, memory)
+        self._measures = Measures(self._revisions, limits, ratings, memory)
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False
         self._closing: Closing | None = None
@@ -115,8 +115,8 @@ class Call:
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
             return "repeated"
         self.events += rule is not _VERDICT
-        book, live, limits = self._book, self.live, self._limits
-        is_replayed = book.is_silent
+        revisions, live, limits = self._revisions, self.live, self._limits
+        is_replayed = revisions.is_replaying
         outcome = rule.outcome
         timestamp = event.timestamp
         if timestamp is not None:
@@ -146,8 +146,8 @@ class Call:
                 self.kept_bytes += len(arrival.value)
         if is_replayed:
             outcome = "replayed"
-            if book.has_caught_up:
-                self._speak(broker_ms, out)
+            if revisions.has_caught_up:
+                self._end_replay(broker_ms, out)
         elif event.__pydantic_extra__ and outcome != "unknown":
             out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
         if self.events >= limits.max_events_per_call:
@@ -204,7 +204,7 @@ class Call:
         """Final scores and, last, the `closed` fact, as one effect; long texts take further steps (`go_on_closing`)."""
         if not self.is_over:
             self.live.reached(now_ms, out)
-        self._speak(now_ms, out)
+        self._end_replay(now_ms, out)
         self.live.announce(now_ms, out)
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self.live.final_records(cause)
@@ -212,7 +212,7 @@ class Call:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
         self.is_closing = True
         self._closing = Closing(
-            self.conversation_id, self._book, self.live, self._measures, self._judged, self.context(), records, reason,
+            self.conversation_id, self._revisions, self.live, self._measures, self._judged, self.context(), records, reason,
             self.ended_reason, cause, self.events, self.writes_transcript,
         )  # fmt: skip
         self.go_on_closing(out)
@@ -225,18 +225,18 @@ class Call:
         """The `closed` fact, and nothing that takes long to make: the newest scores are the last. A close under way ends so."""
         self.is_closing = self.is_closed = True
         cause = Cause(self.history.last_time_ms(), now_ms)
-        records = self._book.speak(now_ms)[0] if self._closing is None else self._closing.records
-        written = with_closed_fact(records, self._book, self.live, reason, self.ended_reason, cause, self.events)
+        records = self._revisions.end_replay(now_ms)[0] if self._closing is None else self._closing.records
+        written = with_closed_fact(records, self._revisions, self.live, reason, self.ended_reason, cause, self.events)
         out.append(CloseCall(self.conversation_id, written))
 
-    def _speak(self, broker_ms: int, out: list[Effect]) -> None:
-        if not self._book.is_silent:
+    def _end_replay(self, broker_ms: int, out: list[Effect]) -> None:
+        if not self._revisions.is_replaying:
             return
         cause = Cause(self.live.newest_ms, broker_ms)
         self._measures.catch_up(self.live, cause)
-        gone = self.live.speak(cause, out)
+        gone = self.live.end_replay(cause, out)
         self._measures.take_back(self.live, gone, cause, out)
-        self._judged.speak(gone, broker_ms, out)
+        self._judged.end_replay(gone, broker_ms, out)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Verdicts that do not come, and stalls; whether the call is over and waits for verdicts that are under way."""
@@ -337,7 +337,7 @@ class Call:
             self.history.simulator(None, time_ms, None)
 
     def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
-        known = self._book.labels
+        known = self._revisions.labels
         self.history.call_started(time_ms)
         self._measures.eva.supplied.started(event)
         if event.pipeline_type is not None:

@@ -12,7 +12,7 @@ from consumers.engine.call.transcript import TranscriptWriter, transcript_bytes
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.measures.measures import Measures
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.call_redaction import CallRedactor
 from consumers.engine.turns.live_call import LiveCall
 from schemas.metric_context import MetricContext
@@ -29,7 +29,7 @@ class Closing:
 
     Attributes:
         conversation_id: The call.
-        book: Makes its records.
+        revisions: Makes its records.
         live: Its turns.
         measures: What is measured of them.
         judged: What judges it.
@@ -43,7 +43,7 @@ class Closing:
     """
 
     conversation_id: str
-    book: RecordBook
+    revisions: Revisions
     live: LiveCall
     measures: Measures
     judged: JudgedScores
@@ -79,7 +79,7 @@ class Closing:
             if self._writer is None:
                 metrics_of = partial(self.measures.stages.turn_metrics, self.live.heard(), self.live.record)
                 self._writer = TranscriptWriter(
-                    self.conversation_id, self.live, self.book.labels.agent, redactor, metrics_of
+                    self.conversation_id, self.live, self.revisions.labels.agent, redactor, metrics_of
                 )
             if not self._writer.is_too_large and not self._writer.go_on(lambda: redactor.has_room):
                 return False
@@ -95,20 +95,22 @@ class Closing:
         self.records += self.measures.final_records(self.live, self.context, cause, self.judged)
         out += self.measures.closing_counts()
         self.records = [
-            *with_closed_fact(self.records, self.book, self.live, self.reason, self.ended_reason, cause, self.events)
+            *with_closed_fact(
+                self.records, self.revisions, self.live, self.reason, self.ended_reason, cause, self.events
+            )
         ]
 
 
 def with_closed_fact(
-    records: list[AnyScoreRecord], book: RecordBook, live: LiveCall, reason: CloseReason, ended_reason: str | None,
+    records: list[AnyScoreRecord], revisions: Revisions, live: LiveCall, reason: CloseReason, ended_reason: str | None,
     cause: Cause, events: int,
 ) -> tuple[AnyScoreRecord, ...]:  # fmt: skip
     """The last records of a call with its `closed` fact behind them, unless it is there. `cause` is when it was over."""
     if any(isinstance(record, ClosedFact) for record in records):
         return tuple(records)
-    redacted = None if ended_reason is None else book.redactor.redact(ended_reason)
-    closed = book.record(
+    redacted = None if ended_reason is None else revisions.redactor.redact(ended_reason)
+    closed = revisions.make(
         ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, redacted), cause, reason=reason,
-        ended_reason=redacted, turns=live.turns.highest_turn, events=events, through=book.offsets_by_topic(),
+        ended_reason=redacted, turns=live.turns.highest_turn, events=events, through=revisions.offsets_by_topic(),
     )  # fmt: skip
     return tuple(records) if closed is None else (*records, closed)

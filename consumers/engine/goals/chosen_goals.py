@@ -6,7 +6,7 @@ from typing import Any, Final
 from consumers.engine.goals.goal_progress import GoalProgress
 from consumers.engine.goals.subgoal_checks import CheckPlan
 from consumers.engine.judging.rules import GoalRules
-from consumers.engine.records.revisions import RecordBook
+from consumers.engine.records.revisions import Revisions
 from schemas.goals.goal_set import ChoosesGoals, GoalSet
 
 MAX_PLANS: Final = 200
@@ -31,14 +31,14 @@ class ChosenGoals:
         """The set for a call of this agent that names this set, if any."""
         return None if self.source is None else self.source.choose(goals_id, agent)
 
-    def progress(self, conversation_id: str, goal_set: GoalSet, book: RecordBook) -> GoalProgress:
+    def progress(self, conversation_id: str, goal_set: GoalSet, revisions: Revisions) -> GoalProgress:
         """What judges a call against a set."""
         plan = self._plans.get(goal_set.digest)
         if plan is None:
             plan = self._plans[goal_set.digest] = CheckPlan(goal_set)
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
-        return GoalProgress(conversation_id, goal_set, plan, self.rules, book)
+        return GoalProgress(conversation_id, goal_set, plan, self.rules, revisions)
 
     def __getstate__(self) -> dict[str, Any]:
         # A snapshot keeps the sets of its calls; where new ones come from is the restorer's.

@@ -21,7 +21,7 @@ from consumers.engine.judging.open_questions import Answer, OpenQuestions
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.judging.turn_facts import TurnFacts
 from consumers.engine.records.call_memory import Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues, Value, result_of
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
@@ -53,17 +53,17 @@ class GoalProgress:
     """Judges one call against its goal set; `needs_wakeup` is set when silence can now decide something sooner."""
 
     def __init__(
-        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, book: RecordBook
+        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, revisions: Revisions
     ) -> None:
         self.goal_set = goal_set
         self.needs_wakeup = False
         self._plan = plan
         self._rules = rules
-        self._book = book
+        self._revisions = revisions
         self._checks = SubgoalChecks(plan)
         self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
         self._tools = ToolCorrectness(goal_set.expected_tool_calls)
-        self._asking = SubgoalQuestions(conversation_id, goal_set, rules, book.redactor)
+        self._asking = SubgoalQuestions(conversation_id, goal_set, rules, revisions.redactor)
         self._questions: OpenQuestions[About] = OpenQuestions()
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
         self._facts: dict[int, TurnFacts] = {}
@@ -77,7 +77,7 @@ class GoalProgress:
         self._seen: tuple[bool | None, int] = (None, 0)
         self._is_over = False
         self._asks = True
-        self._stalls = Stalls(rules, book)
+        self._stalls = Stalls(rules, revisions)
 
     @property
     def next_wakeup_ms(self) -> int | None:
@@ -92,7 +92,7 @@ class GoalProgress:
 
     def announce(self, broker_ms: int, out: list[Effect]) -> None:
         """Record the goal set: from now on it is the call's."""
-        fact = self._book.record(
+        fact = self._revisions.make(
             GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), Cause(None, broker_ms),
             goal_set=self.goal_set, digest=self.goal_set.digest,
         )  # fmt: skip
@@ -139,7 +139,7 @@ class GoalProgress:
         if self._is_open:
             self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
 
-    def speak(self, out: list[Effect]) -> None:
+    def end_replay(self, out: list[Effect]) -> None:
         """A replay is over: what is still open is asked again, which costs nothing if it was answered."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
@@ -227,7 +227,7 @@ class GoalProgress:
                 return self._checks.set_turn(turn, facts)
             return False
         self._facts[turn] = facts
-        self._transcripts[turn] = transcript_of(turn, facts, self._book.redactor)
+        self._transcripts[turn] = transcript_of(turn, facts, self._revisions.redactor)
         if turn >= 1:
             self._checks.set_turn(turn, facts)
             self._tools.look(turn, facts.calls, self._asking.found)
@@ -254,7 +254,7 @@ class GoalProgress:
         before = self._curve.reached_at
         self._apply(answers)
         requests = self._ask(broker_ms)
-        if not self._book.is_silent:
+        if not self._revisions.is_replaying:
             out.extend([RequestVerdict(request) for request in requests])
         self.needs_wakeup = True
         if self._curve.reached_at != before:
@@ -323,11 +323,11 @@ class GoalProgress:
             scores = curve.at(turn)
             if scores != self._said.get(turn):
                 record = self._progress(turn, scores, TurnStatus.PROVISIONAL, cause)
-                if record is not None or self._book.is_silent:
+                if record is not None or self._revisions.is_replaying:
                     self._said[turn] = scores
                 self._publish(record, out)
         for place, reached_turn in enumerate(curve.reached_at):
-            if reached_turn is not None or ("subgoal", None, place) in self._book.published:
+            if reached_turn is not None or ("subgoal", None, place) in self._revisions.published:
                 self._publish(self._subgoal(place, TurnStatus.PROVISIONAL, cause), out)
         if self._is_open:
             self._record_stall(self._stalls.by_turns(self._since(), self._last, cause), out)
@@ -338,14 +338,14 @@ class GoalProgress:
         progress, auc, auc_now, ppt, success = results
         if progress is None or auc is None or auc_now is None or ppt is None or success is None:
             return None  # a verdict is open
-        return self._book.record(
+        return self._revisions.make(
             ProgressScore, ("progress", turn, 0), status, (*values, scores.reached, scores.missing), cause,
             result=progress, auc=auc, auc_if_ended_now=auc_now, ppt=ppt, success=success,
             reached=scores.reached, missing=scores.missing, subgoals=len(self.goal_set.subgoals),
         )  # fmt: skip
 
     def _withdrawn(self, turn: int, cause: Cause) -> ProgressScore | None:
-        return self._book.record(
+        return self._revisions.make(
             ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
             result=_WITHDRAWN, auc=_WITHDRAWN, auc_if_ended_now=_WITHDRAWN, ppt=_WITHDRAWN, success=_WITHDRAWN,
             reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
@@ -364,7 +364,7 @@ class GoalProgress:
         result = self._subgoal_result(place)
         standing = self._standing(place)
         votes = Votes() if standing is None else standing.votes
-        return self._book.record(
+        return self._revisions.make(
             SubgoalScore, ("subgoal", None, place), status, (result, reached_turn, votes.complete, votes.incomplete),
             cause, has_value=reached_turn is not None, result=result, subgoal_id=subgoal.id,
             checked_by="judge" if subgoal.is_judged else "code", reached_turn=reached_turn,

@@ -9,7 +9,7 @@ from consumers.engine.judging.open_questions import MAX_KEPT_VERDICTS
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.judging.text_judges import TextJudges
 from consumers.engine.records.call_memory import CallMemory, Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
@@ -29,20 +29,20 @@ class JudgedScores:
         self,
         conversation_id: str,
         chosen: ChosenGoals,
-        book: RecordBook,
+        revisions: Revisions,
         ratings: Ratings,
         memory: CallMemory | None = None,
     ) -> None:
         self.known_goals: GoalSet | None = None if memory is None else memory.goal_set
         self._conversation_id = conversation_id
         self._chosen = chosen
-        self._book = book
+        self._revisions = revisions
         self._goals: GoalProgress | None = None
         self._early_verdicts: list[tuple[JudgeVerdict, int]] = []
         self._parts: list[GoalProgress | TextJudges] = []
         self._texts: TextJudges | None = None
         if chosen.rules.text_judges:
-            self._texts = TextJudges(conversation_id, chosen.rules, book, ratings)
+            self._texts = TextJudges(conversation_id, chosen.rules, revisions, ratings)
             self._parts.append(self._texts)
         self.is_any = bool(self._parts)
 
@@ -64,7 +64,7 @@ class JudgedScores:
         if self._goals is None:
             goal_set = self.known_goals or self._chosen.choose(goals_id, agent)
             if goal_set is not None:
-                self._goals = self._chosen.progress(self._conversation_id, goal_set, self._book)
+                self._goals = self._chosen.progress(self._conversation_id, goal_set, self._revisions)
                 self._parts.append(self._goals)
                 self.is_any = True
                 self._goals.announce(broker_ms, out)
@@ -103,12 +103,12 @@ class JudgedScores:
         times_ms = [time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)]
         return min(times_ms if is_over and times_ms else [due_ms, *times_ms])
 
-    def speak(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
+    def end_replay(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
         """A replay is over: what is not known any more is taken back, what is still open is asked."""
         if self._goals is not None:
             self._goals.take_back(gone, broker_ms, out)
         for part in self._parts:
-            part.speak(out)
+            part.end_replay(out)
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
         """The scores that are others now that the call is over."""

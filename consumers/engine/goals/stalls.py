@@ -1,7 +1,7 @@
 """When a call is stuck: no further subgoal for too many turns or too long, while some are open. Said once for each stall."""
 
 from consumers.engine.judging.rules import GoalRules
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from schemas.scores.all_records import StallFact, TurnStatus
 
 
@@ -12,10 +12,10 @@ class Stalls:
         is_stuck: Whether nothing was reached since the last one was said.
     """
 
-    def __init__(self, rules: GoalRules, book: RecordBook) -> None:
+    def __init__(self, rules: GoalRules, revisions: Revisions) -> None:
         self.is_stuck = False
         self._rules = rules
-        self._book = book
+        self._revisions = revisions
         self._moved_ms: int | None = None
         self._numbers: dict[int, int] = {}
 
@@ -51,7 +51,7 @@ class Stalls:
             return None
         self._numbers[since_turn] = len(self._numbers) + 1
         self.is_stuck = True
-        return self._book.record(
+        return self._revisions.make(
             StallFact, ("stall", None, self._numbers[since_turn]), TurnStatus.FINAL, (since_turn,), cause,
             since_turn=since_turn, by=by,
         )  # fmt: skip

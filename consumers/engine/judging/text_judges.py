@@ -15,7 +15,7 @@ from consumers.engine.judging.open_questions import Answer, OpenQuestions
 from consumers.engine.judging.ratings import OF_THE_CALL, OF_TURNS, Outcome, Ratings
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.judging.turn_facts import TurnFacts
-from consumers.engine.records.revisions import RecordBook
+from consumers.engine.records.revisions import Revisions
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.events.call import PipelineType
 from schemas.judging import (
@@ -42,12 +42,12 @@ class TextJudges:
         needs_wakeup: Set when silence can now decide something sooner.
     """
 
-    def __init__(self, conversation_id: str, rules: GoalRules, book: RecordBook, ratings: Ratings) -> None:
+    def __init__(self, conversation_id: str, rules: GoalRules, revisions: Revisions, ratings: Ratings) -> None:
         self.needs_wakeup = False
         self._agent = "unknown"
         self._conversation_id = conversation_id
         self._rules = rules
-        self._book = book
+        self._revisions = revisions
         self._ratings = ratings
         self._questions: OpenQuestions[_About] = OpenQuestions()
         self._facts: dict[int, TurnFacts] = {}
@@ -100,7 +100,7 @@ class TextJudges:
         """Whose budget the judges' work is for."""
         self._agent = agent
 
-    def speak(self, out: list[Effect]) -> None:
+    def end_replay(self, out: list[Effect]) -> None:
         """A replay is over: what is still open is asked again."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
@@ -135,7 +135,7 @@ class TextJudges:
             before = self._facts.get(turn)
             self._facts[turn] = facts
             if before is None or before.content_hash != facts.content_hash:
-                self._transcripts[turn] = transcript_of(turn, facts, self._book.redactor)
+                self._transcripts[turn] = transcript_of(turn, facts, self._revisions.redactor)
         self._inputs[-1] = live.history.pipeline_type.value
         for turn in range(first, last + 1):
             digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
@@ -146,7 +146,7 @@ class TextJudges:
     def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
         self._apply(answers)
         requests = self._ask(broker_ms)
-        if not self._book.is_silent:
+        if not self._revisions.is_replaying:
             out.extend([RequestVerdict(request) for request in requests])
         self.needs_wakeup = True
         self._rate()

@@ -8,7 +8,7 @@ from consumers.engine.measures.eva.live_scores import Metrics, metric_fields, me
 from consumers.engine.measures.stages.values import STAGES
 from consumers.engine.measures.talk.talk_measure import Speech
 from consumers.engine.measures.words.transcript_errors import CallDifferences
-from consumers.engine.records.revisions import Cause, Fields, RecordBook
+from consumers.engine.records.revisions import Cause, Fields, Revisions
 from consumers.engine.records.score_values import GoalValues, Value, result_of
 from schemas.judging import JudgeKind
 from schemas.scores.all_records import CallValues, Result, TurnStatus, UnscoredReason
@@ -73,9 +73,9 @@ class CallMeasured(NamedTuple):
         return fields
 
 
-def call_record(book: RecordBook, measured: CallMeasured, cause: Cause, *, is_over: bool) -> CallValues | None:
+def call_record(revisions: Revisions, measured: CallMeasured, cause: Cause, *, is_over: bool) -> CallValues | None:
     """The call as it is now, if that differs from what was published; when it is over in any case."""
-    return book.record(
+    return revisions.make(
         CallValues, SUBJECT, TurnStatus.FINAL if is_over else TurnStatus.PROVISIONAL, (is_over, *measured.inputs), cause,
         fields=measured.fields,
     )  # fmt: skip

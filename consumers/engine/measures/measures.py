@@ -18,7 +18,7 @@ from consumers.engine.measures.talk.talk_measure import MAX_RUNNING_WORK, speech
 from consumers.engine.measures.turn_records import NAME, TurnRecords
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors
 from consumers.engine.records.call_memory import CallMemory, Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues
 from consumers.engine.turns.heard.heard_turn import HeardSides
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
@@ -43,13 +43,15 @@ class Measures:
         eva: EVA's metrics.
     """
 
-    def __init__(self, book: RecordBook, limits: Limits, ratings: Ratings, memory: CallMemory | None = None) -> None:
+    def __init__(
+        self, revisions: Revisions, limits: Limits, ratings: Ratings, memory: CallMemory | None = None
+    ) -> None:
         self.stages = StageLatencies(limits)
         self.eva = EvaScores(ratings)
-        self._book = book
+        self._revisions = revisions
         self._ratings = ratings
         self._transcripts = TranscriptErrors()
-        self._turns = TurnRecords(book, self.stages, self.eva, self._transcripts, ratings, memory)
+        self._turns = TurnRecords(revisions, self.stages, self.eva, self._transcripts, ratings, memory)
         self._every_ms = limits.call_values_every_ms
         self._dirty: set[int] = set()
         self._turn = 0
@@ -81,7 +83,7 @@ class Measures:
         turn = live.turn
         if self._call_due_ms is None:
             self._call_due_ms = cause.broker_ms + LONG_CALL_MS
-        if self._book.is_silent:
+        if self._revisions.is_replaying:
             if turn != self._turn:
                 self._turn = turn
                 self._is_call_due(cause.broker_ms)
@@ -110,7 +112,7 @@ class Measures:
         return True
 
     def catch_up(self, live: LiveCall, cause: Cause) -> None:
-        """A replay has come as far as what was published: its book takes everything measured by now, and says what is new."""
+        """A replay has come as far as what was published: its revisions takes everything measured by now, and says what is new."""
         self.stages.drain_counts()
         self._dirty |= live.turns.turns
         self._measure(live, cause)
@@ -131,7 +133,7 @@ class Measures:
         metrics = self.eva.finish(live, heard, context)
         last_ms = cause.event_time_ms
         end_ms = heard.sound_end_ms(last_ms)
-        gone = [turn for name, turn, _ in self._book.published if name == NAME and turn not in live.turns.turns]
+        gone = [turn for name, turn, _ in self._revisions.published if name == NAME and turn not in live.turns.turns]
         records: list[TurnValues | CallValues | None] = [
             self._turns.take_back(turn, cause) for turn in gone if turn is not None
         ]
@@ -149,7 +151,7 @@ class Measures:
             judged.goal_values(is_over=True),
             self._turns.unscored,
         )
-        records.append(call_record(self._book, measured, cause, is_over=True))
+        records.append(call_record(self._revisions, measured, cause, is_over=True))
         return [record for record in records if record is not None]
 
     def closing_counts(self) -> list[Count]:
@@ -181,7 +183,7 @@ class Measures:
         self._dirty = dirty - left
         gone = {turn for turn in self._dirty if live.turns.view(turn) is None}
         self._dirty -= gone
-        records = [self._turns.record(live, heard, turn, cause) for turn in sorted(left | gone)]
+        records = [self._turns.make(live, heard, turn, cause) for turn in sorted(left | gone)]
         return [record for record in records if record is not None]
 
     def _measure_call(
@@ -209,7 +211,7 @@ class Measures:
             goals,
             {},
         )
-        record = call_record(self._book, measured, cause, is_over=False)
+        record = call_record(self._revisions, measured, cause, is_over=False)
         return [] if record is None else [record]
 
     def _publish(

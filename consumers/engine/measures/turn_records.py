@@ -13,7 +13,7 @@ from consumers.engine.measures.stages.values import STAGES
 from consumers.engine.measures.talk.talk_measure import Talk, talk_of
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors, TurnDifferences
 from consumers.engine.records.call_memory import CallMemory
-from consumers.engine.records.revisions import Cause, Fields, RecordBook, hash_of
+from consumers.engine.records.revisions import Cause, Fields, Revisions, hash_of
 from consumers.engine.turns.heard.heard_turn import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.turn_view import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
@@ -123,7 +123,7 @@ class TurnRecords:
 
     def __init__(
         self,
-        book: RecordBook,
+        revisions: Revisions,
         stages: StageLatencies,
         eva: EvaScores,
         transcripts: TranscriptErrors,
@@ -131,7 +131,7 @@ class TurnRecords:
         memory: CallMemory | None,
     ) -> None:
         self.unscored: dict[str, Counter[UnscoredReason]] = {}
-        self._book = book
+        self._revisions = revisions
         self._stages = stages
         self._eva = eva
         self._transcripts = transcripts
@@ -141,7 +141,7 @@ class TurnRecords:
         if memory is not None:
             self._counted = {turn: mask_of(names) for turn, names in memory.counted.items()}
 
-    def record(self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause) -> TurnValues | None:
+    def make(self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause) -> TurnValues | None:
         """The turn as it is now, if that differs from what was published; it is withdrawn when there is none."""
         view, turn = live.turns.view(number), heard.turn(number)
         if view is None or turn is None:
@@ -182,9 +182,9 @@ class TurnRecords:
 
     def take_back(self, turn: int, cause: Cause) -> TurnValues | None:
         """There is no such turn: withdraws what was published of it."""
-        if (NAME, turn, 0) not in self._book.published:
+        if (NAME, turn, 0) not in self._revisions.published:
             return None
-        return self._book.record(
+        return self._revisions.make(
             TurnValues, (NAME, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
             voice_to_voice_ms=_WITHDRAWN, is_withdrawn=True,
         )  # fmt: skip
@@ -209,7 +209,7 @@ class TurnRecords:
             self._transcripts.of_turn(live, number),
             self._ratings.of_turn(number),
         )
-        return self._book.record(
+        return self._revisions.make(
             TurnValues, (NAME, number, 0), status or live.turns.status(number), row.inputs, cause,
             has_value=waited != NOT_ANSWERED, fields=lambda: row.fields(number, self._first_known(number, row.known)),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.limits import Limits
 from consumers.engine.records.call_memory import CallMemory, Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.agent_records import AgentRecords
 from consumers.engine.turns.bot.history import SpeakingTurns
@@ -66,13 +66,15 @@ class LiveCall:
         silence: Looks for dead air.
     """
 
-    def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits, memory: CallMemory | None = None) -> None:
+    def __init__(
+        self, history: EvaHistory, revisions: Revisions, limits: Limits, memory: CallMemory | None = None
+    ) -> None:
         self.needs_wakeup = True
         self.broker_ms = self.input_rank = 0
-        self.turns = LiveTurns(book)
+        self.turns = LiveTurns(revisions)
         self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history = history
-        self._book = book
+        self._revisions = revisions
         self._limits = limits
         self._speaking: SpeakingTurns | None = SpeakingTurns(history.replays)
         self._watermarks: dict[InputSource, int] = {}
@@ -262,7 +264,7 @@ class LiveCall:
             records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
             touched |= with_tools
             self._publish(records, out)
-            if not self._has_announced and not self._book.is_silent:
+            if not self._has_announced and not self._revisions.is_replaying:
                 self.announce(cause.broker_ms, out)  # a call is there with its first turn, whatever is known of that
             self._plan_settling()
         settled: Sequence[int] = ()
@@ -274,7 +276,7 @@ class LiveCall:
                 self._plan_settling()
         return LiveChanges(touched, settled, with_tools)
 
-    def speak(self, cause: Cause, out: list[Effect]) -> list[Subject]:
+    def end_replay(self, cause: Cause, out: list[Effect]) -> list[Subject]:
         """The replay has come as far as what was published: publish the difference, and from now on every change.
 
         Returns:
@@ -284,7 +286,7 @@ class LiveCall:
         if memory is None:
             return []
         self.announce(cause.broker_ms, out)
-        records, gone = self._book.speak(cause.broker_ms)
+        records, gone = self._revisions.end_replay(cause.broker_ms)
         self._publish(records, out)
         self._publish(self.turns.take_back(gone, cause), out)
         self._declare_missed(memory, out)
@@ -302,8 +304,8 @@ class LiveCall:
 
     def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
         """What is known of the call; a change is published at once."""
-        if labels != self._book.labels:
-            self._book.labels = labels
+        if labels != self._revisions.labels:
+            self._revisions.labels = labels
             self._labels_by_ms.append((self.broker_ms, labels))
             del self._labels_by_ms[:-MAX_KEPT_LABELS]
             self._has_announced = False
@@ -315,8 +317,8 @@ class LiveCall:
             return
         self._has_announced = True
         subject = ("call_started", None, 0)
-        inputs = (self._book.labels.model_dump_json(),)
-        record = self._book.record(CallStartedFact, subject, TurnStatus.OPEN, inputs, Cause(None, broker_ms))
+        inputs = (self._revisions.labels.model_dump_json(),)
+        record = self._revisions.make(CallStartedFact, subject, TurnStatus.OPEN, inputs, Cause(None, broker_ms))
         if record is not None:
             out.append(PublishScore(record))
 
@@ -366,7 +368,7 @@ class LiveCall:
         self._declare_dead_air(out)
 
     def _declare_dead_air(self, out: list[Effect]) -> None:
-        if self._book.is_silent:
+        if self._revisions.is_replaying:
             return  # found again, or found for the first time: known when the replay has come as far as the log
         found, self._found = self._found, []
         for dead_air in found:
@@ -374,7 +376,7 @@ class LiveCall:
 
     def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
         known_at_ms = dead_air.known_at_ms
-        record = self._book.record(
+        record = self._revisions.make(
             DeadAirFact, ("dead_air", dead_air.turn, dead_air.number), TurnStatus.FINAL, (dead_air,),
             Cause(dead_air.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels_at(known_at_ms),
             silent_since_ms=dead_air.silent_since_ms, threshold_ms=threshold_ms,

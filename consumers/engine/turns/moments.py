@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 
 from consumers.engine.records.call_memory import Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolEntry, ToolUses, UseKey
 from consumers.engine.turns.timeline.turn_view import TurnView, voice_to_voice_ms
 from schemas.scores.all_records import (
@@ -33,8 +33,8 @@ class LiveTurns:
         ever_settled: Turns that were settled once, whatever became of them.
     """
 
-    def __init__(self, book: RecordBook) -> None:
-        self._book = book
+    def __init__(self, revisions: Revisions) -> None:
+        self._revisions = revisions
         self._views: dict[int, TurnView] = {}
         self._left_at_ms: dict[int, int] = {}
         self._settled: set[int] = set()
@@ -175,21 +175,21 @@ class LiveTurns:
         result = voice_to_voice_ms(view)
         subject = (LATENCY, turn, 0)
         if not isinstance(result, Scored):
-            last = self._book.published.get(subject)
+            last = self._revisions.published.get(subject)
             return None if last is None or not last.had_value else self._latency_taken_back(turn, cause)
         inputs = (view.user_end_s, view.assistant_start_s, view.anchor, view.recorded_ms)
-        return self._book.record(
+        return self._revisions.make(
             VoiceToVoiceLatency, subject, status, inputs, cause, result=result, anchor=view.anchor, source=view.source
         )
 
     def _latency_taken_back(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
-        return self._book.record(
+        return self._revisions.make(
             VoiceToVoiceLatency, (LATENCY, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
             result=_WITHDRAWN, anchor=None, source=None,
         )  # fmt: skip
 
     def _interruption(self, name: str, turn: int, cause: Cause, *, is_withdrawn: bool) -> InterruptionFact | None:
-        return self._book.record(
+        return self._revisions.make(
             InterruptionFact, (name, turn, 0), self.status(turn), (is_withdrawn,), cause,
             has_value=not is_withdrawn, is_withdrawn=is_withdrawn,
         )  # fmt: skip
@@ -202,7 +202,7 @@ class LiveTurns:
         self._settled.discard(turn)
         if turn == self._highest:
             self._highest = max(self._views, default=0)
-        published = self._book.published
+        published = self._revisions.published
         return [
             self._taken_back((name, turn, 0), cause)
             for name in (LATENCY, *_INTERRUPTIONS)
@@ -228,15 +228,15 @@ class LiveTurns:
         turn, index = key
         subject = ("tool_call", turn, index)
         if use is None or (use.outcome is None and not is_over):
-            if subject not in self._book.published:
+            if subject not in self._revisions.published:
                 return None
-            return self._book.record(
+            return self._revisions.make(
                 ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
                 tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
             )  # fmt: skip
         status = TurnStatus.FINAL if is_over else self.status(turn)
         outcome = use.outcome or ToolOutcome.UNANSWERED
-        return self._book.record(
+        return self._revisions.make(
             ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms), cause,
             tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
         )  # fmt: skip
