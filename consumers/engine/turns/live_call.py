@@ -26,7 +26,7 @@ from consumers.engine.turns.function_calls import FunctionCalls
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot, views_by_the_bot
 from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller, views_by_the_caller
 from consumers.engine.turns.heard.heard_turn import HeardTurns
-from consumers.engine.turns.moments import LiveTurns
+from consumers.engine.turns.moments import TurnMoments
 from consumers.engine.turns.timeline.entries import ToolUse, key_time_ms
 from consumers.engine.turns.timeline.turn_view import TurnView
 from schemas.events.call import PipelineType
@@ -71,7 +71,7 @@ class LiveCall:
     ) -> None:
         self.needs_wakeup = True
         self.broker_ms = self.input_rank = 0
-        self.turns = LiveTurns(revisions)
+        self.turns = TurnMoments(revisions)
         self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history = history
         self._revisions = revisions

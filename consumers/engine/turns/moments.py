@@ -25,7 +25,7 @@ _INTERRUPTIONS = ("interruption_by_user", "interruption_by_assistant")
 _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
-class LiveTurns:
+class TurnMoments:
     """Views of the turns as last seen, and their status: open, provisional (left), settled (every stream is past it, and no
     sound of it is without an end).
 
