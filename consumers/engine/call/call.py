@@ -23,7 +23,7 @@ from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveCall
-from consumers.engine.turns.timeline.entries import Kind, ToolUse
+from consumers.engine.turns.timeline.elements import ElementKind, ToolUse
 from schemas.events.audit import (
     AuditAssistant,
     AuditFallback,
@@ -287,14 +287,14 @@ class Call:
         self.kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
-        self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)
+        self.history.simulator(ElementKind.USER_SPEECH, time_ms, event.data.text)
 
     def _on_assistant_speech(self, event: AssistantSpeech, time_ms: int, _out: list[Effect]) -> None:
-        self.history.simulator(Kind.ASSISTANT_SPEECH, time_ms, event.data.text)
+        self.history.simulator(ElementKind.ASSISTANT_SPEECH, time_ms, event.data.text)
 
     def _on_connection(self, event: ConnectionState, time_ms: int, _out: list[Effect]) -> None:
         has_ended = event.data.state == "session_ended"
-        self.history.simulator(Kind.SESSION_ENDED if has_ended else None, time_ms, None)
+        self.history.simulator(ElementKind.SESSION_ENDED if has_ended else None, time_ms, None)
         self.history.line_state(event.data.details)
         if has_ended:
             self._plan_close(CloseReason.SESSION_ENDED)
@@ -306,10 +306,10 @@ class Call:
         self.live.user_text(time_ms, self.history.audit_user(time_ms, event.value, event.turn_id))
 
     def _on_audit_assistant(self, event: AuditAssistant, time_ms: int, _out: list[Effect]) -> None:
-        self.live.assistant_text(time_ms, self.history.audit(Kind.AUDIT_ASSISTANT, time_ms, event.value))
+        self.live.assistant_text(time_ms, self.history.audit(ElementKind.AUDIT_ASSISTANT, time_ms, event.value))
 
     def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
-        self.history.audit(Kind.FALLBACK, time_ms, None)
+        self.history.audit(ElementKind.FALLBACK, time_ms, None)
         self.live.fell_back(time_ms)
 
     def _on_llm_call(self, event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
@@ -318,12 +318,12 @@ class Call:
 
     def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.parameters)
-        self.history.audit(Kind.TOOL_CALL, time_ms, use)
+        self.history.audit(ElementKind.TOOL_CALL, time_ms, use)
         self.live.tool_called(use, time_ms)
 
     def _on_tool_response(self, event: AuditToolResponse, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.response)
-        self.history.audit(Kind.TOOL_RESPONSE, time_ms, use)
+        self.history.audit(ElementKind.TOOL_RESPONSE, time_ms, use)
         self.live.tool_answered(use, time_ms)
 
     def _on_agent_event(self, event: Any, time_ms: int, _out: list[Effect]) -> None:

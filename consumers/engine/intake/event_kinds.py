@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.effects import Effect
-from consumers.engine.turns.timeline.entries import Kind
+from consumers.engine.turns.timeline.elements import ElementKind
 from schemas.events.audit import AuditAssistant, AuditToolCall, AuditToolResponse, AuditUser
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.codec import UnrecognizedEvent
@@ -22,8 +22,8 @@ from schemas.events.simulator import AssistantSpeech, UserSpeech
 from schemas.judging import JudgeVerdict
 
 AUDIO_KINDS: Final = {
-    (True, True): Kind.USER_AUDIO_START, (True, False): Kind.USER_AUDIO_END,
-    (False, True): Kind.ASSISTANT_AUDIO_START, (False, False): Kind.ASSISTANT_AUDIO_END,
+    (True, True): ElementKind.USER_AUDIO_START, (True, False): ElementKind.USER_AUDIO_END,
+    (False, True): ElementKind.ASSISTANT_AUDIO_START, (False, False): ElementKind.ASSISTANT_AUDIO_END,
 }  # fmt: skip
 """By whether it is the user's, and whether sound begins."""
 

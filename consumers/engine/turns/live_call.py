@@ -27,7 +27,7 @@ from consumers.engine.turns.heard.by_the_bot import HeardByTheBot, views_by_the_
 from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller, views_by_the_caller
 from consumers.engine.turns.heard.heard_turn import HeardTurns
 from consumers.engine.turns.moments import TurnMoments
-from consumers.engine.turns.timeline.entries import ToolUse, key_time_ms
+from consumers.engine.turns.timeline.elements import ToolUse, key_time_ms
 from consumers.engine.turns.timeline.turn_view import TurnView
 from schemas.events.call import PipelineType
 from schemas.events.codec import InputSource

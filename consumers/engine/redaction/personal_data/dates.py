@@ -14,7 +14,7 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     TENS,
     UNITS,
 )
-from consumers.engine.redaction.personal_data.words import Kind, Words
+from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 OLD_TWO_DIGIT_YEAR: Final = 40
 """A year of two digits from here on is of the last century."""
@@ -138,7 +138,7 @@ def _day(words: Words, index: int) -> int | None:
     if not 0 <= index < len(words.all):
         return None
     word = words.all[index]
-    if word.kind is Kind.NUMBER:
+    if word.kind is WordKind.NUMBER:
         if len(word.text) > 2 or not 1 <= int(word.text) <= _MOST_DAYS:  # a day has two digits
             return None
         return index + 1 if words.is_joined(index) and words.is_at(index + 1, DAY_ENDINGS) else index
@@ -159,7 +159,7 @@ def _year(words: Words, index: int) -> tuple[int | None, int]:
     if not 0 <= index < len(words.all):
         return None, index
     word = words.all[index]
-    if word.kind is Kind.NUMBER:
+    if word.kind is WordKind.NUMBER:
         is_year = len(word.text) in {2, 4} and not words.is_at(index + 1, {":", "%"})
         year = full_year(int(word.text)) if is_year else 0
         return (year, index) if _FIRST_YEAR <= year <= _LAST_YEAR else (None, index)

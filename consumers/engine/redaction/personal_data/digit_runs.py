@@ -12,7 +12,7 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     TENS,
     UNITS,
 )
-from consumers.engine.redaction.personal_data.words import Kind, Words
+from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 MAX_GAP_WORDS: Final = 6
 """Words and signs that may stand between two groups of digits."""
@@ -82,10 +82,10 @@ class Digits:
         while index < len(words):
             word = words[index]
             group = None
-            if word.kind is Kind.NUMBER:
+            if word.kind is WordKind.NUMBER:
                 if index not in self.words.undictated and not self._is_part_of_a_code(index):
                     group = Group(word.text, index, index, is_spoken=False)
-            elif word.kind is Kind.WORD:
+            elif word.kind is WordKind.WORD:
                 group = self._spoken(index)
             if group is None:
                 index += 1
@@ -129,9 +129,9 @@ class Digits:
             if not words.is_joined(min(at, at + step)):
                 break
             at += step
-            if words.all[at].kind is Kind.WORD:
+            if words.all[at].kind is WordKind.WORD:
                 return True
-            if words.all[at].kind is not Kind.NUMBER and words.all[at].text != "_":
+            if words.all[at].kind is not WordKind.NUMBER and words.all[at].text != "_":
                 at -= step
                 break
         return words.all[at].text == "_"

@@ -18,7 +18,7 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     TOP_LEVELS,
     WORDS_OF_A_SENTENCE,
 )
-from consumers.engine.redaction.personal_data.words import Kind, Words
+from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 MAX_LOCAL_CHARS: Final = 64
 MAX_LABEL_WORDS: Final = 3
@@ -108,13 +108,13 @@ def _end_of_label(words: Words, first: int) -> int | None:
     index, said_apart, spelled = first, 0, 0
     while index < len(words.all):
         word = words.all[index]
-        if word.text in DOTS or word.kind is Kind.SEALED:
+        if word.text in DOTS or word.kind is WordKind.SEALED:
             break
         if word.text in LABEL_JOINERS:
             said_apart = max(0, said_apart - 1)
-        elif word.kind is Kind.SIGN or (index > first and word.text in {"at", "and", "or", "is"}):
+        elif word.kind is WordKind.SIGN or (index > first and word.text in {"at", "and", "or", "is"}):
             break
-        elif len(word.text) == 1 or word.kind is Kind.NUMBER or word.text in NUMBER_WORDS:
+        elif len(word.text) == 1 or word.kind is WordKind.NUMBER or word.text in NUMBER_WORDS:
             spelled += 1
         elif word.text in NO_LABELS:
             return None
@@ -136,7 +136,7 @@ def _end_of_top_level(words: Words, index: int, *, is_told: bool) -> int | None:
         return index
     spelled, found = "", None
     for last in range(index, min(index + 3, len(words.all))):
-        if len(words.all[last].text) != 1 or words.all[last].kind is not Kind.WORD:
+        if len(words.all[last].text) != 1 or words.all[last].kind is not WordKind.WORD:
             break
         spelled += words.all[last].text
         found = last if spelled in TOP_LEVELS else found
@@ -171,7 +171,7 @@ def _begin_of_local(words: Words, at: int) -> tuple[int | None, bool]:
 
 
 def _is_atom(words: Words, index: int) -> bool:
-    return 0 <= index < len(words.all) and words.all[index].kind in {Kind.WORD, Kind.NUMBER}
+    return 0 <= index < len(words.all) and words.all[index].kind in {WordKind.WORD, WordKind.NUMBER}
 
 
 def _is_spelled(words: Words, index: int) -> bool:
@@ -179,7 +179,7 @@ def _is_spelled(words: Words, index: int) -> bool:
     if not _is_atom(words, index):
         return False
     word = words.all[index]
-    return len(word.text) == 1 or word.kind is Kind.NUMBER or word.text in NUMBER_WORDS
+    return len(word.text) == 1 or word.kind is WordKind.NUMBER or word.text in NUMBER_WORDS
 
 
 def _is_of_a_sentence(words: Words, index: int) -> bool:

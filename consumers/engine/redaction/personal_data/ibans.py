@@ -10,7 +10,7 @@ from stdnum import iban, numdb
 from consumers.engine.redaction.personal_data.digit_runs import Digits, Group
 from consumers.engine.redaction.personal_data.span import Span
 from consumers.engine.redaction.personal_data.vocabulary import SPELLING_WORDS
-from consumers.engine.redaction.personal_data.words import Kind, Words
+from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 MOST_LETTERS_OF_A_GROUP: Final = 6
 """Letters that stand together; longer ones are a word, and end the account."""
@@ -35,9 +35,9 @@ class _Spelling:
         group = self._groups.get(index)
         if group is not None:
             return group.digits, group.last
-        if word.kind is Kind.NUMBER:
+        if word.kind is WordKind.NUMBER:
             return word.text, index
-        if word.kind is Kind.WORD and word.text.isascii():
+        if word.kind is WordKind.WORD and word.text.isascii():
             letters = SPELLING_WORDS.get(word.text, word.text)
             return (letters, index) if len(letters) <= MOST_LETTERS_OF_A_GROUP else None
         return None
@@ -55,7 +55,7 @@ def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
     spelling = _Spelling(words, digits)
     index = 0
     while index < len(words.all):
-        last = _last_of_account(words, spelling, index) if words.all[index].kind is Kind.WORD else None
+        last = _last_of_account(words, spelling, index) if words.all[index].kind is WordKind.WORD else None
         if last is not None:
             yield Span(words.all[index].start, words.all[last].end)
         index = index + 1 if last is None else last + 1

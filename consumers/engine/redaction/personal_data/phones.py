@@ -23,7 +23,7 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     WORDS_ABOUT_NUMBERS,
     WORDS_OF_AN_ANSWER,
 )
-from consumers.engine.redaction.personal_data.words import Kind, Near, Words
+from consumers.engine.redaction.personal_data.words import Near, WordKind, Words
 
 FEWEST_DIGITS: Final = 7
 FEWEST_WITH_COUNTRY: Final = 8
@@ -168,7 +168,7 @@ def _is_marked(words: Words, run: Run, first: int) -> bool:
         return True
     if begin < 2 or not words.is_at(begin - 1, {"-", "/", "_"}) or not words.is_joined(begin - 1):
         return False
-    return words.all[begin - 2].kind is Kind.WORD and words.is_joined(begin - 2)
+    return words.all[begin - 2].kind is WordKind.WORD and words.is_joined(begin - 2)
 
 
 def _has_american_groups(run: Run, first: int, last: int) -> bool:
@@ -234,7 +234,7 @@ def _is_bare(words: Words, run: Run) -> bool:
     begin, end = run.groups[0].first, run.groups[-1].last
     if begin > MOST_BARE_WORDS or len(words.all) - end > MOST_BARE_WORDS:
         return False
-    around = [word for word in (*words.all[:begin], *words.all[end + 1 :]) if word.kind is not Kind.SIGN]
+    around = [word for word in (*words.all[:begin], *words.all[end + 1 :]) if word.kind is not WordKind.SIGN]
     return all(word.text in WORDS_OF_AN_ANSWER for word in around)
 
 

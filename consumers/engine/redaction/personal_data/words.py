@@ -28,7 +28,7 @@ _NO_DICTATION: Final = re.compile(
 )
 
 
-class Kind(Enum):
+class WordKind(Enum):
     """What a word is: letters, digits, one other character, or what already stands for something taken out."""
 
     WORD = "WORD"
@@ -37,8 +37,8 @@ class Kind(Enum):
     SEALED = "SEALED"
 
 
-_KINDS: Final = {kind.name: kind for kind in Kind}
-_IN_BRACKETS: Final = {"AT": ("@", Kind.SIGN), "DOT": ("dot", Kind.WORD)}
+_KINDS: Final = {kind.name: kind for kind in WordKind}
+_IN_BRACKETS: Final = {"AT": ("@", WordKind.SIGN), "DOT": ("dot", WordKind.WORD)}
 """As what (at) and [dot] are read: nobody writes them so but in an address."""
 
 
@@ -46,7 +46,7 @@ class Word(NamedTuple):
     """One word, in small letters, digits as ASCII; `start` and `end` are its place in the text."""
 
     text: str
-    kind: Kind
+    kind: WordKind
     start: int
     end: int
 
@@ -114,7 +114,7 @@ class Words:
         distance, is_beyond = 0, False
         for index in indexes:
             word = self.all[index]
-            if word.kind is Kind.WORD and word.text not in NUMBER_WORDS:
+            if word.kind is WordKind.WORD and word.text not in NUMBER_WORDS:
                 distance += 1
                 yield Near(index, word.text, distance, is_beyond)
                 if distance == most:
@@ -128,8 +128,8 @@ def _word(found: re.Match[str]) -> Word:
     if name in _IN_BRACKETS:
         return Word(*_IN_BRACKETS[name], found.start(), found.end())
     kind = _KINDS[name]
-    if kind is Kind.NUMBER and not text.isascii():
+    if kind is WordKind.NUMBER and not text.isascii():
         text = "".join(str(int(digit)) for digit in text)
-    elif kind is Kind.WORD:
+    elif kind is WordKind.WORD:
         text = text.lower()
     return Word(text, kind, found.start(), found.end())

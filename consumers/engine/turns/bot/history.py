@@ -5,7 +5,7 @@ what an ElevenLabs agent says of itself.
 from typing import Any
 
 from consumers.engine.turns.bot.machine import Moment, SpeakingMachine, Words
-from consumers.engine.turns.timeline.entries import AGENT_RANK, AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
+from consumers.engine.turns.timeline.elements import AGENT_RANK, AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
 from consumers.engine.turns.timeline.timeline import Replays, Timeline
 
 MOMENT_BY_KIND = {

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 from consumers.engine.turns.timeline.tool_uses import ToolEntry
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from consumers.engine.turns.bot.history import SpeakingTurns
 from consumers.engine.turns.bot.machine import Moment
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.codec import InputSource
 
 

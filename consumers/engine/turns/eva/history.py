@@ -8,7 +8,14 @@ from consumers.engine.turns.eva.metric_context import metric_context
 from consumers.engine.turns.eva.text_groups import TextGroup, TextStream
 from consumers.engine.turns.eva.turn_machine import TurnMachine
 from consumers.engine.turns.eva.turn_state import text_mark
-from consumers.engine.turns.timeline.entries import AUDIT_RANK, SIMULATOR_RANK, TIME_SHIFT, Kind, key_time_ms, order_key
+from consumers.engine.turns.timeline.elements import (
+    AUDIT_RANK,
+    SIMULATOR_RANK,
+    TIME_SHIFT,
+    ElementKind,
+    key_time_ms,
+    order_key,
+)
 from consumers.engine.turns.timeline.timeline import Replays, Timeline
 from schemas.events.call import PipelineType
 from schemas.metric_context import MetricContext
@@ -62,7 +69,7 @@ class EvaHistory:
         self._user_keys: dict[int, int] = {}
         self._text_updates: dict[int, str] = {}
 
-    def audit(self, kind: Kind | None, time_ms: int, payload: object) -> int:
+    def audit(self, kind: ElementKind | None, time_ms: int, payload: object) -> int:
         """An entry of the audit log; `kind` None for one that no rule reads but that did happen.
 
         Returns:
@@ -98,7 +105,7 @@ class EvaHistory:
         if turn_id is not None:
             text = self._text_updates.pop(turn_id, text)
             self._user_keys[turn_id] = self._last_user_key
-        return self.audit(Kind.AUDIT_USER, time_ms, text)
+        return self.audit(ElementKind.AUDIT_USER, time_ms, text)
 
     def update_user_text(self, text: str, turn_id: int | None) -> bool:
         """Put the text in place of a placeholder: of the entry with `turn_id`, or of the last.
@@ -115,10 +122,10 @@ class EvaHistory:
         self._text_updates[turn_id] = text
         return True
 
-    def simulator(self, kind: Kind | None, time_ms: int, payload: object) -> None:
+    def simulator(self, kind: ElementKind | None, time_ms: int, payload: object) -> None:
         """An event of the simulated caller; `kind` None for one that no rule reads but that did happen."""
         self._simulator_count += 1
-        if kind is Kind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
+        if kind is ElementKind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
             return
         if self._last_simulator_ms is None or time_ms > self._last_simulator_ms:
             self._last_simulator_ms = time_ms
@@ -140,10 +147,12 @@ class EvaHistory:
         """Fold the call again from its first event by the rules of another pipeline."""
         if pipeline_type is self.pipeline_type:
             return
-        elements = [element for element in self.timeline if element[1] != Kind.TEXT_GROUP]
+        elements = [element for element in self.timeline if element[1] != ElementKind.TEXT_GROUP]
         if pipeline_type is not PipelineType.S2S:
             elements += [
-                (group.key, Kind.TEXT_GROUP, group) for group in self.text_stream.groups() if group.key is not None
+                (group.key, ElementKind.TEXT_GROUP, group)
+                for group in self.text_stream.groups()
+                if group.key is not None
             ]
             elements.sort(key=lambda element: element[0])
         touched = set(self.machine.turns)
@@ -160,7 +169,7 @@ class EvaHistory:
         if group.key is None:
             return
         if self.pipeline_type is not PipelineType.S2S:
-            self.timeline.insert(group.key, Kind.TEXT_GROUP, group)
+            self.timeline.insert(group.key, ElementKind.TEXT_GROUP, group)
         if self.listener is not None:
             self.listener.text_placed(group.key)
 

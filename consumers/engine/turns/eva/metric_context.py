@@ -10,7 +10,7 @@ from consumers.engine.turns.eva.labels import ASSISTANT_INTERRUPTS, CUT_ITSELF_O
 from consumers.engine.turns.eva.spoken_prefix import SpokenText
 from consumers.engine.turns.eva.turn_machine import TurnMachine
 from consumers.engine.turns.eva.turn_state import Times, TraceEntry, in_order, joined
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.call import PipelineType
 from schemas.metric_context import AudioSegments, MetricContext
 

@@ -13,7 +13,7 @@ from math import inf
 from typing import Protocol
 
 from consumers.engine.turns.eva.labels import GENERIC_ERROR_SENTENCE
-from consumers.engine.turns.timeline.entries import INDEX_BITS, PIPECAT_RANK, key_time_ms, order_key
+from consumers.engine.turns.timeline.elements import INDEX_BITS, PIPECAT_RANK, key_time_ms, order_key
 from consumers.engine.turns.timeline.timeline import Replays
 
 _ERROR_LENGTH = len(GENERIC_ERROR_SENTENCE)

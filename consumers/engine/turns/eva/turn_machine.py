@@ -19,7 +19,7 @@ from consumers.engine.turns.eva.labels import (
 )
 from consumers.engine.turns.eva.text_groups import TextGroup
 from consumers.engine.turns.eva.turn_state import TraceEntry, TurnState, grown, is_there
-from consumers.engine.turns.timeline.entries import Kind, ToolUse
+from consumers.engine.turns.timeline.elements import ElementKind, ToolUse
 from consumers.engine.turns.timeline.timeline import Replays
 from consumers.engine.turns.timeline.tool_uses import ToolEntry
 from schemas.events.call import PipelineType
@@ -343,19 +343,19 @@ class TurnMachine:
         self.session_ended_ms = time_ms
 
 
-_RULE_BY_KIND: dict[Kind, Callable[[TurnMachine, Any, int], None]] = {
-    Kind.AUDIT_USER: TurnMachine._audit_user,
-    Kind.AUDIT_ASSISTANT: TurnMachine._audit_assistant,
-    Kind.FALLBACK: TurnMachine._fallback,
-    Kind.TOOL_CALL: TurnMachine._tool_call,
-    Kind.TOOL_RESPONSE: TurnMachine._tool_response,
-    Kind.TEXT_GROUP: TurnMachine._text_group,
-    Kind.USER_AUDIO_START: TurnMachine._user_audio_start,
-    Kind.USER_AUDIO_END: TurnMachine._user_audio_end,
-    Kind.ASSISTANT_AUDIO_START: TurnMachine._assistant_audio_start,
-    Kind.ASSISTANT_AUDIO_END: TurnMachine._assistant_audio_end,
-    Kind.USER_SPEECH: TurnMachine._user_speech,
-    Kind.ASSISTANT_SPEECH: TurnMachine._assistant_speech,
-    Kind.SESSION_ENDED: TurnMachine._session_ended,
+_RULE_BY_KIND: dict[ElementKind, Callable[[TurnMachine, Any, int], None]] = {
+    ElementKind.AUDIT_USER: TurnMachine._audit_user,
+    ElementKind.AUDIT_ASSISTANT: TurnMachine._audit_assistant,
+    ElementKind.FALLBACK: TurnMachine._fallback,
+    ElementKind.TOOL_CALL: TurnMachine._tool_call,
+    ElementKind.TOOL_RESPONSE: TurnMachine._tool_response,
+    ElementKind.TEXT_GROUP: TurnMachine._text_group,
+    ElementKind.USER_AUDIO_START: TurnMachine._user_audio_start,
+    ElementKind.USER_AUDIO_END: TurnMachine._user_audio_end,
+    ElementKind.ASSISTANT_AUDIO_START: TurnMachine._assistant_audio_start,
+    ElementKind.ASSISTANT_AUDIO_END: TurnMachine._assistant_audio_end,
+    ElementKind.USER_SPEECH: TurnMachine._user_speech,
+    ElementKind.ASSISTANT_SPEECH: TurnMachine._assistant_speech,
+    ElementKind.SESSION_ENDED: TurnMachine._session_ended,
 }
-_RULES = tuple(_RULE_BY_KIND[kind] for kind in Kind)
+_RULES = tuple(_RULE_BY_KIND[kind] for kind in ElementKind)

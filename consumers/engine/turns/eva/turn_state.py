@@ -7,7 +7,7 @@ a turn in which somebody never stops cost its square.
 from hashlib import blake2b
 
 from consumers.engine.turns.eva.text_groups import TextGroup
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 
 Times = tuple[float, ...]
 """Audio times in epoch seconds, in the order they were filed."""

@@ -8,7 +8,7 @@ from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_state import text_mark
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardSides, HeardTurn, HeardTurns, last_end_s
 from consumers.engine.turns.heard.turn_words import Texts, WordSource
-from consumers.engine.turns.timeline.entries import key_time_ms
+from consumers.engine.turns.timeline.elements import key_time_ms
 from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolUses
 from consumers.engine.turns.timeline.turn_view import Source, TurnView
 from schemas.scores.all_records import Anchor

@@ -15,7 +15,7 @@ from consumers.engine.turns.heard.heard_turn import (
     last_end_s,
 )
 from consumers.engine.turns.heard.turn_words import Texts, WordSource
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolUses
 from consumers.engine.turns.timeline.turn_view import TurnView
 from schemas.scores.all_records import Anchor

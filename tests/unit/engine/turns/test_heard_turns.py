@@ -13,7 +13,7 @@ from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
 from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurn, HeardTurns, last_end_s
 from consumers.engine.turns.heard.turn_words import WORDS_BY_PURPOSE, Purpose
-from consumers.engine.turns.timeline.entries import AUDIT_RANK, Kind, order_key
+from consumers.engine.turns.timeline.elements import AUDIT_RANK, ElementKind, order_key
 from consumers.engine.turns.timeline.spans import Span
 from consumers.engine.turns.timeline.tool_uses import ToolUses
 from schemas.scores.all_records import Anchor
@@ -209,7 +209,7 @@ def test_a_turn_is_built_once() -> None:
 
 def test_other_words_have_another_mark() -> None:
     history = EvaHistory()
-    key = history.audit(Kind.AUDIT_ASSISTANT, 1_000, "Hello")
+    key = history.audit(ElementKind.AUDIT_ASSISTANT, 1_000, "Hello")
     machine = SpeakingMachine()
     marks = set()
     for text in ("Hi", "Ho"):

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from consumers.engine.measures.eva.timing.turn_scores import SCORE_DIGITS
-from consumers.engine.turns.timeline.entries import Kind
+from consumers.engine.turns.timeline.elements import ElementKind
 
-_TOOLS = frozenset({Kind.TOOL_CALL, Kind.TOOL_RESPONSE})
+_TOOLS = frozenset({ElementKind.TOOL_CALL, ElementKind.TOOL_RESPONSE})
 
 
 def pre_tool_speech_rate(history: Iterable[tuple[int, int, object]]) -> float | None:
@@ -26,9 +26,9 @@ def pre_tool_speech_rate(history: Iterable[tuple[int, int, object]]) -> float | 
             groups += not is_in_group
             announced += has_spoken and not is_in_group
             is_in_group = True
-        elif kind == Kind.AUDIT_USER:
+        elif kind == ElementKind.AUDIT_USER:
             has_spoken = is_in_group = False
-        elif kind == Kind.AUDIT_ASSISTANT:
+        elif kind == ElementKind.AUDIT_ASSISTANT:
             is_in_group = False
             has_spoken = has_spoken or (isinstance(payload, str) and bool(payload.strip()))
     return round(announced / groups, SCORE_DIGITS) if groups else None

@@ -14,7 +14,7 @@ SIMULATOR_RANK = 2
 AGENT_RANK = 3
 
 
-class Kind(IntEnum):
+class ElementKind(IntEnum):
     """What happened, as far as a rule reads it."""
 
     AUDIT_USER = 0
