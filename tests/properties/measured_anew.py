@@ -22,7 +22,7 @@ from consumers.engine.measures.words.transcript_errors import TurnDifferences
 from consumers.engine.measures.words.word_differences import differences
 from consumers.engine.measures.words.word_errors import WordErrors, compare
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.turns.bot.machine import SpeakingMachine
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.eva.turn_state import Pieces, joined
 from consumers.engine.turns.heard.by_the_bot import view_of_speaking
 from consumers.engine.turns.heard.by_the_caller import view_of_audio
@@ -105,7 +105,7 @@ def measured_now(call: Call, turn: int) -> Json:
     heard = times_now(live, turn)
     machine = live.machine
     errors = TurnDifferences(None, None, None)
-    if not isinstance(machine, SpeakingMachine):
+    if not isinstance(machine, BotTurnMachine):
         state = machine.turns[turn]
         errors = _differences(
             live,
@@ -180,7 +180,7 @@ def turns_with_tools(last: Any) -> set[int]:
 
 def _view(live: LiveCall, turn: int, session_end_s: float | None = None) -> TurnView:
     machine = live.machine
-    if not isinstance(machine, SpeakingMachine):
+    if not isinstance(machine, BotTurnMachine):
         return view_of_audio(machine.turns[turn], session_end_s)
     view = view_of_speaking(machine.turns[turn], has_bot_events=machine.has_bot_events)
     recorded_ms = None if live.record is None else live.record.latency_ms(turn)

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
-from consumers.engine.turns.bot.history import SpeakingTurns
-from consumers.engine.turns.bot.machine import AgentWords, Moment, Words
+from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
+from consumers.engine.turns.bot.turn_machine import AgentWords, SpeechMoment, Words
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource
@@ -87,8 +87,8 @@ class AgentEvents:
         if isinstance(event, ConversationRecord):
             return self._on_record(event, live, end)
         end.awaits_record = True
-        if live.speaking is not None:
-            self._on_event(event, time_ms, live, live.speaking)
+        if live.bot is not None:
+            self._on_event(event, time_ms, live, live.bot)
         return False
 
     def _on_record(self, record: ConversationRecord, live: LiveCall, end: CallEnd) -> bool:
@@ -98,56 +98,56 @@ class AgentEvents:
             live.needs_wakeup = True
         return record.is_final
 
-    def _on_event(self, event: Any, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
+    def _on_event(self, event: Any, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         match event:
             case UserTranscript():
-                self._on_user(event, time_ms, live, speaking)
+                self._on_user(event, time_ms, live, bot)
             case AgentResponse():
-                self._on_reply(event, time_ms, live, speaking)
+                self._on_reply(event, time_ms, live, bot)
             case AgentResponseCorrection():
-                self._on_correction(event, speaking)
+                self._on_correction(event, bot)
             case Interruption():
-                self._on_interruption(event, time_ms, live, speaking)
+                self._on_interruption(event, time_ms, live, bot)
             case ToolRequested():
-                self._on_tool(event, time_ms, live, speaking)
+                self._on_tool(event, time_ms, live, bot)
             case ToolReplied():
-                self._on_tool_reply(event, time_ms, live, speaking)
+                self._on_tool_reply(event, time_ms, live, bot)
             case _:
                 pass  # that it begins, that an answer is complete, that something failed: no turn is otherwise by it
 
-    def _on_user(self, event: UserTranscript, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
+    def _on_user(self, event: UserTranscript, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         said = event.user_transcription_event
         text = said.user_transcript.strip()
         if text in NO_WORDS:
             return
         words = Words(is_user=True, rank=_USER_RANK, ref=text, event_id=said.event_id)
-        speaking.from_agent(Moment.AGENT_HEARD, time_ms, said.event_id, AgentWords((words,), event.is_time_exact))
-        if event.is_time_exact and not speaking.machine.has_user_events:
-            live.user_fell_silent(time_ms, speaking.machine.turn)
+        bot.from_agent(SpeechMoment.AGENT_HEARD, time_ms, said.event_id, AgentWords((words,), event.is_time_exact))
+        if event.is_time_exact and not bot.machine.has_user_events:
+            live.user_fell_silent(time_ms, bot.machine.turn)
 
-    def _on_reply(self, event: AgentResponse, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
+    def _on_reply(self, event: AgentResponse, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         said = event.agent_response_event
         reply = _Reply(0, said.agent_response.strip(), said.event_id, event.is_time_exact)
         if not reply.text:
             return
-        key = speaking.from_agent(Moment.AGENT_SAID, time_ms, said.event_id, reply.said(None))
+        key = bot.from_agent(SpeechMoment.AGENT_SAID, time_ms, said.event_id, reply.said(None))
         event_id = _WITHOUT_ID if said.event_id is None else said.event_id
         replies = self._replies.setdefault(event_id, [])
         if len(replies) < MAX_REPLIES_OF_AN_ID:
             replies.append(reply._replace(key=key))
-            self._correct(event_id, speaking)
+            self._correct(event_id, bot)
         if event.is_time_exact:
             live.someone_speaks(time_ms)
 
-    def _on_correction(self, event: AgentResponseCorrection, speaking: SpeakingTurns) -> None:
+    def _on_correction(self, event: AgentResponseCorrection, bot: BotHistory) -> None:
         said = event.agent_response_correction_event
         event_id = _WITHOUT_ID if said.event_id is None else said.event_id
         heard = self._heard.setdefault(event_id, {})
         original, corrected = said.original_agent_response.strip(), said.corrected_agent_response.strip()
         heard[original] = min(heard.get(original, corrected), corrected, key=_shortest)
-        self._correct(event_id, speaking)
+        self._correct(event_id, bot)
 
-    def _correct(self, event_id: int, speaking: SpeakingTurns) -> None:
+    def _correct(self, event_id: int, bot: BotHistory) -> None:
         """Give the answers with this id the words that were heard of them."""
         corrections = self._heard.get(event_id)
         replies = self._replies.get(event_id, ())
@@ -160,28 +160,28 @@ class AgentEvents:
                     corrections.values(), key=_shortest
                 )  # the original is told in slightly other words at times
             said = reply.said(heard)
-            if speaking.timeline.payload(reply.key) != said:
-                speaking.timeline.replace(reply.key, said)
+            if bot.timeline.payload(reply.key) != said:
+                bot.timeline.replace(reply.key, said)
 
-    def _on_interruption(self, event: Interruption, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
-        speaking.from_agent(Moment.AGENT_CUT_OFF, time_ms, event.interruption_event.event_id, ())
+    def _on_interruption(self, event: Interruption, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
+        bot.from_agent(SpeechMoment.AGENT_CUT_OFF, time_ms, event.interruption_event.event_id, ())
         if event.is_time_exact:
             live.someone_speaks(time_ms)
 
-    def _on_tool(self, event: ToolRequested, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
+    def _on_tool(self, event: ToolRequested, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         called = event.data
         is_news = self._tools.called(
-            speaking, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id
+            bot, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id
         )
         if is_news and event.is_time_exact:
             live.silence.tool_called(time_ms, live.taken)
 
-    def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveCall, speaking: SpeakingTurns) -> None:
+    def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         replied = event.data
         if replied.is_called is False:
             return  # it was not run, so it has not answered
         is_news = self._tools.answered(
-            speaking, replied.tool_call_id, replied.tool_name, time_ms, _parsed(replied), replied.event_id,
+            bot, replied.tool_call_id, replied.tool_name, time_ms, _parsed(replied), replied.event_id,
             is_error=bool(replied.is_error),
         )  # fmt: skip
         if is_news and event.is_time_exact:

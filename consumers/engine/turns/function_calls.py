@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from consumers.engine.turns.bot.history import SpeakingTurns
+from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
 from consumers.engine.turns.dead_air import SilenceWatch, Taken
 from schemas.events.codec import InputSource
@@ -24,9 +24,9 @@ class FunctionCalls:
         self._log_has_tools = False
 
     def take(
-        self, call: FunctionCall, logged_ms: int, taken: Taken, silence: SilenceWatch, speaking: SpeakingTurns | None
+        self, call: FunctionCall, logged_ms: int, taken: Taken, silence: SilenceWatch, bot: BotHistory | None
     ) -> bool:
-        """One moment of a function call. Where a simulated caller hears the call, there is no `speaking`.
+        """One moment of a function call. Where a simulated caller hears the call, there is no `bot`.
 
         Returns:
             Whether a tool runs no more.
@@ -39,20 +39,20 @@ class FunctionCalls:
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
             silence.function_settled(at_ms, taken) if is_over else silence.function_called(at_ms, taken)
-        if speaking is None or self._log_has_tools:
+        if bot is None or self._log_has_tools:
             return is_over
         if not is_over:
-            self._tools.called(speaking, call_id, name, at_ms, call.arguments)
+            self._tools.called(bot, call_id, name, at_ms, call.arguments)
         elif call.in_progress_at is not None:
-            self._tools.called(speaking, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
+            self._tools.called(bot, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
         if call.has_answered:
             result = call.result if call.error is None else {"status": "error", "message": call.error}
-            self._tools.answered(speaking, call_id, name, at_ms, result, is_error=call.has_failed)
+            self._tools.answered(bot, call_id, name, at_ms, result, is_error=call.has_failed)
         return is_over
 
-    def give_way(self, speaking: SpeakingTurns | None) -> None:
+    def give_way(self, bot: BotHistory | None) -> None:
         """The audit log has a tool, so its tools are the call's."""
         if not self._log_has_tools:
             self._log_has_tools = True
-            if speaking is not None:
-                self._tools.withdraw(speaking)
+            if bot is not None:
+                self._tools.withdraw(bot)

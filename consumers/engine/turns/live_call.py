@@ -17,11 +17,11 @@ from consumers.engine.records.call_memory import CallMemory, Subject
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.agent_records import AgentRecords
-from consumers.engine.turns.bot.history import SpeakingTurns
-from consumers.engine.turns.bot.machine import Moment, SpeakingMachine, SpeakingTurn, Words
+from consumers.engine.turns.bot.history import BotHistory
+from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine, SpeechMoment, Words
 from consumers.engine.turns.dead_air import DeadAir, SilenceWatch, Taken
 from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.eva.turn_machine import TurnMachine
+from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.function_calls import FunctionCalls
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot, views_by_the_bot
 from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller, views_by_the_caller
@@ -35,8 +35,8 @@ from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.pipecat import FunctionCall, message_began_ms
 from schemas.scores.all_records import Anchor, AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
 
-_STARTS = frozenset({Moment.VAD_STARTED, Moment.TURN_STARTED, Moment.BOT_STARTED})
-_NOBODY = SpeakingTurn()
+_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED, SpeechMoment.BOT_STARTED})
+_NOBODY = BotTurn()
 MAX_KEPT_LABELS = 16
 """Changes of a call's labels that are kept; a call says once or twice what it is."""
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
@@ -76,7 +76,7 @@ class LiveCall:
         self.history = history
         self._revisions = revisions
         self._limits = limits
-        self._speaking: SpeakingTurns | None = SpeakingTurns(history.replays)
+        self._bot: BotHistory | None = BotHistory(history.replays)
         self._watermarks: dict[InputSource, int] = {}
         self._settle_at_ms: float = inf
         self._has_announced = False
@@ -91,22 +91,22 @@ class LiveCall:
     @property
     def has_speech_events(self) -> bool:
         """Whether anything said who spoke when."""
-        return self._speaking is None or self._speaking.has_moments
+        return self._bot is None or self._bot.has_moments
 
     @property
-    def speaking(self) -> SpeakingTurns | None:
+    def bot(self) -> BotHistory | None:
         """The bot's own view of who speaks; None where a simulated caller hears the call."""
-        return self._speaking
+        return self._bot
 
     @property
     def is_simulated(self) -> bool:
         """Whether a simulated caller hears the call."""
-        return self._speaking is None
+        return self._bot is None
 
     @property
-    def machine(self) -> TurnMachine | SpeakingMachine:
+    def machine(self) -> EvaTurnMachine | BotTurnMachine:
         """Whose turns the call is heard in: EVA's where a simulated caller hears it, else the bot's own."""
-        return self.history.machine if self._speaking is None else self._speaking.machine
+        return self.history.machine if self._bot is None else self._bot.machine
 
     @property
     def turn(self) -> int:
@@ -115,9 +115,9 @@ class LiveCall:
 
     def heard(self, since: int | None = None) -> HeardTurns:
         """The turns as they are now, in one shape, each built when somebody reads it; of their log what is `since` that turn."""
-        if self._speaking is None:
+        if self._bot is None:
             return HeardByTheCaller(self.history, self.turns.tools, since)
-        return HeardByTheBot(self._speaking.machine, self.history, self.turns.tools)
+        return HeardByTheBot(self._bot.machine, self.history, self.turns.tools)
 
     @property
     def record(self) -> AgentRecord | None:
@@ -148,26 +148,26 @@ class LiveCall:
             watermarks[source] = time_ms
         return time_ms < low_ms - self._limits.allowed_lateness_ms
 
-    def moment(self, moment: Moment, at_s: float) -> None:
+    def moment(self, moment: SpeechMoment, at_s: float) -> None:
         """The bot says that somebody began or stopped to speak."""
-        speaking = self._speaking
-        if speaking is None:
+        bot = self._bot
+        if bot is None:
             return
-        speaking.spoken(moment, at_s)
-        machine = speaking.machine
+        bot.spoken(moment, at_s)
+        machine = bot.machine
         if moment in _STARTS:
             self.someone_speaks(int(at_s * 1000))
         elif machine.bot_turn is None and (
-            (moment is Moment.VAD_STOPPED and machine.pending_vad is None)
-            or (moment is Moment.TURN_RELEASED and not machine.turns.get(machine.turn, _NOBODY).vad_starts)
+            (moment is SpeechMoment.VAD_STOPPED and machine.pending_vad is None)
+            or (moment is SpeechMoment.TURN_RELEASED and not machine.turns.get(machine.turn, _NOBODY).vad_starts)
         ):
             self.user_fell_silent(int(at_s * 1000), machine.turn)
 
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
         """The simulated caller heard sound begin or end; EVA's history has it already."""
         machine = self.history.machine
-        if self._speaking is not None:
-            self._speaking = None
+        if self._bot is not None:
+            self._bot = None
             self.history.listener = None
             machine.touched |= self.turns.turns | set(machine.turns) | self._records.forget()
         if is_start:
@@ -177,71 +177,71 @@ class LiveCall:
 
     def user_text(self, time_ms: int, key: int) -> None:
         """The agent understood a whole turn of the caller; only in a cascade is that stamped when the turn ended."""
-        speaking = self._speaking
-        if speaking is None:
+        bot = self._bot
+        if bot is None:
             return
-        speaking.audited(Moment.USER_TEXT, time_ms, time_ms / 1000)
-        speaking.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
-        if speaking.machine.hears_transcripts and not speaking.machine.has_user_events:
-            self.user_fell_silent(time_ms, speaking.machine.turn)
+        bot.audited(SpeechMoment.USER_TEXT, time_ms, time_ms / 1000)
+        bot.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
+        if bot.machine.hears_transcripts and not bot.machine.has_user_events:
+            self.user_fell_silent(time_ms, bot.machine.turn)
 
     def assistant_text(self, time_ms: int, key: int) -> None:
         """The agent answered."""
-        if self._speaking is not None:
-            self._speaking.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
+        if self._bot is not None:
+            self._bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
 
     def fell_back(self, time_ms: int) -> None:
         """The agent's turn-end timer stepped in."""
-        if self._speaking is not None:
-            self._speaking.fell_back(time_ms)
+        if self._bot is not None:
+            self._bot.fell_back(time_ms)
 
     def message(self, time_ms: int, text: str, data: dict[str, Any], *, is_user: bool) -> None:
         """Pipecat's own record of what somebody said, for calls whose audit log does not have it."""
-        if self._speaking is None:
+        if self._bot is None:
             return
         if (
             not is_user
         ):  # one that was cut off is written when the caller has begun already, and belongs to the turn before
             time_ms = message_began_ms(data, time_ms)
-        self._speaking.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
+        self._bot.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
 
     def pipeline_type_set(self) -> None:
         """The history goes by the rules of this type now; so do the transcripts heard."""
-        if self._speaking is not None:
-            self._speaking.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
+        if self._bot is not None:
+            self._bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
         """A tool is about to run."""
-        self._function_calls.give_way(self._speaking)
-        if self._speaking is not None:
-            self._speaking.audited(Moment.TOOL_CALL, time_ms, use)
+        self._function_calls.give_way(self._bot)
+        if self._bot is not None:
+            self._bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
         self.silence.tool_called(time_ms, self.taken)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
         """A tool has answered."""
-        self._function_calls.give_way(self._speaking)
-        if self._speaking is not None:
-            self._speaking.audited(Moment.TOOL_RESPONSE, time_ms, use)
+        self._function_calls.give_way(self._bot)
+        if self._bot is not None:
+            self._bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
         self.silence.tool_answered(time_ms, self.taken)
         self.needs_wakeup = True
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Pipecat says how far a tool has got."""
-        if self._function_calls.take(call, time_ms, self.taken, self.silence, self._speaking):
+        if self._function_calls.take(call, time_ms, self.taken, self.silence, self._bot):
             self.needs_wakeup = True
 
     def text_placed(self, key: int) -> None:
         """A group of the bot's text begins: its speech, in a call whose bot does not say when it speaks."""
-        speaking = self._speaking
-        if speaking is not None:
-            speaking.text_placed(key)
-            if not speaking.machine.has_bot_events:
+        bot = self._bot
+        if bot is not None:
+            bot.text_placed(key)
+            if not bot.machine.has_bot_events:
                 self.someone_speaks(key_time_ms(key))
 
     def text_displaced(self, key: int) -> None:
         """It does not."""
-        if self._speaking is not None:
-            self._speaking.text_displaced(key)
+        if self._bot is not None:
+            self._bot.text_displaced(key)
 
     def take_record(self, record: ConversationRecord) -> None:
         """What an ElevenLabs agent's provider has recorded of the call; of several the one that says most counts."""
@@ -256,8 +256,8 @@ class LiveCall:
         machine = self.machine
         touched = machine.touched
         with_tools: set[int] = set()
-        if self._records.is_any and self._speaking is not None:
-            touched |= self._records.follow(self._speaking.machine, out)
+        if self._records.is_any and self._bot is not None:
+            touched |= self._records.follow(self._bot.machine, out)
         if touched:
             machine.touched = set()
             views = self._views(touched)
@@ -324,7 +324,7 @@ class LiveCall:
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
         """The moments that are others now that the call is over, with sound that has no end closed as EVA closes it."""
-        self._records.finish(None if self._speaking is None else self._speaking.machine)
+        self._records.finish(None if self._bot is None else self._bot.machine)
         views = self._views(None, self.history.session_end_s())
         return self.turns.final_records(views, self.machine.last_tool, cause)
 
@@ -335,9 +335,9 @@ class LiveCall:
 
     def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
         """Of those of these turns that are there, or of all; EVA's sound without an end stops at `end_s`."""
-        if self._speaking is None:
+        if self._bot is None:
             return views_by_the_caller(self.history, numbers, end_s)
-        views = views_by_the_bot(self._speaking.machine, numbers)
+        views = views_by_the_bot(self._bot.machine, numbers)
         record = self.record
         return views if record is None else {turn: _with(record, turn, view) for turn, view in views.items()}
 

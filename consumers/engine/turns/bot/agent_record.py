@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from consumers.engine.turns.bot.machine import SpeakingMachine
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.bot.usage import TokenUsage
 from schemas.events.elevenlabs_record import LATENCY_METRIC, ConversationRecord, RecordEntry
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
@@ -71,7 +71,7 @@ class AgentRecord:
         """The live turns that were found in the record, and what it has of each."""
         return {turn: self._turns[place] for turn, place in self._places.items()}
 
-    def place(self, machine: SpeakingMachine) -> int:
+    def place(self, machine: BotTurnMachine) -> int:
         """Find each live turn in the record.
 
         Returns:
@@ -99,7 +99,7 @@ class AgentRecord:
         place = self._places.get(turn)
         return {} if place is None else self._turns[place].usage
 
-    def _found(self, machine: SpeakingMachine) -> dict[int, int]:
+    def _found(self, machine: BotTurnMachine) -> dict[int, int]:
         by_id = self._place_by_id
         found: dict[int, int] = {}
         taken: set[int] = set()
@@ -111,7 +111,7 @@ class AgentRecord:
                 taken.add(place)
         return found or self._found_by_words(machine)
 
-    def _found_by_words(self, machine: SpeakingMachine) -> dict[int, int]:
+    def _found_by_words(self, machine: BotTurnMachine) -> dict[int, int]:
         live = [(turn, words) for turn in sorted(machine.words) if (words := _user_words(machine, turn))]
         found = {0: 0} if self._turns and 0 in machine.words and not self._turns[0].user_words else {}
         if len(live) == len(self._spoken):
@@ -196,7 +196,7 @@ def _amount(value: Any) -> float:
     return float(value) if is_number and 0 <= value <= MAX_AMOUNT else 0.0
 
 
-def _user_words(machine: SpeakingMachine, turn: int) -> str:
+def _user_words(machine: BotTurnMachine, turn: int) -> str:
     said = [words.ref for words in machine.words[turn] if words.is_user]
     return _plain(" ".join(text for text in said if isinstance(text, str)))
 

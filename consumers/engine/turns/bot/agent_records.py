@@ -9,7 +9,7 @@ from typing import Final
 
 from consumers.engine.effects import Count, Effect
 from consumers.engine.turns.bot.agent_record import AgentRecord, RecordedTurn
-from consumers.engine.turns.bot.machine import SpeakingMachine
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from schemas.events.elevenlabs_record import ConversationRecord
 
 MAX_RECORDS: Final = 16
@@ -45,7 +45,7 @@ class AgentRecords:
             self._newest = AgentRecord(record)
             self.is_any = True
 
-    def follow(self, machine: SpeakingMachine, out: list[Effect]) -> set[int]:
+    def follow(self, machine: BotTurnMachine, out: list[Effect]) -> set[int]:
         """Place a record that is new, and the current one again if other words are known.
 
         Returns:
@@ -66,7 +66,7 @@ class AgentRecords:
             out.append(Count(_LIMIT, ("placed_records",)))
         return changed
 
-    def finish(self, machine: SpeakingMachine | None) -> None:
+    def finish(self, machine: BotTurnMachine | None) -> None:
         """Place what says most beside the words that are known in the end; nowhere in a call that has other turns."""
         record = self._newest or self.current
         if machine is None:
@@ -86,7 +86,7 @@ class AgentRecords:
         self.current.forget()
         return turns
 
-    def _place(self, record: AgentRecord, machine: SpeakingMachine) -> set[int]:
+    def _place(self, record: AgentRecord, machine: BotTurnMachine) -> set[int]:
         """This is the current one from now on; the turns of which it says something else than was said before."""
         before = {} if self.current is None else self.current.placed
         if record is self._newest:

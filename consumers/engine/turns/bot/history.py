@@ -4,35 +4,42 @@ what an ElevenLabs agent says of itself.
 
 from typing import Any
 
-from consumers.engine.turns.bot.machine import Moment, SpeakingMachine, Words
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine, SpeechMoment, Words
 from consumers.engine.turns.timeline.elements import AGENT_RANK, AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
 from consumers.engine.turns.timeline.timeline import Replays, Timeline
 
 MOMENT_BY_KIND = {
-    "user_speech_started": Moment.VAD_STARTED,
-    "user_speech_stopped": Moment.VAD_STOPPED,
-    "user_turn_started": Moment.TURN_STARTED,
-    "user_turn_stopped": Moment.TURN_RELEASED,
-    "bot_speech_started": Moment.BOT_STARTED,
-    "bot_speech_stopped": Moment.BOT_STOPPED,
+    "user_speech_started": SpeechMoment.VAD_STARTED,
+    "user_speech_stopped": SpeechMoment.VAD_STOPPED,
+    "user_turn_started": SpeechMoment.TURN_STARTED,
+    "user_turn_stopped": SpeechMoment.TURN_RELEASED,
+    "bot_speech_started": SpeechMoment.BOT_STARTED,
+    "bot_speech_stopped": SpeechMoment.BOT_STOPPED,
 }
 """pipecat's `SpeechEvent` kinds; its `interruption` says nothing that the starts do not."""
 
-MOMENT_BY_LINE = {"user_started_speaking": Moment.TURN_STARTED, "user_stopped_speaking": Moment.TURN_RELEASED}
+MOMENT_BY_LINE = {
+    "user_started_speaking": SpeechMoment.TURN_STARTED,
+    "user_stopped_speaking": SpeechMoment.TURN_RELEASED,
+}
 """EVA's lines for the turn decision."""
 
 _AGENT_PLACES = {
-    Moment.AGENT_HEARD: 0, Moment.TOOL_CALL: 1, Moment.TOOL_RESPONSE: 2, Moment.AGENT_SAID: 3, Moment.AGENT_CUT_OFF: 4,
-}  # fmt: skip
+    SpeechMoment.AGENT_HEARD: 0,
+    SpeechMoment.TOOL_CALL: 1,
+    SpeechMoment.TOOL_RESPONSE: 2,
+    SpeechMoment.AGENT_SAID: 3,
+    SpeechMoment.AGENT_CUT_OFF: 4,
+}
 """How a turn goes: what a bridge receives in one millisecond is in this order."""
 _MAX_ORDERED_ID = 0xFFFF
 
 
-class SpeakingTurns:
+class BotHistory:
     """Orders moments by when they happened, whatever order they arrive in."""
 
     def __init__(self, replays: Replays) -> None:
-        self.machine = SpeakingMachine()
+        self.machine = BotTurnMachine()
         self._replays = replays
         self.timeline = Timeline(self.machine, TIME_SHIFT, replays)
         self._pipecat_count = 0
@@ -47,25 +54,25 @@ class SpeakingTurns:
     def said_in_log(self, time_ms: int, words: Words) -> None:
         """The audit log has words."""
         self._words_count += 1
-        self.audited(Moment.WORDS, time_ms, words)
+        self.audited(SpeechMoment.WORDS, time_ms, words)
 
     def said_to_pipecat(self, time_ms: int, words: Words) -> None:
         """Pipecat's stream has words."""
         self._words_count += 1
         self._pipecat_count += 1
-        self.timeline.insert(order_key(time_ms, PIPECAT_RANK, 2 * self._pipecat_count), Moment.WORDS, words)
+        self.timeline.insert(order_key(time_ms, PIPECAT_RANK, 2 * self._pipecat_count), SpeechMoment.WORDS, words)
 
-    def spoken(self, moment: Moment, at_s: float) -> None:
+    def spoken(self, moment: SpeechMoment, at_s: float) -> None:
         """Somebody began or stopped to speak at `at_s` (epoch seconds)."""
         self._pipecat_count += 1
         self.timeline.insert(order_key(int(at_s * 1000), PIPECAT_RANK, 2 * self._pipecat_count), moment, at_s)
 
-    def audited(self, moment: Moment, time_ms: int, payload: object) -> None:
+    def audited(self, moment: SpeechMoment, time_ms: int, payload: object) -> None:
         """The audit log has a tool, or what the agent understood the caller to say."""
         self._audit_count += 1
         self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), moment, payload)
 
-    def from_agent(self, moment: Moment, time_ms: int, event_id: int | None, payload: object) -> int:
+    def from_agent(self, moment: SpeechMoment, time_ms: int, event_id: int | None, payload: object) -> int:
         """An ElevenLabs agent says that something happened; `payload` is not None.
 
         Returns:
@@ -81,7 +88,7 @@ class SpeakingTurns:
     def fell_back(self, time_ms: int) -> None:
         """The agent's turn-end timer stepped in."""
         self._words_count += 1  # it says nothing of who was heard
-        self.audited(Moment.FALLBACK, time_ms, None)
+        self.audited(SpeechMoment.FALLBACK, time_ms, None)
 
     def hear_transcripts(self, *, are_heard: bool) -> None:
         """Whether the agent's texts of the caller say when a turn ended; a change folds everything again."""
@@ -93,7 +100,7 @@ class SpeakingTurns:
 
     def text_placed(self, key: int) -> None:
         """A group of the bot's text begins at `key`."""
-        self.timeline.insert(_text_key(key), Moment.BOT_TEXT, key)
+        self.timeline.insert(_text_key(key), SpeechMoment.BOT_TEXT, key)
 
     def text_displaced(self, key: int) -> None:
         """It does not."""
@@ -109,7 +116,7 @@ class SpeakingTurns:
     def __setstate__(self, state: dict[str, Any]) -> None:
         elements, hears_transcripts = state.pop("elements"), state.pop("hears_transcripts")
         self.__dict__.update(state)
-        self.machine = SpeakingMachine()
+        self.machine = BotTurnMachine()
         self.machine.hears_transcripts = hears_transcripts
         self.timeline = Timeline(self.machine, TIME_SHIFT, self._replays)
         for key, kind, payload in elements:

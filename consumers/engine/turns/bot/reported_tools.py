@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from consumers.engine.turns.bot.history import SpeakingTurns
-from consumers.engine.turns.bot.machine import Moment
+from consumers.engine.turns.bot.history import BotHistory
+from consumers.engine.turns.bot.turn_machine import SpeechMoment
 from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.codec import InputSource
 
@@ -34,7 +34,7 @@ class ReportedTools:
 
     def called(
         self,
-        speaking: SpeakingTurns,
+        bot: BotHistory,
         call_id: str,
         name: str,
         at_ms: int,
@@ -51,15 +51,15 @@ class ReportedTools:
         if arguments is not None:
             tool.arguments = arguments
         if tool.call is not None:
-            speaking.timeline.remove(tool.call)
+            bot.timeline.remove(tool.call)
         tool.called_ms = at_ms if is_news else min(tool.called_ms, at_ms)
         use = ToolUse(name, tool.arguments, call_id, source=self._source)
-        tool.call = speaking.from_agent(Moment.TOOL_CALL, tool.called_ms, event_id, use)
+        tool.call = bot.from_agent(SpeechMoment.TOOL_CALL, tool.called_ms, event_id, use)
         return is_news
 
     def answered(
         self,
-        speaking: SpeakingTurns,
+        bot: BotHistory,
         call_id: str,
         name: str,
         at_ms: int,
@@ -79,18 +79,18 @@ class ReportedTools:
         if result is not None:
             tool.result = result
         if tool.reply is not None:
-            speaking.timeline.remove(tool.reply)
+            bot.timeline.remove(tool.reply)
         tool.replied_ms = at_ms if is_news else min(tool.replied_ms, at_ms)
         # That it failed may be all that is known; to EVA a tool without an answer has not answered.
         answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
         use = ToolUse(name, answer, call_id, is_error=tool.result_is_error, source=self._source)
-        tool.reply = speaking.from_agent(Moment.TOOL_RESPONSE, tool.replied_ms, event_id, use)
+        tool.reply = bot.from_agent(SpeechMoment.TOOL_RESPONSE, tool.replied_ms, event_id, use)
         return is_news
 
-    def withdraw(self, speaking: SpeakingTurns) -> None:
+    def withdraw(self, bot: BotHistory) -> None:
         """Another source is to be believed: nothing of these is on the timeline any more."""
         for key in self._keys():
-            speaking.timeline.remove(key)
+            bot.timeline.remove(key)
         self._tools.clear()
 
     def _keys(self) -> Iterator[int]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from consumers.engine.turns.eva.labels import EMPTY_UTTERANCES
 from consumers.engine.turns.eva.metric_context import metric_context
 from consumers.engine.turns.eva.text_groups import TextGroup, TextStream
-from consumers.engine.turns.eva.turn_machine import TurnMachine
+from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.eva.turn_state import text_mark
 from consumers.engine.turns.timeline.elements import (
     AUDIT_RANK,
@@ -55,7 +55,7 @@ class EvaHistory:
     def __init__(self, pipeline_type: PipelineType = PipelineType.CASCADE) -> None:
         self.pipeline_type = pipeline_type
         self.replays = Replays()
-        self.machine = TurnMachine(pipeline_type, self.replays)
+        self.machine = EvaTurnMachine(pipeline_type, self.replays)
         self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         self.text_stream = TextStream(self, self.replays)
         self.listener: TextListener | None = None
@@ -157,7 +157,7 @@ class EvaHistory:
             elements.sort(key=lambda element: element[0])
         touched = set(self.machine.turns)
         self.pipeline_type = pipeline_type
-        self.machine = TurnMachine(pipeline_type, self.replays)
+        self.machine = EvaTurnMachine(pipeline_type, self.replays)
         self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
@@ -204,7 +204,7 @@ class EvaHistory:
         elements = state.pop("elements")
         self.__dict__.update(state)
         replayed = self.replays.elements
-        self.machine = TurnMachine(self.pipeline_type, self.replays)
+        self.machine = EvaTurnMachine(self.pipeline_type, self.replays)
         self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)

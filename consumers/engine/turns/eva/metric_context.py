@@ -8,7 +8,7 @@ from typing import Any
 
 from consumers.engine.turns.eva.labels import ASSISTANT_INTERRUPTS, CUT_ITSELF_OFF, USER_INTERRUPTS
 from consumers.engine.turns.eva.spoken_prefix import SpokenText
-from consumers.engine.turns.eva.turn_machine import TurnMachine
+from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.eva.turn_state import Times, TraceEntry, in_order, joined
 from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.call import PipelineType
@@ -22,7 +22,7 @@ only a turn with thousands of replies and as many utterances has more."""
 
 
 def metric_context(
-    machine: TurnMachine, pipeline_type: PipelineType, last_time_ms: int | None, ended_reason: str | None
+    machine: EvaTurnMachine, pipeline_type: PipelineType, last_time_ms: int | None, ended_reason: str | None
 ) -> MetricContext:
     """EVA's result for the events the machine has taken.
 
@@ -48,7 +48,7 @@ def paired(starts: Times, ends: Times, fallback_end_s: float) -> list[tuple[floa
 
 
 class _Finaliser:
-    def __init__(self, machine: TurnMachine, pipeline_type: PipelineType, last_time_ms: int | None) -> None:
+    def __init__(self, machine: EvaTurnMachine, pipeline_type: PipelineType, last_time_ms: int | None) -> None:
         self._machine = machine
         self._pipeline_type = pipeline_type
         self._is_s2s = pipeline_type is PipelineType.S2S

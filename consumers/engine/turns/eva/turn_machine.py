@@ -51,7 +51,7 @@ _FIELDS = (
 _read_fields = attrgetter(*_FIELDS)
 
 
-class TurnMachine:
+class EvaTurnMachine:
     """State of the pass. `turns` holds what was filed under each turn id; `touched` collects ids whose view may change.
 
     `turn` is 0 for the greeting and can become -1. `user_start_turn` and `assistant_start_turn` are the turns under which
@@ -343,19 +343,19 @@ class TurnMachine:
         self.session_ended_ms = time_ms
 
 
-_RULE_BY_KIND: dict[ElementKind, Callable[[TurnMachine, Any, int], None]] = {
-    ElementKind.AUDIT_USER: TurnMachine._audit_user,
-    ElementKind.AUDIT_ASSISTANT: TurnMachine._audit_assistant,
-    ElementKind.FALLBACK: TurnMachine._fallback,
-    ElementKind.TOOL_CALL: TurnMachine._tool_call,
-    ElementKind.TOOL_RESPONSE: TurnMachine._tool_response,
-    ElementKind.TEXT_GROUP: TurnMachine._text_group,
-    ElementKind.USER_AUDIO_START: TurnMachine._user_audio_start,
-    ElementKind.USER_AUDIO_END: TurnMachine._user_audio_end,
-    ElementKind.ASSISTANT_AUDIO_START: TurnMachine._assistant_audio_start,
-    ElementKind.ASSISTANT_AUDIO_END: TurnMachine._assistant_audio_end,
-    ElementKind.USER_SPEECH: TurnMachine._user_speech,
-    ElementKind.ASSISTANT_SPEECH: TurnMachine._assistant_speech,
-    ElementKind.SESSION_ENDED: TurnMachine._session_ended,
+_RULE_BY_KIND: dict[ElementKind, Callable[[EvaTurnMachine, Any, int], None]] = {
+    ElementKind.AUDIT_USER: EvaTurnMachine._audit_user,
+    ElementKind.AUDIT_ASSISTANT: EvaTurnMachine._audit_assistant,
+    ElementKind.FALLBACK: EvaTurnMachine._fallback,
+    ElementKind.TOOL_CALL: EvaTurnMachine._tool_call,
+    ElementKind.TOOL_RESPONSE: EvaTurnMachine._tool_response,
+    ElementKind.TEXT_GROUP: EvaTurnMachine._text_group,
+    ElementKind.USER_AUDIO_START: EvaTurnMachine._user_audio_start,
+    ElementKind.USER_AUDIO_END: EvaTurnMachine._user_audio_end,
+    ElementKind.ASSISTANT_AUDIO_START: EvaTurnMachine._assistant_audio_start,
+    ElementKind.ASSISTANT_AUDIO_END: EvaTurnMachine._assistant_audio_end,
+    ElementKind.USER_SPEECH: EvaTurnMachine._user_speech,
+    ElementKind.ASSISTANT_SPEECH: EvaTurnMachine._assistant_speech,
+    ElementKind.SESSION_ENDED: EvaTurnMachine._session_ended,
 }
 _RULES = tuple(_RULE_BY_KIND[kind] for kind in ElementKind)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from consumers.engine.turns.bot.machine import SpeakingMachine, SpeakingTurn, Words
+from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine, Words
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_state import text_mark
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardSides, HeardTurn, HeardTurns, last_end_s
@@ -13,7 +13,7 @@ from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolUses
 from consumers.engine.turns.timeline.turn_view import Source, TurnView
 from schemas.scores.all_records import Anchor
 
-_NOTHING = SpeakingTurn()
+_NOTHING = BotTurn()
 _WRITTEN_RANK = 1
 _RANKS = {
     True: {WordSource.LOG: 0, WordSource.BOT: 1},
@@ -22,7 +22,7 @@ _RANKS = {
 """The rank under which the machine keeps the words of a source."""
 
 
-def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
+def view_of_speaking(state: BotTurn, *, has_bot_events: bool) -> TurnView:
     """Who waited for whom in a turn: by the detector where it heard, else by the turn ruling, else by the transcript.
 
     An ElevenLabs agent says when its transcripts and answers arrived. That it was cut off says that the user was heard.
@@ -63,7 +63,7 @@ def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
     )
 
 
-def views_by_the_bot(machine: SpeakingMachine, numbers: Iterable[int] | None = None) -> dict[int, TurnView]:
+def views_by_the_bot(machine: BotTurnMachine, numbers: Iterable[int] | None = None) -> dict[int, TurnView]:
     """The views of those of these turns that are there, or of all; see `view_of_speaking`."""
     turns, has_bot_events = machine.turns, machine.has_bot_events
     there = turns if numbers is None else [number for number in numbers if number in turns]
@@ -75,7 +75,7 @@ class HeardByTheBot(HeardTurns):
 
     is_simulated = False
 
-    def __init__(self, machine: SpeakingMachine, history: EvaHistory, tools: ToolUses) -> None:
+    def __init__(self, machine: BotTurnMachine, history: EvaHistory, tools: ToolUses) -> None:
         user, assistant = machine.has_user_events, machine.has_bot_events
         sides = HeardSides(user, assistant, "pipecat" if user or assistant else None)
         super().__init__(tools, sides, machine.turn, machine.last_tool)
@@ -129,7 +129,7 @@ class HeardByTheBot(HeardTurns):
         )
 
 
-def _begin_s(state: SpeakingTurn, before: SpeakingTurn) -> float | None:
+def _begin_s(state: BotTurn, before: BotTurn) -> float | None:
     """When a turn begins whose caller has no sound.
 
     A transcript comes when the caller has spoken, and its latency began before it: at the earliest behind the bot's last words

@@ -17,7 +17,7 @@ from consumers.engine.turns.timeline.elements import ToolUse
 from consumers.engine.turns.timeline.tool_uses import ToolEntry
 
 
-class Moment(IntEnum):
+class SpeechMoment(IntEnum):
     """What happened, and at which layer."""
 
     VAD_STARTED = 0
@@ -56,7 +56,7 @@ class AgentWords(NamedTuple):
     is_exact: bool
 
 
-class SpeakingTurn(NamedTuple):
+class BotTurn(NamedTuple):
     """One turn; times in epoch seconds, in the order they happened."""
 
     vad_starts: tuple[float, ...] = ()
@@ -95,10 +95,10 @@ _FIELDS = (
     "last_tool",
 )
 _read_fields = attrgetter(*_FIELDS)
-_EMPTY = SpeakingTurn()
+_EMPTY = BotTurn()
 
 
-class SpeakingMachine:
+class BotTurnMachine:
     """State after the last moment. `turn` 0 is the greeting; `touched` collects the turns that changed.
 
     `bot_turn` is the turn in which the bot now speaks (None while silent), `pending_vad` a stretch of sound that no
@@ -108,7 +108,7 @@ class SpeakingMachine:
     """
 
     def __init__(self) -> None:
-        self.turns: dict[int, SpeakingTurn] = {}
+        self.turns: dict[int, BotTurn] = {}
         self.words: dict[int, tuple[Words, ...]] = {}
         self.touched: set[int] = set()
         self.have_words_changed = False
@@ -153,7 +153,7 @@ class SpeakingMachine:
         self.touched.add(number)
         self.turns[number] = self.turns.get(number, _EMPTY)._replace(**changes)
 
-    def _of(self, number: int) -> SpeakingTurn:
+    def _of(self, number: int) -> BotTurn:
         return self.turns.get(number, _EMPTY)
 
     def _user_begins(self, *, over_bot: bool) -> None:
@@ -290,21 +290,21 @@ class SpeakingMachine:
         self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
 
 
-_RULE_BY_KIND: dict[Moment, Callable[[SpeakingMachine, Any, int], None]] = {
-    Moment.VAD_STARTED: SpeakingMachine._vad_started,
-    Moment.VAD_STOPPED: SpeakingMachine._vad_stopped,
-    Moment.TURN_STARTED: SpeakingMachine._turn_started,
-    Moment.TURN_RELEASED: SpeakingMachine._turn_released,
-    Moment.USER_TEXT: SpeakingMachine._user_text,
-    Moment.BOT_STARTED: SpeakingMachine._bot_started,
-    Moment.BOT_STOPPED: SpeakingMachine._bot_stopped,
-    Moment.BOT_TEXT: SpeakingMachine._bot_text,
-    Moment.TOOL_CALL: SpeakingMachine._tool_call,
-    Moment.TOOL_RESPONSE: SpeakingMachine._tool_response,
-    Moment.WORDS: SpeakingMachine._words,
-    Moment.AGENT_HEARD: SpeakingMachine._agent_heard,
-    Moment.AGENT_SAID: SpeakingMachine._agent_said,
-    Moment.AGENT_CUT_OFF: SpeakingMachine._agent_cut_off,
-    Moment.FALLBACK: SpeakingMachine._fallback,
+_RULE_BY_KIND: dict[SpeechMoment, Callable[[BotTurnMachine, Any, int], None]] = {
+    SpeechMoment.VAD_STARTED: BotTurnMachine._vad_started,
+    SpeechMoment.VAD_STOPPED: BotTurnMachine._vad_stopped,
+    SpeechMoment.TURN_STARTED: BotTurnMachine._turn_started,
+    SpeechMoment.TURN_RELEASED: BotTurnMachine._turn_released,
+    SpeechMoment.USER_TEXT: BotTurnMachine._user_text,
+    SpeechMoment.BOT_STARTED: BotTurnMachine._bot_started,
+    SpeechMoment.BOT_STOPPED: BotTurnMachine._bot_stopped,
+    SpeechMoment.BOT_TEXT: BotTurnMachine._bot_text,
+    SpeechMoment.TOOL_CALL: BotTurnMachine._tool_call,
+    SpeechMoment.TOOL_RESPONSE: BotTurnMachine._tool_response,
+    SpeechMoment.WORDS: BotTurnMachine._words,
+    SpeechMoment.AGENT_HEARD: BotTurnMachine._agent_heard,
+    SpeechMoment.AGENT_SAID: BotTurnMachine._agent_said,
+    SpeechMoment.AGENT_CUT_OFF: BotTurnMachine._agent_cut_off,
+    SpeechMoment.FALLBACK: BotTurnMachine._fallback,
 }
-_RULES = tuple(_RULE_BY_KIND[kind] for kind in Moment)
+_RULES = tuple(_RULE_BY_KIND[kind] for kind in SpeechMoment)
