@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from consumers.engine.call.call import Call
 from consumers.engine.call.eviction import Eviction
-from consumers.engine.call.past_call import ObeyedFacts, ObeyingCall
+from consumers.engine.call.logged_call import LoggedCall, LoggedFacts
 from consumers.engine.effects import Count, Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
@@ -71,7 +71,7 @@ class PartitionEvaluator:
         self._closed = ClosedCalls(limits.max_closed_calls_remembered)
         self._eviction = Eviction()
         self._memories: dict[str, CallMemory] = {}
-        self._obeyed: dict[str, ObeyedFacts] = {}
+        self._logged: dict[str, LoggedFacts] = {}
         self._wakeups: list[tuple[int, str]] = []
         self._now_ms: int | None = None
         self._last_offsets: dict[InputSource, int] = {}
@@ -111,9 +111,9 @@ class PartitionEvaluator:
         A call whose closing is among them takes its silences and its end from there; any other decides for itself.
         """
         if isinstance(record, DeadAirFact | GoalsFact | ClosedFact):
-            facts = self._obeyed.get(record.conversation_id)
+            facts = self._logged.get(record.conversation_id)
             if facts is None:
-                facts = self._obeyed[record.conversation_id] = ObeyedFacts()
+                facts = self._logged[record.conversation_id] = LoggedFacts()
             facts.take(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
@@ -131,7 +131,7 @@ class PartitionEvaluator:
             if is_replayed is not None:
                 self._outcomes[source, "replayed" if is_replayed else "after_close"] += 1
                 return ()
-            facts = self._obeyed.get(conversation_id)
+            facts = self._logged.get(conversation_id)
             is_verdict = isinstance(
                 arrival.event, JudgeVerdict
             )  # an answer to what nobody here has asked opens no call
@@ -206,8 +206,8 @@ class PartitionEvaluator:
     def end(self) -> Sequence[Effect]:
         """The inputs have ended: calls that obey the log close as it says, though not every record of then is there."""
         out: list[Effect] = []
-        for call in [call for call in self._calls.values() if isinstance(call, ObeyingCall)]:
-            call.close_as_told(out)
+        for call in [call for call in self._calls.values() if isinstance(call, LoggedCall)]:
+            call.close_as_logged(out)
             self._leave(call)
         return out
 
@@ -349,11 +349,11 @@ class PartitionEvaluator:
             call.wakeup_ms = due_ms
             heapq.heappush(self._wakeups, (due_ms, call.conversation_id))
 
-    def _opened(self, arrival: Arrival, facts: ObeyedFacts | None) -> Call:
+    def _opened(self, arrival: Arrival, facts: LoggedFacts | None) -> Call:
         memory = self._memories.pop(arrival.conversation_id, None)
         if facts is not None and facts.closed is not None:
             goals, redactor = self._goals, self._redactor
-            return ObeyingCall(arrival, self._limits, self._code_version, facts, facts.closed, goals, redactor)
+            return LoggedCall(arrival, self._limits, self._code_version, facts, facts.closed, goals, redactor)
         return Call(
             arrival, self._limits, self._code_version, memory, self._goals,
             writes_transcript=self._writes_transcripts, redactor=self._redactor,

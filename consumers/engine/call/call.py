@@ -174,7 +174,7 @@ class Call:
     def next_wakeup(self) -> int:
         """Broker time of the next thing that can happen to this call by silence."""
         due_ms = self.ends_at()
-        silence_ms = self.live.silence.due_at_ms
+        silence_ms = self.live.dead_air.due_at_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
         return self._judged.next_wakeup(due_ms, is_over=self.is_over) if self._judged.is_any else due_ms
@@ -254,9 +254,9 @@ class Call:
             self.close(reason, now_ms, out)
 
     def _plan_close(self, reason: CloseReason) -> None:
-        taken = self.live.taken
-        if self._end.announce(taken, reason):
-            self.live.silence.line_went_down(taken)
+        at = self.live.broker_moment
+        if self._end.announce(at, reason):
+            self.live.dead_air.line_went_down(at)
             self.live.needs_wakeup = True
 
     # One handler for each kind of event; the table below finds it by the event's type.

@@ -94,7 +94,7 @@ class AgentEvents:
     def _on_record(self, record: ConversationRecord, live: LiveCall, end: CallEnd) -> bool:
         live.take_record(record)
         if record.is_final:
-            end.recorded(live.taken)
+            end.recorded(live.broker_moment)
             live.needs_wakeup = True
         return record.is_final
 
@@ -174,7 +174,7 @@ class AgentEvents:
             bot, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id
         )
         if is_news and event.is_time_exact:
-            live.silence.tool_called(time_ms, live.taken)
+            live.dead_air.tool_called(time_ms, live.broker_moment)
 
     def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         replied = event.data
@@ -185,7 +185,7 @@ class AgentEvents:
             is_error=bool(replied.is_error),
         )  # fmt: skip
         if is_news and event.is_time_exact:
-            live.silence.tool_answered(time_ms, live.taken)
+            live.dead_air.tool_answered(time_ms, live.broker_moment)
             live.needs_wakeup = True
 
 

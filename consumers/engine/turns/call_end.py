@@ -1,7 +1,7 @@
 """When a call is over although nothing more is heard of it: announced, silent for too long, or too long altogether."""
 
 from consumers.engine.limits import Limits
-from consumers.engine.turns.dead_air import Taken
+from consumers.engine.turns.dead_air import BrokerMoment
 from schemas.scores.all_records import CloseReason
 
 
@@ -19,7 +19,7 @@ class CallEnd:
         self.last_ms = first_ms
         self._limits = limits
         self._first_ms = first_ms
-        self._announced: Taken | None = None
+        self._announced: BrokerMoment | None = None
         self._reason = CloseReason.ENDED
         self._recorded_ms: int | None = None
         self.awaits_record = False
@@ -31,21 +31,21 @@ class CallEnd:
         elif broker_ms < self._first_ms:
             self._first_ms = broker_ms
 
-    def announce(self, taken: Taken, reason: CloseReason) -> bool:
+    def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
         """Somebody says that the call is over. Of several the one that the broker took first counts.
 
         Returns:
             Whether this is the first so far.
         """
-        if self._announced is not None and taken >= self._announced:
+        if self._announced is not None and at >= self._announced:
             return False
-        self._announced, self._reason = taken, reason
+        self._announced, self._reason = at, reason
         return True
 
-    def recorded(self, taken: Taken) -> None:
+    def recorded(self, at: BrokerMoment) -> None:
         """The record of a conversation that is over was taken; of several the first counts."""
-        if self._recorded_ms is None or taken.broker_ms < self._recorded_ms:
-            self._recorded_ms = taken.broker_ms
+        if self._recorded_ms is None or at.broker_ms < self._recorded_ms:
+            self._recorded_ms = at.broker_ms
 
     def by_silence(self) -> tuple[int, CloseReason]:
         """If nothing more comes: from which broker time on the call is over, and why."""

@@ -24,7 +24,7 @@ class DeadAir(NamedTuple):
     known_at_ms: int
 
 
-class Taken(NamedTuple):
+class BrokerMoment(NamedTuple):
     """When the broker took a record; of two taken at once, that of the lower input rank comes first."""
 
     broker_ms: int
@@ -55,7 +55,7 @@ class _Moment(NamedTuple):
     turn: int
 
 
-class SilenceWatch:
+class DeadAirWatch:
     """Watches one call. Times ending in `_at_ms` and `broker_ms` are the broker's, others the call's own."""
 
     __slots__ = (
@@ -65,8 +65,8 @@ class SilenceWatch:
         "_declared_ms",
         "_due_at_ms",
         "_found",
+        "_has_other_source",
         "_is_line_down",
-        "_is_told_elsewhere",
         "_last_start_ms",
         "_latest_ms",
         "_place",
@@ -96,7 +96,7 @@ class SilenceWatch:
         self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
-        self._is_told_elsewhere = False
+        self._has_other_source = False
         self._tool_called_ms: int | None = None
         self._counted_since_ms: int | None = None
         self._user_end_ms = 0
@@ -108,34 +108,34 @@ class SilenceWatch:
         """Broker time at which a silence may become dead air; None while nothing is waited for."""
         return self._wakeup_at_ms
 
-    def user_ended(self, end_ms: int, logged_ms: int, taken: Taken, turn: int) -> None:
+    def user_ended(self, end_ms: int, logged_ms: int, at: BrokerMoment, turn: int) -> None:
         """The user fell silent at `end_ms`, which was noticed at `logged_ms`."""
         noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
-        self._wait(_Kind.USER_ENDED, end_ms, taken, self._threshold_ms - noticed_after_ms, turn)
+        self._wait(_Kind.USER_ENDED, end_ms, at, self._threshold_ms - noticed_after_ms, turn)
 
-    def speech_started(self, start_ms: int, taken: Taken) -> None:
+    def speech_started(self, start_ms: int, at: BrokerMoment) -> None:
         """Someone speaks from `start_ms`: the silence is over; dead air if it had lasted by the call's own clock."""
-        self._wait(_Kind.SPEECH_STARTED, start_ms, taken)
+        self._wait(_Kind.SPEECH_STARTED, start_ms, at)
 
-    def tool_called(self, time_ms: int, taken: Taken) -> None:
+    def tool_called(self, time_ms: int, at: BrokerMoment) -> None:
         """A tool runs: waiting is explained from now on; dead air if the silence before had lasted too long."""
-        self._wait(_Kind.TOOL_CALLED, time_ms, taken)
+        self._wait(_Kind.TOOL_CALLED, time_ms, at)
 
-    def tool_answered(self, time_ms: int, taken: Taken) -> None:
+    def tool_answered(self, time_ms: int, at: BrokerMoment) -> None:
         """A tool has answered: silence counts from there."""
-        self._wait(_Kind.TOOL_ANSWERED, time_ms, taken, self._threshold_ms)
+        self._wait(_Kind.TOOL_ANSWERED, time_ms, at, self._threshold_ms)
 
-    def function_called(self, time_ms: int, taken: Taken) -> None:
+    def function_called(self, time_ms: int, at: BrokerMoment) -> None:
         """Pipecat says that a tool runs, which counts until the first tool that another source tells of."""
-        self._wait(_Kind.FUNCTION_CALLED, time_ms, taken)
+        self._wait(_Kind.FUNCTION_CALLED, time_ms, at)
 
-    def function_settled(self, time_ms: int, taken: Taken) -> None:
+    def function_settled(self, time_ms: int, at: BrokerMoment) -> None:
         """Pipecat says that it does not run any more."""
-        self._wait(_Kind.FUNCTION_SETTLED, time_ms, taken, self._threshold_ms)
+        self._wait(_Kind.FUNCTION_SETTLED, time_ms, at, self._threshold_ms)
 
-    def line_went_down(self, taken: Taken) -> None:
+    def line_went_down(self, at: BrokerMoment) -> None:
         """The call is over: nobody waits for an answer any more."""
-        self._wait(_Kind.LINE_DOWN, 0, taken)
+        self._wait(_Kind.LINE_DOWN, 0, at)
 
     def leave_to_the_log(self) -> None:
         """What was dead air in this call is written already: nothing is declared."""
@@ -166,12 +166,12 @@ class SilenceWatch:
         found, self._found = self._found, []
         return found
 
-    def _wait(self, kind: _Kind, time_ms: int, taken: Taken, silent_ms: int | None = None, turn: int = 0) -> None:
+    def _wait(self, kind: _Kind, time_ms: int, at: BrokerMoment, silent_ms: int | None = None, turn: int = 0) -> None:
         if self._is_line_down:
             return
-        rank = taken.input_rank
+        rank = at.input_rank
         # A topic's own order stands whatever its times say.
-        broker_ms = self._latest_ms[rank] = max(taken.broker_ms, self._latest_ms.get(rank, 0))
+        broker_ms = self._latest_ms[rank] = max(at.broker_ms, self._latest_ms.get(rank, 0))
         due_at_ms = 0 if silent_ms is None else max(broker_ms + silent_ms + self._allowance_ms, broker_ms + 1)
         self._place += 1
         waiting = self._waiting
@@ -191,8 +191,8 @@ class SilenceWatch:
             case _Kind.SPEECH_STARTED:
                 self._on_speech_started(moment)
             case _Kind.TOOL_CALLED | _Kind.TOOL_ANSWERED:
-                self._on_tool_told_elsewhere(moment)
-            case _Kind.FUNCTION_CALLED | _Kind.FUNCTION_SETTLED if self._is_told_elsewhere:
+                self._on_other_tool(moment)
+            case _Kind.FUNCTION_CALLED | _Kind.FUNCTION_SETTLED if self._has_other_source:
                 pass
             case _Kind.FUNCTION_CALLED:
                 self._on_tool_called(moment)
@@ -223,9 +223,9 @@ class SilenceWatch:
             self._declare(moment.broker_ms)
         self._since_ms = self._due_at_ms = None
 
-    def _on_tool_told_elsewhere(self, moment: _Moment) -> None:
-        if not self._is_told_elsewhere:
-            self._is_told_elsewhere = True
+    def _on_other_tool(self, moment: _Moment) -> None:
+        if not self._has_other_source:
+            self._has_other_source = True
             self._running_tools = 0  # pipecat's, of which nothing more is heard
         if moment.kind is _Kind.TOOL_CALLED:
             self._on_tool_called(moment)

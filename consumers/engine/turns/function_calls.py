@@ -4,7 +4,7 @@ from typing import Final
 
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
-from consumers.engine.turns.dead_air import SilenceWatch, Taken
+from consumers.engine.turns.dead_air import BrokerMoment, DeadAirWatch
 from schemas.events.codec import InputSource
 from schemas.events.pipecat import FunctionCall
 
@@ -24,7 +24,7 @@ class FunctionCalls:
         self._log_has_tools = False
 
     def take(
-        self, call: FunctionCall, logged_ms: int, taken: Taken, silence: SilenceWatch, bot: BotHistory | None
+        self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
     ) -> bool:
         """One moment of a function call. Where a simulated caller hears the call, there is no `bot`.
 
@@ -38,7 +38,7 @@ class FunctionCalls:
         at_ms = logged_ms if call.timestamp is None else int(call.timestamp * _MS_PER_SECOND)
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
-            silence.function_settled(at_ms, taken) if is_over else silence.function_called(at_ms, taken)
+            dead_air.function_settled(at_ms, at) if is_over else dead_air.function_called(at_ms, at)
         if bot is None or self._log_has_tools:
             return is_over
         if not is_over:

@@ -19,7 +19,7 @@ from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.agent_records import AgentRecords
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine, SpeechMoment, Words
-from consumers.engine.turns.dead_air import DeadAir, SilenceWatch, Taken
+from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.function_calls import FunctionCalls
@@ -63,7 +63,7 @@ class LiveCall:
         broker_ms: When the broker took the record in hand.
         input_rank: The rank of its input.
         turns: The turns and what was published of them.
-        silence: Looks for dead air.
+        dead_air: Looks for dead air.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LiveCall:
         self.needs_wakeup = True
         self.broker_ms = self.input_rank = 0
         self.turns = TurnMoments(revisions)
-        self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
+        self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history = history
         self._revisions = revisions
         self._limits = limits
@@ -125,9 +125,9 @@ class LiveCall:
         return self._records.current
 
     @property
-    def taken(self) -> Taken:
+    def broker_moment(self) -> BrokerMoment:
         """When the broker took the record in hand, as what orders it among others."""
-        return Taken(self.broker_ms, self.input_rank)
+        return BrokerMoment(self.broker_ms, self.input_rank)
 
     @property
     def newest_ms(self) -> int:
@@ -215,19 +215,19 @@ class LiveCall:
         self._function_calls.give_way(self._bot)
         if self._bot is not None:
             self._bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
-        self.silence.tool_called(time_ms, self.taken)
+        self.dead_air.tool_called(time_ms, self.broker_moment)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
         """A tool has answered."""
         self._function_calls.give_way(self._bot)
         if self._bot is not None:
             self._bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
-        self.silence.tool_answered(time_ms, self.taken)
+        self.dead_air.tool_answered(time_ms, self.broker_moment)
         self.needs_wakeup = True
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Pipecat says how far a tool has got."""
-        if self._function_calls.take(call, time_ms, self.taken, self.silence, self._bot):
+        if self._function_calls.take(call, time_ms, self.broker_moment, self.dead_air, self._bot):
             self.needs_wakeup = True
 
     def text_placed(self, key: int) -> None:
@@ -294,10 +294,10 @@ class LiveCall:
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time is `now_ms`."""
-        self._found += self.silence.reached(now_ms)
+        self._found += self.dead_air.reached(now_ms)
         self._declare_dead_air(out)
 
-    def restate(self, fact: DeadAirFact, out: list[Effect]) -> None:
+    def declare_logged(self, fact: DeadAirFact, out: list[Effect]) -> None:
         """The log says that the caller waited here: so it was, whatever today's threshold makes of it."""
         dead_air = DeadAir(fact.silent_since_ms, fact.turn or 0, fact.index, fact.caused_at_ms)
         self._record_dead_air(dead_air, fact.threshold_ms, out)
@@ -352,19 +352,19 @@ class LiveCall:
 
     def user_fell_silent(self, end_ms: int, turn: int) -> None:
         """The caller has finished: from now on the silence counts."""
-        self.silence.user_ended(end_ms, self._logged_ms, self.taken, turn)
+        self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn)
         self.needs_wakeup = True
 
     def someone_speaks(self, start_ms: int) -> None:
         """The silence is over."""
-        self.silence.speech_started(start_ms, self.taken)
+        self.dead_air.speech_started(start_ms, self.broker_moment)
 
     def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
         """Silences that are not in the log, because their evaluator ended before it could say so; those that are stand."""
         number = len(memory.silences_ms)
         missed = [each for each in self._found if each.silent_since_ms not in memory.silences_ms]
         self._found = [each._replace(number=number + place) for place, each in enumerate(missed, 1)]
-        self.silence.recall(memory.silences_ms | {each.silent_since_ms for each in missed})
+        self.dead_air.recall(memory.silences_ms | {each.silent_since_ms for each in missed})
         self._declare_dead_air(out)
 
     def _declare_dead_air(self, out: list[Effect]) -> None:

@@ -102,13 +102,13 @@ class AgentRecord:
     def _found(self, machine: BotTurnMachine) -> dict[int, int]:
         by_id = self._place_by_id
         found: dict[int, int] = {}
-        taken: set[int] = set()
+        placed: set[int] = set()
         for turn in sorted(machine.words):
             said = [(words.is_user, words.event_id) for words in machine.words[turn] if words.event_id is not None]
             place = next((by_id[each] for each in sorted(said, reverse=True) if each in by_id), None)
-            if place is not None and place not in taken:
+            if place is not None and place not in placed:
                 found[turn] = place
-                taken.add(place)
+                placed.add(place)
         return found or self._found_by_words(machine)
 
     def _found_by_words(self, machine: BotTurnMachine) -> dict[int, int]:

@@ -19,7 +19,7 @@ from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
 
-class ObeyedFacts:
+class LoggedFacts:
     """What the log says of one call, in its order. What stands behind the closing is of no call that counts.
 
     Attributes:
@@ -57,7 +57,7 @@ class ObeyedFacts:
         return _reaches(offsets, self._through)
 
 
-class ObeyingCall(Call):
+class LoggedCall(Call):
     """An open call that declares dead air, and closes, where the log says so. No limit and no idleness closes it.
 
     It is never woken: time does nothing to it.
@@ -70,7 +70,7 @@ class ObeyingCall(Call):
         first: Arrival,
         limits: Limits,
         code_version: str,
-        facts: ObeyedFacts,
+        facts: LoggedFacts,
         closed: ClosedFact,
         goals: ChosenGoals,
         redactor: Redactor | None = None,
@@ -79,11 +79,11 @@ class ObeyingCall(Call):
         known = goals if facts.goal_set is not None else ChosenGoals(rules=goals.rules)
         super().__init__(first, limits, code_version, None, known, redactor=redactor)
         self._judged.known_goals = facts.goal_set
-        self.live.silence.leave_to_the_log()
+        self.live.dead_air.leave_to_the_log()
         self.live.needs_wakeup = False
         self._facts = facts
         self._closed = closed
-        self._untold = deque((sources(fact.offsets), fact) for fact in facts.dead_airs)
+        self._undeclared = deque((sources(fact.offsets), fact) for fact in facts.dead_airs)
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
         """Fold one record, then what the log says of this moment.
@@ -97,18 +97,18 @@ class ObeyingCall(Call):
         self._judged.reached(arrival.broker_time_ms, out)
         outcome = super().receive(arrival, out)
         self.live.needs_wakeup = False
-        untold = self._untold
-        while untold and _reaches(self._offsets, untold[0][0]):
-            self.live.restate(untold.popleft()[1], out)
+        undeclared = self._undeclared
+        while undeclared and _reaches(self._offsets, undeclared[0][0]):
+            self.live.declare_logged(undeclared.popleft()[1], out)
         if self._facts.is_complete(self._offsets):
-            self.close_as_told(out)
+            self.close_as_logged(out)
         return outcome
 
-    def close_as_told(self, out: list[Effect]) -> None:
+    def close_as_logged(self, out: list[Effect]) -> None:
         """Close the call as the log says. A record that counted then may be missing now: it is gone, or is refused today."""
-        for _, fact in self._untold:
-            self.live.restate(fact, out)
-        self._untold.clear()
+        for _, fact in self._undeclared:
+            self.live.declare_logged(fact, out)
+        self._undeclared.clear()
         self.ended_reason = self._closed.ended_reason
         over_at_ms, closed_at_ms = min(self.ends_at(), self._closed.caused_at_ms), self._closed.caused_at_ms
         if self._judged.is_any:
@@ -121,5 +121,5 @@ class ObeyingCall(Call):
         """How much of the call counts is settled: what `through` names."""
 
 
-def _reaches(offsets: Mapping[InputSource, int], told: Mapping[InputSource, int]) -> bool:
-    return all(offsets.get(source, -1) >= offset for source, offset in told.items())
+def _reaches(offsets: Mapping[InputSource, int], through: Mapping[InputSource, int]) -> bool:
+    return all(offsets.get(source, -1) >= offset for source, offset in through.items())
