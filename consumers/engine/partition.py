@@ -25,8 +25,8 @@ from schemas.ledger_record import ClosedElsewhere, LedgerRecord
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 11
-MAX_HELD_PER_CALL = 1_000
+SNAPSHOT_VERSION = 12
+MAX_WAITING_PER_CALL = 1_000
 """Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
 
 
@@ -103,7 +103,7 @@ class PartitionEvaluator:
             memory = self._memories.get(conversation_id)
             if memory is None:
                 memory = self._memories[conversation_id] = CallMemory()
-            memory.take(record)
+            memory.fold(record)
 
     def obey(self, record: AnyScoreRecord) -> None:
         """A record of the log of calls to be evaluated again; all of them in order, before anything is received.
@@ -114,7 +114,7 @@ class PartitionEvaluator:
             facts = self._logged.get(record.conversation_id)
             if facts is None:
                 facts = self._logged[record.conversation_id] = LoggedFacts()
-            facts.take(record)
+            facts.fold(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
         """Fold one record into its call, opening the call if it is the first."""
@@ -151,12 +151,12 @@ class PartitionEvaluator:
                 return ()
             # What follows a held record of its input waits behind it.
             if self._is_ahead(call, arrival.broker_time_ms) or (
-                call.held and any(held.source is source for _, held in call.held)
+                call.waiting and any(each.source is source for _, each in call.waiting)
             ):
-                self._hold(call, arrival, out)
+                self._let_wait(call, arrival, out)
                 return out
         self._fold(call, arrival, out)
-        if call.held and self._now_ms is not None:
+        if call.waiting and self._now_ms is not None:
             self._pass_time(call, self._now_ms, out)
         return out
 
@@ -189,7 +189,7 @@ class PartitionEvaluator:
         """Close an open call because its partition does not get on: without a transcript, and with final scores if `is_scored`."""
         out: list[Effect] = [Count("callgauge_limits_hit_total", ("takeovers",))]
         call = self._calls[conversation_id]
-        self._refuse_held(call)
+        self._refuse_waiting(call)
         call.writes_transcript = False
         if is_scored and not call.is_closing:
             call.close(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
@@ -228,7 +228,7 @@ class PartitionEvaluator:
         """The state as bytes, for the same code on the other side of a restart."""
         into = InMemory()
         self.write_snapshot(into)
-        return into.taken
+        return into.collected
 
     def write_snapshot(self, into: TakesBytes) -> None:
         """The same, piece by piece. Nothing may be received, advanced or drained meanwhile."""
@@ -308,18 +308,18 @@ class PartitionEvaluator:
             return False
         return now_ms < call.ends_at() <= broker_ms
 
-    def _hold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
+    def _let_wait(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
         """Keep the record until broker time is there: for as long as it takes to hear from every input."""
-        call.hold(arrival)
-        if len(call.held) > MAX_HELD_PER_CALL:
+        call.keep_waiting(arrival)
+        if len(call.waiting) > MAX_WAITING_PER_CALL:
             out.append(Count("callgauge_limits_hit_total", ("held",)))
-            self._fold(call, call.held.pop(0)[1], out)
+            self._fold(call, call.waiting.pop(0)[1], out)
 
     def _pass_time(self, call: Call, now_ms: int, out: list[Effect]) -> None:
         """Let the call come to `now_ms`, with what was held for it in its place."""
-        held = call.held
+        waiting = call.waiting
         while self._is_open(call):
-            until_ms = min(now_ms, held[0][0]) if held else now_ms
+            until_ms = min(now_ms, waiting[0][0]) if waiting else now_ms
             due_ms = call.next_wakeup()
             if due_ms <= until_ms:
                 call.advance(until_ms, out)
@@ -327,21 +327,21 @@ class PartitionEvaluator:
                 if call.is_closing:
                     self._leave(call)
                 elif call.is_over:
-                    self._refuse_held(call)
-            elif held and (now_ms >= held[0][0] or call.ends_at() > held[0][0]):
-                self._fold(call, held.pop(0)[1], out)
+                    self._refuse_waiting(call)
+            elif waiting and (now_ms >= waiting[0][0] or call.ends_at() > waiting[0][0]):
+                self._fold(call, waiting.pop(0)[1], out)
             else:
                 return
-        self._refuse_held(call)
+        self._refuse_waiting(call)
 
     def _is_open(self, call: Call) -> bool:
         return not call.is_closing
 
-    def _refuse_held(self, call: Call) -> None:
+    def _refuse_waiting(self, call: Call) -> None:
         """The call was over when these came."""
-        for _, arrival in call.held:
+        for _, arrival in call.waiting:
             self._outcomes[arrival.source, "after_close"] += 1
-        call.held.clear()
+        call.waiting.clear()
 
     def _schedule(self, call: Call, due_ms: int) -> None:
         """Wake the call at `due_ms`, unless it wakes sooner anyway: one entry of the heap for each change to sooner."""

@@ -44,7 +44,7 @@ class InMemory:
         self._at = 0
 
     @property
-    def taken(self) -> bytes:
+    def collected(self) -> bytes:
         """All there is."""
         return b"".join(self._pieces)
 
@@ -67,7 +67,7 @@ class InMemory:
 
     def _whole(self) -> bytes:
         if len(self._pieces) > 1:
-            self._pieces = [self.taken]
+            self._pieces = [self.collected]
         return self._pieces[0]
 
 

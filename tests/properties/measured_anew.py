@@ -154,7 +154,7 @@ def stages_anew(call: Call) -> StageLatencies:
     anew._values, anew._used = known._values, known._used
     if live.record is not None:
         for turn in live.turns.turns:
-            anew.take_convai(turn, live.record.metrics(turn))
+            anew.fold_convai(turn, live.record.metrics(turn))
     anew.stale_turns(live.heard(), set(live.machine.turns))
     return anew
 

@@ -11,7 +11,7 @@ from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.intake.elevenlabs import AGENT_EVENTS, AgentEvents
 from consumers.engine.intake.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN, EventHandler, rule_of
-from consumers.engine.intake.pipecat import PIPECAT_RECORDS, take_pipecat_record
+from consumers.engine.intake.pipecat import PIPECAT_RECORDS, fold_pipecat_record
 from consumers.engine.intake.repeats import Repeats
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.limits import Limits
@@ -74,7 +74,7 @@ class Call:
         self.kept_bytes = 0
         self.first_offsets: dict[InputSource, int] = {}
         self.is_closed = False
-        self.held: list[tuple[int, Arrival]] = []
+        self.waiting: list[tuple[int, Arrival]] = []
         self.wakeup_ms: int | None = None
         self._end = CallEnd(first.broker_time_ms, limits)
         self._limits = limits
@@ -189,12 +189,12 @@ class Call:
         self.history.release()
         self.__dict__.pop("live")
 
-    def hold(self, arrival: Arrival) -> None:
+    def keep_waiting(self, arrival: Arrival) -> None:
         """Keep a record for later, by the broker's time; a topic's own order stands whatever its times say."""
         source = arrival.source
         self.first_offsets.setdefault(source, arrival.offset)
-        broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.held if each.source is source)])
-        insort(self.held, (broker_ms, arrival), key=itemgetter(0))
+        broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.waiting if each.source is source)])
+        insort(self.waiting, (broker_ms, arrival), key=itemgetter(0))
 
     def context(self) -> MetricContext:
         """EVA's context of the call so far, core and tail."""
@@ -235,7 +235,7 @@ class Call:
         cause = Cause(self.live.newest_ms, broker_ms)
         self._measures.catch_up(self.live, cause)
         gone = self.live.end_replay(cause, out)
-        self._measures.take_back(self.live, gone, cause, out)
+        self._measures.withdraw(self.live, gone, cause, out)
         self._judged.end_replay(gone, broker_ms, out)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
@@ -284,7 +284,7 @@ class Call:
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
     def _on_pipecat_record(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
-        self.kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
+        self.kept_bytes += fold_pipecat_record(event, time_ms, self.live, self._measures)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(ElementKind.USER_SPEECH, time_ms, event.data.text)
@@ -327,7 +327,7 @@ class Call:
         self.live.tool_answered(use, time_ms)
 
     def _on_agent_event(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
-        if self._agent.take(event, time_ms, self.live, self._end):
+        if self._agent.fold(event, time_ms, self.live, self._end):
             self._plan_close(CloseReason.ENDED)
 
     def _on_unrecognized(self, source: InputSource, time_ms: int) -> None:
@@ -359,7 +359,7 @@ class Call:
 
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
         broker_ms = self.live.broker_ms
-        self._judged.take(event, self.live, broker_ms, out)
+        self._judged.fold(event, self.live, broker_ms, out)
         self.live.needs_wakeup = True
         if self.is_over and not self._judged.awaits_verdicts:
             self.close(self._end.by_silence()[1], broker_ms, out)

@@ -36,7 +36,7 @@ class LoggedFacts:
         self.goal_set: GoalSet | None = None
         self._through: Mapping[InputSource, int] = {}
 
-    def take(self, record: AnyScoreRecord) -> None:
+    def fold(self, record: AnyScoreRecord) -> None:
         """One more record of the call; only facts matter."""
         if self.closed is not None:
             return

@@ -124,10 +124,10 @@ class GoalProgress:
             last -= 1
         self._look(live, 0, last, time_ms, broker_ms, out)
 
-    def take(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+    def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered. What is asked next is asked about the turns as they are now."""
         self.follow(live, None, None, broker_ms, out)
-        answer = self._questions.take(verdict, broker_ms)
+        answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], None, broker_ms, out)
 
@@ -143,7 +143,7 @@ class GoalProgress:
         """A replay is over: what is still open is asked again, which costs nothing if it was answered."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
-    def take_back(self, subjects: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
+    def withdraw(self, subjects: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
         """Withdraw what an earlier evaluator published of progress and this one does not know."""
         cause = Cause(None, broker_ms)
         for name, turn, index in subjects:
@@ -269,7 +269,7 @@ class GoalProgress:
                 looked_at.add(answer.about.turn)
                 continue
             turn, place = answer.about
-            if not self._curve.take(turn, place, finding, answer.input_hash):
+            if not self._curve.fold(turn, place, finding, answer.input_hash):
                 continue
             self._verdicts.setdefault(place, {})[turn] = _Verdict(answer.input_hash, finding, answer.votes)
         for turn in looked_at & self._facts.keys():

@@ -69,7 +69,7 @@ class JudgedScores:
                 self.is_any = True
                 self._goals.announce(broker_ms, out)
                 for verdict, came_ms in self._early_verdicts:
-                    self._goals.take(verdict, live, came_ms, out)
+                    self._goals.fold(verdict, live, came_ms, out)
                 self._early_verdicts.clear()
         for part in self._parts:
             part.set_agent(agent)
@@ -81,12 +81,12 @@ class JudgedScores:
             if part.needs_wakeup:
                 part.needs_wakeup, live.needs_wakeup = False, True
 
-    def take(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+    def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered. A replay may read that before what names the goals."""
         if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
             self._early_verdicts.append((verdict, broker_ms))
         for part in self._parts:
-            part.take(verdict, live, broker_ms, out)
+            part.fold(verdict, live, broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
         """Broker time is `now_ms`: verdicts that did not come, and a call that does not move."""
@@ -106,7 +106,7 @@ class JudgedScores:
     def end_replay(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
         """A replay is over: what is not known any more is taken back, what is still open is asked."""
         if self._goals is not None:
-            self._goals.take_back(gone, broker_ms, out)
+            self._goals.withdraw(gone, broker_ms, out)
         for part in self._parts:
             part.end_replay(out)
 

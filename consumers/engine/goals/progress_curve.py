@@ -132,7 +132,7 @@ class ProgressCurve:
             self._void(turn)
             del self._hashes[turn - 1], self._verdicts[turn - 1]
 
-    def take(self, turn: int, subgoal: int, verdict: bool | UnscoredReason, input_hash: str) -> bool:  # noqa: FBT001  # a verdict is data
+    def fold(self, turn: int, subgoal: int, verdict: bool | UnscoredReason, input_hash: str) -> bool:  # noqa: FBT001  # a verdict is data
         """A verdict on one subgoal after one turn, judged on that input; a reason when it could not be judged.
 
         Returns:

@@ -78,7 +78,7 @@ class AgentEvents:
         self._heard: dict[int, dict[str, str]] = {}
         self._tools = ReportedTools(InputSource.ELEVENLABS)
 
-    def take(self, event: Any, time_ms: int, live: LiveCall, end: CallEnd) -> bool:
+    def fold(self, event: Any, time_ms: int, live: LiveCall, end: CallEnd) -> bool:
         """One event, received at `time_ms`, or the record of the conversation.
 
         Returns:
@@ -92,7 +92,7 @@ class AgentEvents:
         return False
 
     def _on_record(self, record: ConversationRecord, live: LiveCall, end: CallEnd) -> bool:
-        live.take_record(record)
+        live.fold_agent_record(record)
         if record.is_final:
             end.recorded(live.broker_moment)
             live.needs_wakeup = True

@@ -12,7 +12,7 @@ PIPECAT_RECORDS: Final = (FunctionCallRecord, ObserverRecord, PipecatMetric)
 _MESSAGES: Final = frozenset({"user_message", "assistant_message"})
 
 
-def take_pipecat_record(
+def fold_pipecat_record(
     event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveCall, measures: Measures
 ) -> int:
     """Tell the parts of a call that read it.

@@ -97,7 +97,7 @@ class OpenQuestions(Generic[About]):
         self._open[name] = _Open(about, input_hash, request)
         return request
 
-    def take(self, verdict: JudgeVerdict, broker_ms: int) -> Answer[About] | None:
+    def fold(self, verdict: JudgeVerdict, broker_ms: int) -> Answer[About] | None:
         """A verdict; None when it answers nothing that is open, or came too late."""
         self._verdicts.setdefault(verdict.request_id, (broker_ms, verdict.model_copy(update={"answers": ()})))
         if len(self._verdicts) > MAX_KEPT_VERDICTS:

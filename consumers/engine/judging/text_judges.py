@@ -79,9 +79,9 @@ class TextJudges:
         self._is_over, self._is_late = True, not asks
         self._look(live, 0, live.turn, broker_ms, out)
 
-    def take(self, verdict: JudgeVerdict, _live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+    def fold(self, verdict: JudgeVerdict, _live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """A judge has answered."""
-        answer = self._questions.take(verdict, broker_ms)
+        answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], broker_ms, out)
 

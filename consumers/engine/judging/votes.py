@@ -114,7 +114,7 @@ class Voting:
             return None
         return None if self._pending else self.votes_complete > self.votes_incomplete
 
-    def take(self, answers: Sequence[bool | None]) -> None:
+    def fold(self, answers: Sequence[bool | None]) -> None:
         """The answers of the wave that `next_wave` asked for, in any order; None is an invalid one.
 
         Raises:

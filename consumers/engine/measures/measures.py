@@ -127,7 +127,7 @@ class Measures:
     ) -> list[AnyScoreRecord]:
         """The records of turns that are others now that the call is over, and the record of the call."""
         turns, heard = sorted(live.turns.turns), live.heard()
-        self._take_recorded(live, turns)
+        self._fold_recorded(live, turns)
         changed = self._dirty | self.stages.stale_turns(heard, self._dirty) | self._ratings.changed_turns
         changed |= self._transcripts.finish(context)
         metrics = self.eva.finish(live, heard, context)
@@ -135,7 +135,7 @@ class Measures:
         end_ms = heard.sound_end_ms(last_ms)
         gone = [turn for name, turn, _ in self._revisions.published if name == NAME and turn not in live.turns.turns]
         records: list[TurnValues | CallValues | None] = [
-            self._turns.take_back(turn, cause) for turn in gone if turn is not None
+            self._turns.withdraw(turn, cause) for turn in gone if turn is not None
         ]
         for number, turn in heard.turns(turns).items():
             may_differ = number in changed or number >= heard.current or turn.rests_on_open_sound
@@ -158,11 +158,11 @@ class Measures:
         """For the metrics, when every final value is there."""
         return [*self.stages.drain_counts(), *self.eva.closing_counts()]
 
-    def take_back(self, live: LiveCall, subjects: Iterable[Subject], cause: Cause, out: list[Effect]) -> None:
+    def withdraw(self, live: LiveCall, subjects: Iterable[Subject], cause: Cause, out: list[Effect]) -> None:
         """Withdraw the turns that an earlier evaluator published and this one does not know."""
         for name, turn, _ in subjects:
             if name == NAME and turn is not None and live.turns.view(turn) is None:
-                record = self._turns.take_back(turn, cause)
+                record = self._turns.withdraw(turn, cause)
                 out += [] if record is None else [PublishScore(record)]
 
     def _measure(self, live: LiveCall, cause: Cause) -> list[TurnValues]:
@@ -176,7 +176,7 @@ class Measures:
         if rated:
             dirty |= rated
             rated.clear()
-        self._take_recorded(live, dirty)
+        self._fold_recorded(live, dirty)
         dirty |= self.stages.stale_turns(heard, dirty)
         left = {turn for turn in dirty if turn < heard.current}
         left |= self._transcripts.compare(heard, left)
@@ -221,9 +221,9 @@ class Measures:
             live.announce(cause.broker_ms, out)
             out.append(PublishScore(record))
 
-    def _take_recorded(self, live: LiveCall, turns: Iterable[int]) -> None:
+    def _fold_recorded(self, live: LiveCall, turns: Iterable[int]) -> None:
         """What the record of an ElevenLabs agent has measured of these turns; nothing of one that it does not know."""
         record = live.record
         if record is not None:
             for turn in turns:
-                self.stages.take_convai(turn, record.metrics(turn))
+                self.stages.fold_convai(turn, record.metrics(turn))

@@ -145,7 +145,7 @@ class TurnRecords:
         """The turn as it is now, if that differs from what was published; it is withdrawn when there is none."""
         view, turn = live.turns.view(number), heard.turn(number)
         if view is None or turn is None:
-            return self.take_back(number, cause)
+            return self.withdraw(number, cause)
         taking, waited = self._eva.turn_value(live, heard, number), self._waited(live, number, view)
         self._seen[number] = (turn.words.mark, _mark(heard.sides, taking, waited))
         return self._published(live, heard, turn, view, taking, waited, cause, None)
@@ -170,7 +170,7 @@ class TurnRecords:
         """
         view, turn = live.turns.view(number), heard.turn(number)
         if view is None or turn is None:
-            return self.take_back(number, cause)
+            return self.withdraw(number, cause)
         taking = self._eva.turn_value(live, heard, number)
         waited = self._waited(live, number, view)
         if number == heard.current and number >= 1 and view.has_user and not view.has_assistant:
@@ -180,7 +180,7 @@ class TurnRecords:
             return None
         return self._published(live, heard, turn, view, taking, waited, cause, end_ms, status=TurnStatus.FINAL)
 
-    def take_back(self, turn: int, cause: Cause) -> TurnValues | None:
+    def withdraw(self, turn: int, cause: Cause) -> TurnValues | None:
         """There is no such turn: withdraws what was published of it."""
         if (NAME, turn, 0) not in self._revisions.published:
             return None

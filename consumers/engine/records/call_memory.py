@@ -49,7 +49,7 @@ class CallMemory:
         self.goal_set: GoalSet | None = None
         self.counted: dict[int, set[str]] = {}
 
-    def take(self, record: AnyScoreRecord | ScoredElsewhere) -> None:
+    def fold(self, record: AnyScoreRecord | ScoredElsewhere) -> None:
         """One more record of the call."""
         subject = (record.name, record.turn, record.index)
         last = self.published.get(subject)

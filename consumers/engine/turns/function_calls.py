@@ -23,7 +23,7 @@ class FunctionCalls:
         self._heard: set[tuple[str, bool]] = set()
         self._log_has_tools = False
 
-    def take(
+    def fold(
         self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
     ) -> bool:
         """One moment of a function call. Where a simulated caller hears the call, there is no `bot`.

@@ -227,7 +227,7 @@ class LiveCall:
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Pipecat says how far a tool has got."""
-        if self._function_calls.take(call, time_ms, self.broker_moment, self.dead_air, self._bot):
+        if self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self._bot):
             self.needs_wakeup = True
 
     def text_placed(self, key: int) -> None:
@@ -243,9 +243,9 @@ class LiveCall:
         if self._bot is not None:
             self._bot.text_displaced(key)
 
-    def take_record(self, record: ConversationRecord) -> None:
+    def fold_agent_record(self, record: ConversationRecord) -> None:
         """What an ElevenLabs agent's provider has recorded of the call; of several the one that says most counts."""
-        self._records.take(record)
+        self._records.fold(record)
 
     def may_have_changed(self, time_ms: int) -> bool:
         """Whether an event of this time may have changed a turn, or may settle one. Nine of ten do not."""
@@ -288,7 +288,7 @@ class LiveCall:
         self.announce(cause.broker_ms, out)
         records, gone = self._revisions.end_replay(cause.broker_ms)
         self._publish(records, out)
-        self._publish(self.turns.take_back(gone, cause), out)
+        self._publish(self.turns.withdraw(gone, cause), out)
         self._declare_missed(memory, out)
         return gone
 

@@ -136,9 +136,9 @@ class TurnMoments:
         records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self._tools]
         return [record for record in records if record is not None]
 
-    def take_back(self, subjects: Iterable[Subject], cause: Cause) -> list[AnyScoreRecord]:
+    def withdraw(self, subjects: Iterable[Subject], cause: Cause) -> list[AnyScoreRecord]:
         """Withdraw what an earlier evaluator of the call published and this one does not know."""
-        records = [self._taken_back(subject, cause) for subject in subjects]
+        records = [self._withdrawn(subject, cause) for subject in subjects]
         return [record for record in records if record is not None]
 
     def status(self, turn: int) -> TurnStatus:
@@ -176,13 +176,13 @@ class TurnMoments:
         subject = (LATENCY, turn, 0)
         if not isinstance(result, Scored):
             last = self._revisions.published.get(subject)
-            return None if last is None or not last.had_value else self._latency_taken_back(turn, cause)
+            return None if last is None or not last.had_value else self._withdrawn_latency(turn, cause)
         inputs = (view.user_end_s, view.assistant_start_s, view.anchor, view.recorded_ms)
         return self._revisions.make(
             VoiceToVoiceLatency, subject, status, inputs, cause, result=result, anchor=view.anchor, source=view.source
         )
 
-    def _latency_taken_back(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
+    def _withdrawn_latency(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
         return self._revisions.make(
             VoiceToVoiceLatency, (LATENCY, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
             result=_WITHDRAWN, anchor=None, source=None,
@@ -204,12 +204,12 @@ class TurnMoments:
             self._highest = max(self._views, default=0)
         published = self._revisions.published
         return [
-            self._taken_back((name, turn, 0), cause)
+            self._withdrawn((name, turn, 0), cause)
             for name in (LATENCY, *_INTERRUPTIONS)
             if (name, turn, 0) in published
         ]
 
-    def _taken_back(self, subject: Subject, cause: Cause) -> AnyScoreRecord | None:
+    def _withdrawn(self, subject: Subject, cause: Cause) -> AnyScoreRecord | None:
         name, turn, index = subject
         if turn is None:
             return None
@@ -218,7 +218,7 @@ class TurnMoments:
         if name == "tool_call":
             return self._tool_record((turn, index), None, cause)
         if name == LATENCY:
-            return self._latency_taken_back(turn, cause)
+            return self._withdrawn_latency(turn, cause)
         return None
 
     def _tool_record(

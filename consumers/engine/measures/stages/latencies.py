@@ -64,7 +64,7 @@ class StageLatencies:
                 self._used.insert(place, used)
         self._unknown(source, findings.unknown)
 
-    def take_convai(self, turn: int, seconds: Mapping[str, float]) -> None:
+    def fold_convai(self, turn: int, seconds: Mapping[str, float]) -> None:
         """An ElevenLabs record has these metrics for a turn, in seconds by name; they replace what it had for it before."""
         if self._convai.get(turn, {}) == seconds:
             return

@@ -38,7 +38,7 @@ class AgentRecords:
         self._count = 0
         self._work = 0
 
-    def take(self, record: ConversationRecord) -> None:
+    def fold(self, record: ConversationRecord) -> None:
         """What the provider has recorded of the call; of several the one that says most counts."""
         best = self._newest or self.current
         if best is None or best.is_worth_less_than(record):

@@ -101,7 +101,7 @@ class ToolUses:
             entries[shared] = fresh.pop()
             shared += 1
         while len(entries) > shared:
-            self._take_back(changed)
+            self._unpair(changed)
         for entry in reversed(fresh):
             self._take(entry, changed)
         return changed
@@ -128,7 +128,7 @@ class ToolUses:
         self._uses.append(use)
         changed[use.turn, use.index] = use
 
-    def _take_back(self, changed: dict[UseKey, PairedUse | None]) -> None:
+    def _unpair(self, changed: dict[UseKey, PairedUse | None]) -> None:
         """Undo the last entry: the exact reverse of taking it."""
         entry, use = self._entries.pop(), self._uses.pop()
         pairing = use.tool, entry.use.call_id

@@ -449,7 +449,7 @@ def facts_of(*events: Json) -> dict[int, TurnFacts]:
     agent = AgentEvents()
     for event in events:
         typed = decode(InputSource.ELEVENLABS, json.dumps(event).encode(), envelope_of(event))
-        agent.take(typed, int(event["timestamp"]), live, CallEnd(T0_MS, Limits()))
+        agent.fold(typed, int(event["timestamp"]), live, CallEnd(T0_MS, Limits()))
     live.refresh(Cause(T0_MS, T0_MS), [])
     return facts_of_turns(live, range(live.turn + 1))
 

@@ -144,7 +144,7 @@ def test_words_that_were_never_said_are_no_place_in_a_record() -> None:
     last = CHECKPOINT_EVERY // 2 + 1
     key = utter(bot, SpeechMoment.AGENT_HEARD, last)
     records = AgentRecords()
-    records.take(waits_recorded(*[waited(1.0)] * last, at_ms=9_000))
+    records.fold(waits_recorded(*[waited(1.0)] * last, at_ms=9_000))
     assert records.follow(bot.machine, []) == set(range(1, last + 1))
     bot.timeline.remove(key)
     assert records.follow(bot.machine, []) == {last}
@@ -156,7 +156,7 @@ def test_a_record_touches_the_turns_of_which_it_says_something_else() -> None:
     out: list[Effect] = []
 
     def taken(*waits: Json, at_ms: int) -> set[int]:
-        records.take(waits_recorded(*waits, at_ms=at_ms))
+        records.fold(waits_recorded(*waits, at_ms=at_ms))
         return records.follow(bot.machine, out)
 
     assert taken(waited(1.0), {}, waited(3.0), at_ms=9_000) == {1, 3}
