@@ -37,11 +37,11 @@ class EntryNumbers:
         self._places = places
         self._metrics_of = metrics_of
         self._measured: dict[int, TurnMetrics] = {}
-        self._told: set[tuple[int, EntryKind]] = set()
+        self._written: set[tuple[int, EntryKind]] = set()
 
     def is_written(self, turn: int, kind: EntryKind) -> None:
         """An entry of this kind is there: its numbers stand on no other."""
-        self._told.add((turn, kind))
+        self._written.add((turn, kind))
 
     def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics:
         """How long the stages took that stand on this entry."""
@@ -75,7 +75,7 @@ class EntryNumbers:
         elif name == _OF_TOOL_CALLS:
             wanted = (EntryKind.TOOL_CALL, EntryKind.AGENT)
         place = next(((turn, kind) for kind in wanted if (turn, kind) in self._places), None)
-        return None if place is None or place in self._told else place[1]
+        return None if place is None or place in self._written else place[1]
 
 
 def _model_usage(used: TokenUsage) -> ModelUsage:

@@ -70,8 +70,8 @@ class GoalProgress:
         self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
         self._inputs: dict[int, str] = {0: goal_set.digest}
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
-        self._untold: set[int] = set()
-        self._said: dict[int, TurnScores] = {}
+        self._undecidable: set[int] = set()
+        self._published_scores: dict[int, TurnScores] = {}
         self._last = 0
         self._seen_turn = 0
         self._seen: tuple[bool | None, int] = (None, 0)
@@ -211,11 +211,11 @@ class GoalProgress:
             self._inputs[turn] = digest.hexdigest()
             self._curve.set_input(turn, self._inputs[turn])
         results = self._checks.results(is_over=self._is_over)
-        untold_since = self._checks.untold_since()
-        self._untold = {self._places[subgoal] for subgoal in untold_since}
+        undecidable_since = self._checks.undecidable_since()
+        self._undecidable = {self._places[subgoal] for subgoal in undecidable_since}
         for subgoal, result in results.items():
             reached_at = result.turn if result.state is CheckState.REACHED else None
-            self._curve.know(self._places[subgoal], reached_at, untold_since.get(subgoal))
+            self._curve.know(self._places[subgoal], reached_at, undecidable_since.get(subgoal))
         self._questions.forget_unless(lambda about, input_hash: self._inputs.get(turn_of(about)) == input_hash)
         self._settle([], time_ms, broker_ms, out)
 
@@ -240,7 +240,7 @@ class GoalProgress:
         del self._transcripts[turn]
         self._inputs.pop(turn, None)
         self._checks.drop_turn(turn)
-        if self._said.pop(turn, None) is not None:
+        if self._published_scores.pop(turn, None) is not None:
             self._publish(self._withdrawn(turn, cause), out)
 
     def _says_anything(self, live: LiveCall, turn: int) -> bool:
@@ -310,7 +310,7 @@ class GoalProgress:
         )
 
     def _unknown(self, place: int) -> UnscoredReason | None:
-        if place in self._untold:
+        if place in self._undecidable:
             return UnscoredReason.TIMES_UNKNOWN
         standing = self._standing(place)
         return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None
@@ -321,10 +321,10 @@ class GoalProgress:
         curve = self._curve
         for turn in range(1, curve.turns + 1):
             scores = curve.at(turn)
-            if scores != self._said.get(turn):
+            if scores != self._published_scores.get(turn):
                 record = self._progress(turn, scores, TurnStatus.PROVISIONAL, cause)
                 if record is not None or self._revisions.is_replaying:
-                    self._said[turn] = scores
+                    self._published_scores[turn] = scores
                 self._publish(record, out)
         for place, reached_turn in enumerate(curve.reached_at):
             if reached_turn is not None or ("subgoal", None, place) in self._revisions.published:

@@ -155,13 +155,13 @@ class ProgressCurve:
         del self._prefixes[turn - 1 :]
         return True
 
-    def know(self, subgoal: int, reached_at: int | None, untold_since: int | None = None) -> bool:
+    def know(self, subgoal: int, reached_at: int | None, undecidable_since: int | None = None) -> bool:
         """What code says of a subgoal. It holds for all turns.
 
         Args:
             subgoal: Its place in the goal set.
             reached_at: The turn that reached it; None for not reached.
-            untold_since: From which turn on nobody can tell, because times are missing; None if that can be told.
+            undecidable_since: From which turn on nobody can tell, because times are missing; None if that can be told.
 
         Returns:
             Whether that changed anything.
@@ -174,13 +174,13 @@ class ProgressCurve:
             raise ValueError(f"A subgoal is reached from turn 1 on; the turn was {reached_at}.")
         is_new = subgoal not in self._by_code
         before = (self._reached_at[subgoal], self._untold_since.pop(subgoal, None))
-        if untold_since is not None:
-            self._untold_since[subgoal] = untold_since
-        if not is_new and before == (reached_at, untold_since):
+        if undecidable_since is not None:
+            self._untold_since[subgoal] = undecidable_since
+        if not is_new and before == (reached_at, undecidable_since):
             return False
         self._by_code.add(subgoal)
         self._reached_at[subgoal] = reached_at
-        turns = [1] if is_new else [turn for turn in (*before, reached_at, untold_since) if turn is not None]
+        turns = [1] if is_new else [turn for turn in (*before, reached_at, undecidable_since) if turn is not None]
         del self._prefixes[min(turns) - 1 :]
         return True
 

@@ -205,7 +205,7 @@ class SubgoalChecks:
             }
         return self._results[is_over]
 
-    def untold_since(self) -> Mapping[str, int]:
+    def undecidable_since(self) -> Mapping[str, int]:
         """Subgoals of which nobody could tell whether they are reached if the call ended now, by their id.
 
         With each the first turn that may have decided it: something happened there, and whether that was in time is not known.

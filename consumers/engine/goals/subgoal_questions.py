@@ -59,17 +59,17 @@ class SubgoalQuestions:
         else:
             turn, place = about
             asked = self._goal_set.subgoals[place]
-            subgoal_id, subgoal = asked.id, self._told(asked.details)
+            subgoal_id, subgoal = asked.id, self._redacted_text(asked.details)
         rules, instruction = self._rules, self._goal_set.user_instruction
         return JudgeRequest(
             conversation_id=self._conversation_id, kind=JudgeKind.SUBGOAL, turn=turn, goal_set=self._ref,
-            subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._told(instruction),
+            subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._redacted_text(instruction),
             transcript=transcript, trials=rules.trials, stops_early=rules.stops_early,
             retry_waves=rules.retry_waves, prompt_version=PROMPT_VERSIONS[JudgeKind.SUBGOAL], asked_at_ms=broker_ms,
             deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent, priority=self.priority,
         )  # fmt: skip
 
-    def _told(self, text: str) -> str:
+    def _redacted_text(self, text: str) -> str:
         """A text of the goal set as judges get it: without personal data, as the call that they compare it with."""
         redacted = self._redacted.get(text)
         if redacted is None:

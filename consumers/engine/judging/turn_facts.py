@@ -57,8 +57,8 @@ class TurnFacts:
     @cached_property
     def content_hash(self) -> str:
         """Hash of what was said and done, without the times: what the leaves of a check depend on."""
-        told = [self.user_words, self.assistant_words, [list(call) for call in self.calls]]
-        text = json.dumps(told, sort_keys=True, ensure_ascii=False, default=str)
+        facts = [self.user_words, self.assistant_words, [list(call) for call in self.calls]]
+        text = json.dumps(facts, sort_keys=True, ensure_ascii=False, default=str)
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -8,7 +8,7 @@ from consumers.engine.judging.ratings import Outcome, Ratings, rating_fields, re
 from consumers.engine.measures.eva.live_scores import EvaScores, taking_fields, taking_inputs
 from consumers.engine.measures.eva.timing.turn_values import NOT_ANSWERED, TurnValue
 from consumers.engine.measures.stages.latencies import StageLatencies
-from consumers.engine.measures.stages.turn_stages import Told
+from consumers.engine.measures.stages.turn_stages import StageReading
 from consumers.engine.measures.stages.values import STAGES
 from consumers.engine.measures.talk.talk_measure import Talk, talk_of
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors, TurnDifferences
@@ -49,7 +49,7 @@ class _Row(NamedTuple):
 
     view: TurnView
     waited: Result
-    stages: list[Told]
+    stages: list[StageReading]
     taking: TurnValue | None
     talk: Talk
     differences: TurnDifferences

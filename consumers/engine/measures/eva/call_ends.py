@@ -16,12 +16,12 @@ def conversation_correctly_finished(context: MetricContext) -> MetricResult:
     reason, speaker = context.conversation_ended_reason, last_speaker(context)
     is_missed = missed_turn(context)
     if is_missed:
-        told = f"conversation ended with {INACTIVITY} and user was the last speaker"
+        explanation = f"conversation ended with {INACTIVITY} and user was the last speaker"
     elif reason == INACTIVITY:
-        told = f"{INACTIVITY} but last speaker was {speaker!r}"
+        explanation = f"{INACTIVITY} but last speaker was {speaker!r}"
     else:
-        told = f"conversation ended with reason={reason!r}"
-    details = {"conversation_ended_reason": reason, "last_audio_speaker": speaker, "reason": told}
+        explanation = f"conversation ended with reason={reason!r}"
+    details = {"conversation_ended_reason": reason, "last_audio_speaker": speaker, "reason": explanation}
     return scored(0.0 if is_missed else 1.0, details)
 
 

@@ -10,7 +10,7 @@ from consumers.engine.measures.eva.call_ends import (
     conversation_valid_end,
 )
 from consumers.engine.measures.eva.final_state import authentication_success, task_completion
-from consumers.engine.measures.eva.supplied import Supplied
+from consumers.engine.measures.eva.supplied import SuppliedFacts
 from consumers.engine.measures.eva.timing.response_speed import response_speed
 from consumers.engine.measures.eva.timing.turn_scores import TurnScore
 from consumers.engine.measures.eva.timing.turn_taking import INACTIVITY, last_speaker, missed_turn, turn_taking
@@ -61,7 +61,7 @@ class WholeCall:
     pre_tool_speech_rate: float | None
     has_used_tool: bool
     caller_line: CallerLine
-    supplied: Supplied
+    supplied: SuppliedFacts
 
 
 def final_scores(call: WholeCall) -> dict[EvaMetricName, FinalScore]:

@@ -14,7 +14,7 @@ State = Mapping[str, Any]
 
 SESSION: Final = "session"
 DIGITS: Final = 4
-MAX_TOLD_TABLES: Final = 50
+MAX_LISTED_TABLES: Final = 50
 _UNORDERED: Final = frozenset(
     {"standby_list", "notifications", "bookings", "system_accounts", "group_memberships", "asset_recoveries"}
 )
@@ -40,9 +40,9 @@ def authentication_success(
     if not wanted:
         return skipped({"reason": "No expected session to verify"})
     mismatches = session_mismatches(expected, final)
-    told = f"Session mismatch on keys: {list(mismatches)}" if mismatches else "Authentication successful"
+    explanation = f"Session mismatch on keys: {list(mismatches)}" if mismatches else "Authentication successful"
     details = {
-        "actual_session": _session(final), "expected_session": wanted, "mismatches": mismatches, "reason": told
+        "actual_session": _session(final), "expected_session": wanted, "mismatches": mismatches, "reason": explanation
     }  # fmt: skip
     names = {tool.get("name") for tool in agent_tools if tool.get("tool_type") == "auth"}
     calls = Counter(str(each["tool_name"]) for each in tool_responses if each["tool_name"] in names)
@@ -66,8 +66,8 @@ def task_completion(expected: State, final: State, final_hash: str | None = None
     """
     mismatches = session_mismatches(expected, final)
     if mismatches:
-        told = f"Authentication failed: session mismatch on keys: {list(mismatches)}"
-        return scored(0.0, {"auth_failed": True, "auth_mismatches": mismatches, "match": False, "message": told})
+        explanation = f"Authentication failed: session mismatch on keys: {list(mismatches)}"
+        return scored(0.0, {"auth_failed": True, "auth_mismatches": mismatches, "match": False, "message": explanation})
     expected_hash = state_hash(expected)
     actual_hash = state_hash(final) if final_hash is None else final_hash
     details: dict[str, Any] = {"actual_hash": actual_hash, "expected_hash": expected_hash}
@@ -78,8 +78,10 @@ def task_completion(expected: State, final: State, final_hash: str | None = None
         for table in sorted({*expected, *final} - {SESSION})
         if (table in expected) is not (table in final) or _plain(expected[table], table) != _plain(final[table], table)
     ]
-    told = f"{len(tables)} tables differ" if tables else "the hash of the run is of another state"
-    return scored(0.0, {**details, "differing_tables": tables[:MAX_TOLD_TABLES], "match": False, "message": told})
+    explanation = f"{len(tables)} tables differ" if tables else "the hash of the run is of another state"
+    return scored(
+        0.0, {**details, "differing_tables": tables[:MAX_LISTED_TABLES], "match": False, "message": explanation}
+    )
 
 
 def session_mismatches(expected: State, final: State) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from consumers.engine.effects import Count
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.measures.eva.composites import EXPERIENCE_THRESHOLDS, eva_x_mean, eva_x_pass
 from consumers.engine.measures.eva.final_scores import FinalScore, WholeCall, final_scores
-from consumers.engine.measures.eva.supplied import Supplied
+from consumers.engine.measures.eva.supplied import SuppliedFacts
 from consumers.engine.measures.eva.timing.bot_context import context_as_heard
 from consumers.engine.measures.eva.timing.heard_times import (
     HeardTimes,
@@ -58,7 +58,7 @@ class EvaScores:
     """
 
     def __init__(self, ratings: Ratings) -> None:
-        self.supplied = Supplied()
+        self.supplied = SuppliedFacts()
         self._ratings = ratings
         self._settled = SettledTurns()
         self._final: Mapping[int, TurnValue] | None = None

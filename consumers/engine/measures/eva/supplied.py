@@ -6,7 +6,7 @@ from typing import Any
 from schemas.events.call import AgentTool, CallEnded, CallStarted
 
 
-class Supplied:
+class SuppliedFacts:
     """What the newest events say; what one leaves out stays as it was.
 
     Attributes:

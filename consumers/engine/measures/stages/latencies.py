@@ -14,7 +14,13 @@ from typing import Any
 from consumers.engine.effects import Count
 from consumers.engine.limits import Limits
 from consumers.engine.measures.stages.reading import Used, findings_of
-from consumers.engine.measures.stages.turn_stages import MS_PER_SECOND, SECOND_DIGITS, Told, convai_seconds, told
+from consumers.engine.measures.stages.turn_stages import (
+    MS_PER_SECOND,
+    SECOND_DIGITS,
+    StageReading,
+    convai_seconds,
+    stage_readings,
+)
 from consumers.engine.measures.stages.turn_windows import TurnWindows
 from consumers.engine.measures.stages.values import Reported, Reports, StageValues
 from consumers.engine.turns.bot.agent_record import AgentRecord
@@ -93,14 +99,14 @@ class StageLatencies:
             stale |= self._windows.update(heard, touched)
         return stale
 
-    def stages_of(self, heard: HeardTurns, number: int) -> list[Told]:
+    def stages_of(self, heard: HeardTurns, number: int) -> list[StageReading]:
         """The stages of a turn that somebody measured, in the order of the list of stages."""
         turn = heard.turn(number)
         if turn is None or turn.view is None:
             return []
         if heard.is_simulated and not self._values and number not in self._convai and not turn.tools:
             return []
-        return told(self._reports(turn), turn.view.heard_ms)
+        return stage_readings(self._reports(turn), turn.view.heard_ms)
 
     def agreement(self, heard: HeardTurns, turns: Iterable[int]) -> dict[int, tuple[int, int]]:
         """By the place of a stage, in how many of these turns several sources measured it, and in how many they disagree."""

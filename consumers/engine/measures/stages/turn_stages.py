@@ -28,7 +28,7 @@ def disagree(one_ms: float, other_ms: float) -> bool:
     return abs(one_ms - other_ms) > max(DISAGREEMENT_MS, DISAGREEMENT_SHARE * max(one_ms, other_ms))
 
 
-class Told(NamedTuple):
+class StageReading(NamedTuple):
     """What is said of one stage, in plain values: places in the lists of stages and sources, milliseconds, the model's name."""
 
     stage: int
@@ -57,20 +57,20 @@ class Told(NamedTuple):
         return fields
 
 
-def told(reports: Reports, heard_ms: float | None) -> list[Told]:
+def stage_readings(reports: Reports, heard_ms: float | None) -> list[StageReading]:
     """The stages that somebody measured, in the order of the list of stages.
 
     Voice to voice has a score of its own from the times of speech, `heard_ms`; here it stands where others measured it too.
     """
-    said = []
+    readings = []
     for stage, by_source in reports.items():
         found = [(place, by_source[source]) for place, source in enumerate(SOURCES) if source in by_source]
         source, best = found[0]
         others = tuple([(place, _ms(other)) for place, other in found[1:]])
         if stage is Stage.VOICE_TO_VOICE and heard_ms is not None:
             others = (*others, (_SPEECH, heard_ms))
-        said.append(Told(STAGE_PLACES[stage], source, _ms(best), best.model, others))
-    return sorted(said)
+        readings.append(StageReading(STAGE_PLACES[stage], source, _ms(best), best.model, others))
+    return sorted(readings)
 
 
 def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]:

@@ -32,7 +32,7 @@ def metric_context(
         last_time_ms: Time of the last event of any source that counts, EVA's end of a session nobody ended.
         ended_reason: Why the call ended, as its producer said.
     """
-    return _Finaliser(machine, pipeline_type, last_time_ms).result(ended_reason)
+    return _ContextBuilder(machine, pipeline_type, last_time_ms).result(ended_reason)
 
 
 def latency_s(user: list[tuple[float, float]] | None, assistant: list[tuple[float, float]] | None) -> float | None:
@@ -47,7 +47,7 @@ def paired(starts: Times, ends: Times, fallback_end_s: float) -> list[tuple[floa
     return [(start, ends[i] if i < len(ends) else fallback_end_s) for i, start in enumerate(starts)]
 
 
-class _Finaliser:
+class _ContextBuilder:
     def __init__(self, machine: EvaTurnMachine, pipeline_type: PipelineType, last_time_ms: int | None) -> None:
         self._machine = machine
         self._pipeline_type = pipeline_type

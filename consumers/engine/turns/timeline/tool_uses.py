@@ -103,10 +103,10 @@ class ToolUses:
         while len(entries) > shared:
             self._unpair(changed)
         for entry in reversed(fresh):
-            self._take(entry, changed)
+            self._pair(entry, changed)
         return changed
 
-    def _take(self, entry: ToolEntry, changed: dict[UseKey, PairedUse | None]) -> None:
+    def _pair(self, entry: ToolEntry, changed: dict[UseKey, PairedUse | None]) -> None:
         tool = entry.use.name
         pairing = tool, entry.use.call_id
         waiting = self._waiting.get(pairing)

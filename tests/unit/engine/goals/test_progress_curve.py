@@ -249,11 +249,11 @@ def test_what_code_checks_needs_no_verdicts() -> None:
 
 def test_what_code_cannot_tell_is_unknown_from_that_turn_on() -> None:
     curve = _curve("IIII", "....")
-    curve.know(1, None, untold_since=3)
+    curve.know(1, None, undecidable_since=3)
     assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.TIMES_UNKNOWN, UnscoredReason.TIMES_UNKNOWN]
     assert _each(curve, "missing") == [0, 0, 1, 1]
-    assert not curve.know(1, None, untold_since=3)
-    assert curve.know(1, None, untold_since=4)
+    assert not curve.know(1, None, undecidable_since=3)
+    assert curve.know(1, None, undecidable_since=4)
     assert _each(curve, "missing") == [0, 0, 0, 1]
     assert curve.know(1, 2)
     assert _each(curve, "progress") == [0.0, 0.5, 0.5, 0.5]
