@@ -49,8 +49,8 @@ from schemas.scores.all_records import CallLabels, CloseReason
 
 
 class Call:
-    """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`.
-    While it `is_closing`, its final records and its transcript are made, and nothing more is of it.
+    """One open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`. While
+    `is_closing`, its final records and its transcript are made, and no further record is folded.
     """
 
     may_be_evicted = True
@@ -93,7 +93,7 @@ class Call:
 
     @property
     def replayed_elements(self) -> int:
-        """Elements folded again because something came late."""
+        """Elements folded again because of late events."""
         return self._replays.elements
 
     @property
@@ -102,7 +102,7 @@ class Call:
         return self._end.last_ms
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
-        """Fold one record; returns what became of it, as the outcome label of the events counter."""
+        """Fold one record; returns its outcome, a label of the events counter."""
         self.redactor.begin_step()
         source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
         rule = _RULES.get(type(event), _UNREAD)
@@ -110,7 +110,7 @@ class Call:
         if source not in offsets:
             self.first_offsets[source] = arrival.offset
         offsets[source] = arrival.offset
-        if rule is not _VERDICT:  # that a judge answers is nothing that happens in the call
+        if rule is not _VERDICT:  # a verdict is no event of the call
             self._end.heard(broker_ms)
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
             return "repeated"
@@ -135,7 +135,7 @@ class Call:
             changes = NO_CHANGES
             if live.may_have_changed(time_ms):
                 cause = Cause(time_ms, broker_ms)
-                changes = live.refresh(cause, out)
+                changes = live.refresh(cause, out)  # first: measures read the tool uses and settled turns it updates
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
             if self._judged.is_any:
@@ -159,7 +159,7 @@ class Call:
         return outcome
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
+        """Let broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
         self.redactor.begin_step()
         due_ms, reason = self._end.by_silence()
         if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
@@ -172,7 +172,7 @@ class Call:
             self.close(reason, due_ms, out)
 
     def next_wakeup(self) -> int:
-        """Broker time of the next thing that can happen to this call by silence."""
+        """Broker time of the next decision that silence can make about this call."""
         due_ms = self.ends_at()
         silence_ms = self.live.dead_air.due_at_ms
         if silence_ms is not None and silence_ms < due_ms:
@@ -180,17 +180,17 @@ class Call:
         return self._judged.next_wakeup(due_ms, is_over=self.is_over) if self._judged.is_any else due_ms
 
     def ends_at(self) -> int:
-        """Broker time at which silence ends this call, if nothing more comes: what is taken from then on is not of it."""
+        """Broker time at which silence ends this call if no record follows; later records are not part of it."""
         return self._end.by_silence()[0]
 
     def release(self) -> None:
-        """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
+        """Cut the reference cycles of a closed call, so that its memory is freed at once."""
         self._closing = None
         self.history.release()
         self.__dict__.pop("live")
 
     def keep_waiting(self, arrival: Arrival) -> None:
-        """Keep a record for later, by the broker's time; a topic's own order stands whatever its times say."""
+        """Keep an arrival, ordered by broker time; arrivals of one topic keep the order of the topic, whatever their times."""
         source = arrival.source
         self.first_offsets.setdefault(source, arrival.offset)
         broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.waiting if each.source is source)])
@@ -201,7 +201,7 @@ class Call:
         return self.history.context(self.ended_reason)
 
     def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """Final scores and, last, the `closed` fact, as one effect; long texts take further steps (`go_on_closing`)."""
+        """Make the final scores and, last, the `closed` fact; long texts need further steps (`go_on_closing`)."""
         if not self.is_over:
             self.live.reached(now_ms, out)
         self._end_replay(now_ms, out)
@@ -218,11 +218,11 @@ class Call:
         self.go_on_closing(out)
 
     def go_on_closing(self, out: list[Effect]) -> None:
-        """As much more of a close as fits into a step."""
+        """Do as much of the close as fits into one step."""
         self.is_closed = self._closing is not None and self._closing.go_on(self.redactor, out)
 
     def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """The `closed` fact, and nothing that takes long to make: the newest scores are the last. A close under way ends so."""
+        """Close with the `closed` fact and without costly records; ends a close under way. The newest scores are final."""
         self.is_closing = self.is_closed = True
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self._revisions.end_replay(now_ms)[0] if self._closing is None else self._closing.records
@@ -239,7 +239,7 @@ class Call:
         self._judged.end_replay(gone, broker_ms, out)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
-        """Verdicts that do not come, and stalls; whether the call is over and waits for verdicts that are under way."""
+        """Expire verdicts and find stalls; returns whether the call is over and still waits for verdicts."""
         self._judged.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
         if now_ms >= due_ms and not self.is_over:
             self.is_over = True
@@ -259,7 +259,7 @@ class Call:
             self.live.dead_air.line_went_down(at)
             self.live.needs_wakeup = True
 
-    # One handler for each kind of event; the table below finds it by the event's type.
+    # One handler for each type of event, by the table below. EVA's history comes first: the live call reads its machine.
 
     def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.speech(event.timestamp, event.data.frame)

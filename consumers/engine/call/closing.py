@@ -1,7 +1,6 @@
-"""The close of a call, in bounded steps: texts that no running value has compared, the final records, the transcript.
+"""The close of a call, in bounded steps: texts not yet compared, the final records, the transcript.
 
-Nothing is of the call any more when this begins, so it does not matter what happens between two steps. What is written is one
-effect, at the end.
+No record is folded any more when it begins, so time may pass between two steps. The result is one effect, at the end.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, TurnStatus
 
 MOST_RECORDS_OF_ONE_STEP: Final = 1_000
-"""A close with more than this many final records makes them, and does what is before and after, in steps of their own."""
+"""A close with more final records than this makes them in a step of their own."""
 _TOO_LARGE = Count("callgauge_limits_hit_total", ("transcript",))
 
 
@@ -28,18 +27,18 @@ class Closing:
     """A call that is over.
 
     Attributes:
-        conversation_id: The call.
+        conversation_id: Id of the call.
         revisions: Makes its records.
         live: Its turns.
-        measures: What is measured of them.
-        judged: What judges it.
-        context: EVA's of the whole call.
-        records: Final records so far: those of the live call, then all.
+        measures: Its measures.
+        judged: Its goals and text judges.
+        context: EVA's context of the whole call.
+        records: Final records so far: first those of the live call.
         reason: Why it closes.
-        ended_reason: Why it ended, as its producer said.
-        cause: When its last event was, and when it was over.
-        events: How many it had.
-        writes_transcript: Whether it gets one.
+        ended_reason: Why the call ended, as its producer reported.
+        cause: Time of its last event, and broker time of its end.
+        events: Number of its events.
+        writes_transcript: Whether it gets a transcript.
     """
 
     conversation_id: str
@@ -60,7 +59,7 @@ class Closing:
     _writer: TranscriptWriter | None = None
 
     def go_on(self, redactor: CallRedactor, out: list[Effect]) -> bool:
-        """As much as fits into one step; returns whether the close is done, with its effect in `out`."""
+        """Do as much as fits into one step; returns whether the close is done, with its effect in `out`."""
         is_large = len(self.records) > MOST_RECORDS_OF_ONE_STEP
         if is_large and not self._has_begun:
             self._has_begun = True  # the records of the live call are work enough for one step
@@ -105,7 +104,7 @@ def with_closed_fact(
     records: list[AnyScoreRecord], revisions: Revisions, live: LiveCall, reason: CloseReason, ended_reason: str | None,
     cause: Cause, events: int,
 ) -> tuple[AnyScoreRecord, ...]:  # fmt: skip
-    """The last records of a call with its `closed` fact behind them, unless it is there. `cause` is when it was over."""
+    """The last records of a call and, behind them, its `closed` fact, once. `cause` is the end of the call."""
     if any(isinstance(record, ClosedFact) for record in records):
         return tuple(records)
     redacted = None if ended_reason is None else revisions.redactor.redact(ended_reason)

@@ -1,4 +1,4 @@
-"""A call evaluated again with the facts of its log: what was known by waiting, and when it was over, is as it was then.
+"""Evaluates a past call again with the facts of its log: its dead air and its end are as logged.
 
 Dead air and the end of a call come from the absence of records at some moment. That moment does not come back when the
 records are read a second time, so the log decides: this call declares no silence and no end of its own.
@@ -20,10 +20,10 @@ from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, 
 
 
 class LoggedFacts:
-    """What the log says of one call, in its order. What stands behind the closing is of no call that counts.
+    """The facts that the log has of one call, in order. Records behind the `closed` fact are ignored: the call was over.
 
     Attributes:
-        closed: The closing; None as long as the log has not shown it.
+        closed: The `closed` fact; None until the log has shown it.
         dead_airs: The silences before it.
         goal_set: Its goals; None when it had none.
     """
@@ -37,7 +37,7 @@ class LoggedFacts:
         self._through: Mapping[InputSource, int] = {}
 
     def fold(self, record: AnyScoreRecord) -> None:
-        """One more record of the call; only facts matter."""
+        """Read one more record of the call; only facts matter."""
         if self.closed is not None:
             return
         if isinstance(record, DeadAirFact):
@@ -49,19 +49,16 @@ class LoggedFacts:
             self._through = sources(record.through)
 
     def is_after_close(self, arrival: Arrival) -> bool:
-        """Whether the call was over when this record was read."""
+        """Whether the call was closed before this record was read."""
         return self.closed is not None and arrival.offset > self._through.get(arrival.source, -1)
 
     def is_complete(self, offsets: Mapping[InputSource, int]) -> bool:
-        """Whether every record that counted is folded."""
+        """Whether every record that was folded then is folded now."""
         return _reaches(offsets, self._through)
 
 
 class LoggedCall(Call):
-    """An open call that declares dead air, and closes, where the log says so. No limit and no idleness closes it.
-
-    It is never woken: time does nothing to it.
-    """
+    """An open call whose dead air and end come from its log. No limit and no idleness closes it, and no wake-up reaches it."""
 
     may_be_evicted = False
 
@@ -75,7 +72,7 @@ class LoggedCall(Call):
         goals: ChosenGoals,
         redactor: Redactor | None = None,
     ) -> None:
-        # Without goals in the log there were none, whatever there is today.
+        # A call without goals in the log had none, whatever its agent has today.
         known = goals if facts.goal_set is not None else ChosenGoals(rules=goals.rules)
         super().__init__(first, limits, code_version, None, known, redactor=redactor)
         self._judged.known_goals = facts.goal_set
@@ -86,14 +83,14 @@ class LoggedCall(Call):
         self._undeclared = deque((sources(fact.offsets), fact) for fact in facts.dead_airs)
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
-        """Fold one record, then what the log says of this moment.
+        """Fold one record, then declare the facts that the log has at this point.
 
         Returns:
-            What became of it, as the outcome label of the events counter.
+            Its outcome, a label of the events counter.
         """
         if self._facts.is_after_close(arrival):
             return "after_close"
-        # What is not waited for any more, and a call that is stuck, are known by time alone.
+        # Expired verdicts and stalls follow from time alone.
         self._judged.reached(arrival.broker_time_ms, out)
         outcome = super().receive(arrival, out)
         self.live.needs_wakeup = False
@@ -105,7 +102,7 @@ class LoggedCall(Call):
         return outcome
 
     def close_as_logged(self, out: list[Effect]) -> None:
-        """Close the call as the log says. A record that counted then may be missing now: it is gone, or is refused today."""
+        """Close the call as logged. A record that was folded then may be missing now: deleted, or refused today."""
         for _, fact in self._undeclared:
             self.live.declare_logged(fact, out)
         self._undeclared.clear()
@@ -118,7 +115,7 @@ class LoggedCall(Call):
         self.close(self._closed.reason, self._closed.caused_at_ms, out)
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
-        """How much of the call counts is settled: what `through` names."""
+        """Do nothing: `through` in the log says how much of the call counts."""
 
 
 def _reaches(offsets: Mapping[InputSource, int], through: Mapping[InputSource, int]) -> bool:

@@ -70,7 +70,7 @@ class ProgressCurve:
     that code checks needs no verdicts: code says where it is reached, and takes that back itself.
     """
 
-    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_untold_since", "_verdicts")
+    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_undecidable_since", "_verdicts")
 
     def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
         """No turn yet.
@@ -91,7 +91,7 @@ class ProgressCurve:
         self._verdicts: list[dict[int, bool | UnscoredReason]] = []
         self._reached_at: list[int | None] = [None] * subgoals
         self._by_code: set[int] = set()
-        self._untold_since: dict[int, int] = {}
+        self._undecidable_since: dict[int, int] = {}
         self._prefixes: list[_Prefix] = []  # as far as they are computed and still hold
 
     @property
@@ -173,9 +173,9 @@ class ProgressCurve:
         if reached_at is not None and reached_at < 1:
             raise ValueError(f"A subgoal is reached from turn 1 on; the turn was {reached_at}.")
         is_new = subgoal not in self._by_code
-        before = (self._reached_at[subgoal], self._untold_since.pop(subgoal, None))
+        before = (self._reached_at[subgoal], self._undecidable_since.pop(subgoal, None))
         if undecidable_since is not None:
-            self._untold_since[subgoal] = undecidable_since
+            self._undecidable_since[subgoal] = undecidable_since
         if not is_new and before == (reached_at, undecidable_since):
             return False
         self._by_code.add(subgoal)
@@ -270,7 +270,7 @@ class ProgressCurve:
 
     def _by_code_after(self, turn: int, subgoal: int) -> bool | UnscoredReason:
         """What code says after a turn of a subgoal that it does not know to be reached."""
-        since = self._untold_since.get(subgoal)
+        since = self._undecidable_since.get(subgoal)
         return UnscoredReason.TIMES_UNKNOWN if since is not None and turn >= since else False
 
     def _area(self, last: _Prefix, width: int) -> Value:

@@ -1,7 +1,7 @@
-"""What the live events of a real ElevenLabs agent say of a call: its words, its tools, and when each was heard of.
+"""Reads the live events of a real ElevenLabs agent: its words, its tools, and their times.
 
-What belongs together is put together whatever comes first: a correction and the answer that it corrects, the two ways in
-which a client's tool is announced, a tool's answer and its full form.
+Events that belong together are joined in any order: a correction with the corrected answer, the two announcements of a
+client's tool, a tool's answer with its full form.
 """
 
 from typing import Any, Final, NamedTuple
@@ -41,14 +41,14 @@ AGENT_EVENTS: Final = (
     AgentFailed,
     ConversationRecord,
 )
-"""What an ElevenLabs agent and its provider say of a call, as far as a rule reads it."""
+"""Types of events of an ElevenLabs agent and its provider that a rule reads."""
 
 MAX_REPLIES_OF_AN_ID: Final = 256
-"""Answers with the same id, or without one, that a correction is looked for; a provider gives each answer an id of its own."""
+"""Answers with the same id, or without one, that a correction can match; a provider gives each answer an id of its own."""
 
 _WITHOUT_ID: Final = -1
-# How well these words are known, as places among those of the other sources: what was heard of an answer first, then the whole
-# of it, as in the audit log; of the caller, what the agent understood stands behind that log.
+# Ranks of these words among those of the other sources, the best known first: of an answer, the part that was heard, then the
+# whole of it, as in the audit log; of the caller, the agent's transcript ranks behind that log.
 _HEARD_RANK, _WRITTEN_RANK, _USER_RANK = 0, 1, 1
 
 
@@ -59,7 +59,7 @@ class _Reply(NamedTuple):
     is_exact: bool
 
     def said(self, heard: str | None) -> AgentWords:
-        """As it is on the timeline; `heard` is what of it was heard, where the caller cut it off."""
+        """The words for the timeline; `heard` is the part that was heard of an answer that the caller cut off."""
         whole = Words(is_user=False, rank=_HEARD_RANK, ref=self.text, event_id=self.event_id)
         if heard is None:
             return AgentWords((whole,), self.is_exact)
@@ -67,9 +67,7 @@ class _Reply(NamedTuple):
 
 
 class AgentEvents:
-    """The agent's events of one call. Nothing of them is in EVA's history, and where a simulated caller hears the call they
-    are not needed.
-    """
+    """The agent's events of one call. EVA's history has none of them, and a call with a simulated caller does not need them."""
 
     __slots__ = ("_heard", "_replies", "_tools")
 
@@ -79,10 +77,10 @@ class AgentEvents:
         self._tools = ReportedTools(InputSource.ELEVENLABS)
 
     def fold(self, event: Any, time_ms: int, live: LiveCall, end: CallEnd) -> bool:
-        """One event, received at `time_ms`, or the record of the conversation.
+        """Fold one event, received at `time_ms`, or the record of the conversation.
 
         Returns:
-            Whether it says that the call is over.
+            Whether the call is over by it.
         """
         if isinstance(event, ConversationRecord):
             return self._on_record(event, live, end)
@@ -113,7 +111,7 @@ class AgentEvents:
             case ToolReplied():
                 self._on_tool_reply(event, time_ms, live, bot)
             case _:
-                pass  # that it begins, that an answer is complete, that something failed: no turn is otherwise by it
+                pass  # start of the conversation, end of an answer, errors: none changes a turn
 
     def _on_user(self, event: UserTranscript, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         said = event.user_transcription_event
@@ -148,7 +146,7 @@ class AgentEvents:
         self._correct(event_id, bot)
 
     def _correct(self, event_id: int, bot: BotHistory) -> None:
-        """Give the answers with this id the words that were heard of them."""
+        """Replace the answers with this id by the part of them that was heard."""
         corrections = self._heard.get(event_id)
         replies = self._replies.get(event_id, ())
         if not corrections:
@@ -158,7 +156,7 @@ class AgentEvents:
             if heard is None and len(replies) == 1 and event_id != _WITHOUT_ID:
                 heard = min(
                     corrections.values(), key=_shortest
-                )  # the original is told in slightly other words at times
+                )  # the provider sometimes repeats the original in slightly other words
             said = reply.said(heard)
             if bot.timeline.payload(reply.key) != said:
                 bot.timeline.replace(reply.key, said)
@@ -179,7 +177,7 @@ class AgentEvents:
     def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         replied = event.data
         if replied.is_called is False:
-            return  # it was not run, so it has not answered
+            return  # a tool that did not run has not answered
         is_news = self._tools.answered(
             bot, replied.tool_call_id, replied.tool_name, time_ms, _parsed(replied), replied.event_id,
             is_error=bool(replied.is_error),
@@ -190,7 +188,7 @@ class AgentEvents:
 
 
 def _parsed(replied: ToolReply) -> object:
-    """What the tool answered: an object where the text holds one, so that an error in it is seen."""
+    """The tool's answer, parsed where the text holds JSON, so that an error in it is found."""
     result = replied.full_tool_result
     if isinstance(result, str) and result.lstrip()[:1] in ("{", "["):
         try:
@@ -201,5 +199,5 @@ def _parsed(replied: ToolReply) -> object:
 
 
 def _shortest(text: str) -> tuple[int, str]:
-    """What was heard is what is left after every cut."""
+    """Sort key: after several cuts the shortest text is the part that was heard."""
     return len(text), text

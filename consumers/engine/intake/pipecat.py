@@ -1,4 +1,4 @@
-"""What the records of pipecat's observers are to a call: words, tools, and measurements."""
+"""Gives the records of pipecat's observers to the parts of a call that read them: words, tools, measurements."""
 
 from typing import Final
 
@@ -15,10 +15,10 @@ _MESSAGES: Final = frozenset({"user_message", "assistant_message"})
 def fold_pipecat_record(
     event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveCall, measures: Measures
 ) -> int:
-    """Tell the parts of a call that read it.
+    """Fold one observer record.
 
     Returns:
-        Characters that are kept of it until the call closes; those of a function call are counted with its record.
+        Characters of it that are kept until the call closes; those of a function call count with its record.
     """
     if isinstance(event, ObserverRecord):
         text = event.data.get("content") if isinstance(event.data, dict) else None

@@ -62,13 +62,13 @@ def _written(source: str, at: int) -> Span | None:
 def _said(words: Words, at: int, not_before: int) -> Span | None:
     if at == 0:
         return None
-    is_told = _is_told(words, at)
+    is_announced = _is_announced(words, at)
     behind = at + 2 if words.is_at(at + 1, SIGNS) else at + 1
-    last = _end_of_domain(words, behind, is_told=is_told)
+    last = _end_of_domain(words, behind, is_announced=is_announced)
     first, is_joined = _begin_of_local(words, at)
     if last is None or first is None or words.all[first].start < not_before:
         return None
-    if not (words.all[at].text == "@" or behind > at + 1 or is_joined or is_told):
+    if not (words.all[at].text == "@" or behind > at + 1 or is_joined or is_announced):
         is_bare = all(near.text in WORDS_OF_A_SENTENCE for near in words.before(first, NEAR_WORDS))
         is_at_provider = any(word.text in MAIL_PROVIDERS for word in words.all[behind : last + 1])
         if words.all[at - 1].text in NO_MAILBOXES or not (is_bare or is_at_provider):
@@ -76,7 +76,7 @@ def _said(words: Words, at: int, not_before: int) -> Span | None:
     return Span(words.all[first].start, words.all[last].end)
 
 
-def _is_told(words: Words, at: int) -> bool:
+def _is_announced(words: Words, at: int) -> bool:
     """Whether the words around say that there is an address."""
     if words.texts.isdisjoint(MAIL_WORDS):
         return False
@@ -84,7 +84,7 @@ def _is_told(words: Words, at: int) -> bool:
     return any(near.text in MAIL_WORDS for near in around)
 
 
-def _end_of_domain(words: Words, first: int, *, is_told: bool) -> int | None:
+def _end_of_domain(words: Words, first: int, *, is_announced: bool) -> int | None:
     """The last word of the domain that begins with a word; the last part is any word where an address was announced."""
     index, last = first, None
     for _ in range(MAX_LABELS):
@@ -96,7 +96,7 @@ def _end_of_domain(words: Words, first: int, *, is_told: bool) -> int | None:
             last = index + 1 if words.is_at(index + 1, {"com"}) else index
         if not words.is_at(label_end + 1, DOTS):
             return last
-        top = _end_of_top_level(words, label_end + 2, is_told=is_told and last is None)
+        top = _end_of_top_level(words, label_end + 2, is_announced=is_announced and last is None)
         if top is not None:
             last = top
         index = label_end + 2
@@ -128,11 +128,11 @@ def _end_of_label(words: Words, first: int) -> int | None:
     return index - 1 if index > first else None
 
 
-def _end_of_top_level(words: Words, index: int, *, is_told: bool) -> int | None:
+def _end_of_top_level(words: Words, index: int, *, is_announced: bool) -> int | None:
     """The last word of com, of uk, or of c o m said letter by letter."""
     if words.is_at(index, TOP_LEVELS):
         return index
-    if index < len(words.all) and is_told and _TOP_LEVEL.fullmatch(words.all[index].text):
+    if index < len(words.all) and is_announced and _TOP_LEVEL.fullmatch(words.all[index].text):
         return index
     spelled, found = "", None
     for last in range(index, min(index + 3, len(words.all))):
