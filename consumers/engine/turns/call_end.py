@@ -1,4 +1,4 @@
-"""When a call is over although nothing more is heard of it: announced, silent for too long, or too long altogether."""
+"""Decides when a call without further events is over: announced, silent for too long, or too long altogether."""
 
 from consumers.engine.limits import Limits
 from consumers.engine.turns.dead_air import BrokerMoment
@@ -6,10 +6,10 @@ from schemas.scores.all_records import CloseReason
 
 
 class CallEnd:
-    """The end of one call, by the broker's times of its records.
+    """The end of one call, by the broker times of its records.
 
     Attributes:
-        last_ms: Of the latest record so far.
+        last_ms: Broker time of the latest record so far.
         awaits_record: Whether the agent is one of ElevenLabs: its record follows the end of the call.
     """
 
@@ -25,14 +25,14 @@ class CallEnd:
         self.awaits_record = False
 
     def heard(self, broker_ms: int) -> None:
-        """A record was taken at this time."""
+        """Note a record with this broker time."""
         if broker_ms > self.last_ms:
             self.last_ms = broker_ms
         elif broker_ms < self._first_ms:
             self._first_ms = broker_ms
 
     def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
-        """Somebody says that the call is over. Of several the one that the broker took first counts.
+        """Note an announced end of the call. Of several the first in the broker's order counts.
 
         Returns:
             Whether this is the first so far.
@@ -43,12 +43,12 @@ class CallEnd:
         return True
 
     def recorded(self, at: BrokerMoment) -> None:
-        """The record of a conversation that is over was taken; of several the first counts."""
+        """Note the record of a conversation that is over; of several the first counts."""
         if self._recorded_ms is None or at.broker_ms < self._recorded_ms:
             self._recorded_ms = at.broker_ms
 
     def by_silence(self) -> tuple[int, CloseReason]:
-        """If nothing more comes: from which broker time on the call is over, and why."""
+        """Broker time from which the call is over if no record follows, and the reason."""
         limits = self._limits
         due_ms, reason = self.last_ms + limits.idle_ms, CloseReason.IDLE
         longest_ms = self._first_ms + limits.max_call_duration_ms

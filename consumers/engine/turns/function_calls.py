@@ -1,4 +1,4 @@
-"""What pipecat's `FunctionCallObserver` says of a call's tools: they are its tools where no audit log has any."""
+"""Tools of a call from pipecat's `FunctionCallObserver`; they count where no audit log has tools."""
 
 from typing import Final
 
@@ -12,8 +12,8 @@ _MS_PER_SECOND: Final = 1_000
 
 
 class FunctionCalls:
-    """Follows one call. A tool that the model has only asked for is not in use: it may wait for another, and never run. One
-    that was cancelled runs no more and has not answered.
+    """Follows the function calls of one call. A requested tool is not in use yet: it may wait for another, and never run. A
+    cancelled tool runs no more and has no answer.
     """
 
     __slots__ = ("_heard", "_log_has_tools", "_tools")
@@ -26,10 +26,10 @@ class FunctionCalls:
     def fold(
         self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
     ) -> bool:
-        """One moment of a function call. Where a simulated caller hears the call, there is no `bot`.
+        """Fold one event of a function call. `bot` is None where a simulated caller hears the call.
 
         Returns:
-            Whether a tool runs no more.
+            Whether a tool has stopped running.
         """
         call_id, name = call.tool_call_id, call.function_name
         is_over = call.is_over
@@ -51,7 +51,7 @@ class FunctionCalls:
         return is_over
 
     def give_way(self, bot: BotHistory | None) -> None:
-        """The audit log has a tool, so its tools are the call's."""
+        """Drop these tools: the audit log has tools, and they are the call's."""
         if not self._log_has_tools:
             self._log_has_tools = True
             if bot is not None:

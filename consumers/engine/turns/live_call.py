@@ -1,8 +1,8 @@
-"""The live side of a call: turns as heard now, latencies, interruptions, tools and silences, as records to publish.
+"""The live call: turns as heard now, and their latencies, interruptions, tools and silences as records to publish.
 
-A call is heard through the simulated caller's audio events where it has them, which are EVA's own turns; else through what
-the bot says of who speaks. The first audio event switches from the one to the other, as a revision. What is estimated of an
-ElevenLabs agent's turns gives way to what the record of the conversation has, once it is there.
+A call with a simulated caller is heard through the caller's audio events, which make EVA's own turns; any other call through
+the bot's events. The first audio event switches from the bot's turns to EVA's, as a revision. Estimates of an ElevenLabs
+agent's turns give way to the values of the conversation record, once it is there.
 """
 
 from collections.abc import Sequence
@@ -38,13 +38,13 @@ from schemas.scores.all_records import Anchor, AnyScoreRecord, CallLabels, CallS
 _STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED, SpeechMoment.BOT_STARTED})
 _NOBODY = BotTurn()
 MAX_KEPT_LABELS = 16
-"""Changes of a call's labels that are kept; a call says once or twice what it is."""
+"""Changes of a call's labels that are kept; a call has one or two."""
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
-"""Which of two records comes first that the broker took in the same millisecond, on two topics."""
+"""Order of two records of different topics with the same broker time."""
 
 
 class LiveChanges(NamedTuple):
-    """The turns that one event may have changed, those that are settled by it, and those whose uses of tools are others."""
+    """Turns that one event may have changed, turns that it settled, and turns with changed uses of tools."""
 
     touched: AbstractSet[int] = frozenset()
     settled: Sequence[int] = ()
@@ -55,15 +55,15 @@ NO_CHANGES = LiveChanges()
 
 
 class LiveCall:
-    """Follows `history` and the moments it is told.
+    """Follows `history` and the speech moments of one call.
 
     Attributes:
         needs_wakeup: Set when silence can now do something sooner.
-        history: EVA's side of the call.
-        broker_ms: When the broker took the record in hand.
+        history: EVA's history of the call.
+        broker_ms: Broker time of the record that is folded now.
         input_rank: The rank of its input.
-        turns: The turns and what was published of them.
-        dead_air: Looks for dead air.
+        turns: The turns and their published moments.
+        dead_air: Watches for dead air.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class LiveCall:
 
     @property
     def has_speech_events(self) -> bool:
-        """Whether anything said who spoke when."""
+        """Whether any event reports who spoke when."""
         return self._bot is None or self._bot.has_moments
 
     @property
     def bot(self) -> BotHistory | None:
-        """The bot's own view of who speaks; None where a simulated caller hears the call."""
+        """The bot's own history; None where a simulated caller hears the call."""
         return self._bot
 
     @property
@@ -105,7 +105,7 @@ class LiveCall:
 
     @property
     def machine(self) -> EvaTurnMachine | BotTurnMachine:
-        """Whose turns the call is heard in: EVA's where a simulated caller hears it, else the bot's own."""
+        """The machine whose turns count: EVA's where a simulated caller hears the call, otherwise the bot's."""
         return self.history.machine if self._bot is None else self._bot.machine
 
     @property
@@ -114,7 +114,7 @@ class LiveCall:
         return self.machine.turn
 
     def heard(self, since: int | None = None) -> HeardTurns:
-        """The turns as they are now, in one shape, each built when somebody reads it; of their log what is `since` that turn."""
+        """The turns as they are now, in one shape, each built on demand; of EVA's trace only the part `since` that turn."""
         if self._bot is None:
             return HeardByTheCaller(self.history, self.turns.tools, since)
         return HeardByTheBot(self._bot.machine, self.history, self.turns.tools)
@@ -126,7 +126,7 @@ class LiveCall:
 
     @property
     def broker_moment(self) -> BrokerMoment:
-        """When the broker took the record in hand, as what orders it among others."""
+        """Broker time and input rank of the record that is folded now."""
         return BrokerMoment(self.broker_ms, self.input_rank)
 
     @property
@@ -149,7 +149,7 @@ class LiveCall:
         return time_ms < low_ms - self._limits.allowed_lateness_ms
 
     def moment(self, moment: SpeechMoment, at_s: float) -> None:
-        """The bot says that somebody began or stopped to speak."""
+        """Fold a start or end of speech that the bot reports."""
         bot = self._bot
         if bot is None:
             return
@@ -164,7 +164,7 @@ class LiveCall:
             self.user_fell_silent(int(at_s * 1000), machine.turn)
 
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
-        """The simulated caller heard sound begin or end; EVA's history has it already."""
+        """Fold a start or end of sound at the simulated caller; EVA's history must have it already."""
         machine = self.history.machine
         if self._bot is not None:
             self._bot = None
@@ -176,7 +176,7 @@ class LiveCall:
             self.user_fell_silent(int(at_s * 1000), machine.user_start_turn)
 
     def user_text(self, time_ms: int, key: int) -> None:
-        """The agent understood a whole turn of the caller; only in a cascade is that stamped when the turn ended."""
+        """Fold the agent's transcript of a whole turn of the caller; only in a cascade does its stamp mark the turn's end."""
         bot = self._bot
         if bot is None:
             return
@@ -186,39 +186,39 @@ class LiveCall:
             self.user_fell_silent(time_ms, bot.machine.turn)
 
     def assistant_text(self, time_ms: int, key: int) -> None:
-        """The agent answered."""
+        """Fold an answer of the agent."""
         if self._bot is not None:
             self._bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
 
     def fell_back(self, time_ms: int) -> None:
-        """The agent's turn-end timer stepped in."""
+        """Fold a step of the agent's turn-end timer."""
         if self._bot is not None:
             self._bot.fell_back(time_ms)
 
     def message(self, time_ms: int, text: str, data: dict[str, Any], *, is_user: bool) -> None:
-        """Pipecat's own record of what somebody said, for calls whose audit log does not have it."""
+        """Fold pipecat's own record of an utterance, for calls whose audit log lacks it."""
         if self._bot is None:
             return
         if (
             not is_user
-        ):  # one that was cut off is written when the caller has begun already, and belongs to the turn before
+        ):  # an utterance that was cut off is logged after the caller has begun, and belongs to the turn before
             time_ms = message_began_ms(data, time_ms)
         self._bot.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
 
     def pipeline_type_set(self) -> None:
-        """The history goes by the rules of this type now; so do the transcripts heard."""
+        """Follow a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
         if self._bot is not None:
             self._bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
-        """A tool is about to run."""
+        """Fold the call of a tool."""
         self._function_calls.give_way(self._bot)
         if self._bot is not None:
             self._bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
         self.dead_air.tool_called(time_ms, self.broker_moment)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
-        """A tool has answered."""
+        """Fold the answer of a tool."""
         self._function_calls.give_way(self._bot)
         if self._bot is not None:
             self._bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
@@ -226,12 +226,12 @@ class LiveCall:
         self.needs_wakeup = True
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
-        """Pipecat says how far a tool has got."""
+        """Fold pipecat's report of a tool's progress."""
         if self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self._bot):
             self.needs_wakeup = True
 
     def text_placed(self, key: int) -> None:
-        """A group of the bot's text begins: its speech, in a call whose bot does not say when it speaks."""
+        """Add a text group of the bot: its speech, in a call whose bot does not report when it speaks."""
         bot = self._bot
         if bot is not None:
             bot.text_placed(key)
@@ -239,20 +239,20 @@ class LiveCall:
                 self.someone_speaks(key_time_ms(key))
 
     def text_displaced(self, key: int) -> None:
-        """It does not."""
+        """Remove the text group of the bot at `key`."""
         if self._bot is not None:
             self._bot.text_displaced(key)
 
     def fold_agent_record(self, record: ConversationRecord) -> None:
-        """What an ElevenLabs agent's provider has recorded of the call; of several the one that says most counts."""
+        """Fold a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
         self._records.fold(record)
 
     def may_have_changed(self, time_ms: int) -> bool:
-        """Whether an event of this time may have changed a turn, or may settle one. Nine of ten do not."""
+        """Whether an event of this time may have changed or settled a turn. Nine of ten do not."""
         return bool(self.machine.touched) or self._records.is_any or time_ms >= self._settle_at_ms
 
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
-        """Publish the moments that are new, and settle turns that every stream has passed."""
+        """Publish the changed moments, and settle the turns that every stream has passed. Empties `touched` of the machine."""
         machine = self.machine
         touched = machine.touched
         with_tools: set[int] = set()
@@ -265,7 +265,7 @@ class LiveCall:
             touched |= with_tools
             self._publish(records, out)
             if not self._has_announced and not self._revisions.is_replaying:
-                self.announce(cause.broker_ms, out)  # a call is there with its first turn, whatever is known of that
+                self.announce(cause.broker_ms, out)  # a call is announced with its first turn, whatever is known of it
             self._plan_settling()
         settled: Sequence[int] = ()
         if (cause.event_time_ms or 0) >= self._settle_at_ms:
@@ -277,10 +277,10 @@ class LiveCall:
         return LiveChanges(touched, settled, with_tools)
 
     def end_replay(self, cause: Cause, out: list[Effect]) -> list[Subject]:
-        """The replay has come as far as what was published: publish the difference, and from now on every change.
+        """End the replay: publish the difference to the published moments, and from now on every change.
 
         Returns:
-            What was published and is not known any more; the moments among it are taken back.
+            Published subjects without a value now; the moments among them are withdrawn here.
         """
         memory, self._memory = self._memory, None
         if memory is None:
@@ -293,17 +293,17 @@ class LiveCall:
         return gone
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time is `now_ms`."""
+        """Declare the dead air that broker time `now_ms` decides."""
         self._found += self.dead_air.reached(now_ms)
         self._declare_dead_air(out)
 
     def declare_logged(self, fact: DeadAirFact, out: list[Effect]) -> None:
-        """The log says that the caller waited here: so it was, whatever today's threshold makes of it."""
+        """Declare dead air as the log has it, whatever today's threshold."""
         dead_air = DeadAir(fact.silent_since_ms, fact.turn or 0, fact.index, fact.caused_at_ms)
         self._record_dead_air(dead_air, fact.threshold_ms, out)
 
     def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
-        """What is known of the call; a change is published at once."""
+        """Set the labels of the call; a change is published at once."""
         if labels != self._revisions.labels:
             self._revisions.labels = labels
             self._labels_by_ms.append((self.broker_ms, labels))
@@ -312,7 +312,7 @@ class LiveCall:
         self.announce(broker_ms, out)
 
     def announce(self, broker_ms: int, out: list[Effect]) -> None:
-        """The call itself, before the first thing said about it and whenever its labels change."""
+        """Publish the call itself, before its first other record and whenever its labels change."""
         if self._has_announced:
             return
         self._has_announced = True
@@ -323,18 +323,18 @@ class LiveCall:
             out.append(PublishScore(record))
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
-        """The moments that are others now that the call is over, with sound that has no end closed as EVA closes it."""
+        """The moments that change at the end of the call, with open sound closed as EVA closes it."""
         self._records.finish(None if self._bot is None else self._bot.machine)
         views = self._views(None, self.history.session_end_s())
         return self.turns.final_records(views, self.machine.last_tool, cause)
 
     def rests_on_open_sound(self, turn: int) -> bool:
-        """Whether something is not known of the turn because a sound has no end yet."""
+        """Whether an open sound hides a value of the turn."""
         heard = self.heard().turn(turn)
         return heard is not None and heard.rests_on_open_sound
 
     def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
-        """Of those of these turns that are there, or of all; EVA's sound without an end stops at `end_s`."""
+        """Views of the existing turns among `numbers`, or of all; EVA's open sound ends at `end_s`."""
         if self._bot is None:
             return views_by_the_caller(self.history, numbers, end_s)
         views = views_by_the_bot(self._bot.machine, numbers)
@@ -351,16 +351,16 @@ class LiveCall:
         self._settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
     def user_fell_silent(self, end_ms: int, turn: int) -> None:
-        """The caller has finished: from now on the silence counts."""
+        """Begin a silence: the caller has finished."""
         self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn)
         self.needs_wakeup = True
 
     def someone_speaks(self, start_ms: int) -> None:
-        """The silence is over."""
+        """End the silence."""
         self.dead_air.speech_started(start_ms, self.broker_moment)
 
     def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
-        """Silences that are not in the log, because their evaluator ended before it could say so; those that are stand."""
+        """Declare the silences that the log lacks because their evaluator ended first; logged ones stay declared."""
         number = len(memory.silences_ms)
         missed = [each for each in self._found if each.silent_since_ms not in memory.silences_ms]
         self._found = [each._replace(number=number + place) for place, each in enumerate(missed, 1)]
@@ -369,7 +369,7 @@ class LiveCall:
 
     def _declare_dead_air(self, out: list[Effect]) -> None:
         if self._revisions.is_replaying:
-            return  # found again, or found for the first time: known when the replay has come as far as the log
+            return  # decided after the replay, when the log's silences are known
         found, self._found = self._found, []
         for dead_air in found:
             self._record_dead_air(dead_air, self._limits.dead_air_ms, out)
@@ -386,13 +386,13 @@ class LiveCall:
             out.append(RecordFact(record))
 
     def _labels_at(self, broker_ms: int) -> CallLabels:
-        """What was known of the call at that time, so that a silence found later says the same as one found at once."""
+        """The labels at that broker time, so that dead air found later has the same labels as dead air found at once."""
         known = [each for each in self._labels_by_ms if each[0] <= broker_ms]
         return max(known, key=itemgetter(0))[1] if known else CallLabels()
 
 
 def _with(record: AgentRecord, turn: int, view: TurnView) -> TurnView:
-    """The turn with the latency that the record has of it, where it was estimated so far."""
+    """The turn with the record's latency in place of an estimate."""
     recorded_ms = record.latency_ms(turn)
     if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
         return view

@@ -1,4 +1,6 @@
-"""The live view of a call: compares turns with what was published, and publishes moments: latencies, interruptions, tools."""
+"""Publishes the moments of a call's turns: compares turns with what was published and makes records of latencies,
+interruptions and tools.
+"""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
@@ -26,11 +28,11 @@ _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
 class TurnMoments:
-    """Views of the turns as last seen, and their status: open, provisional (left), settled (every stream is past it, and no
-    sound of it is without an end).
+    """The turns as last seen, and their status: open, provisional (left), settled (every stream has passed it, and none of its
+    sounds is open).
 
     Attributes:
-        ever_settled: Turns that were settled once, whatever became of them.
+        ever_settled: Turns that were settled once, whatever their status now.
     """
 
     def __init__(self, revisions: Revisions) -> None:
@@ -65,7 +67,7 @@ class TurnMoments:
 
     @property
     def unsettled_since_ms(self) -> int | None:
-        """When the oldest turn that is left but not settled was left; None when there is none."""
+        """Time in ms at which the oldest turn that is left but not settled was left; None without one."""
         return min(self._left_at_ms.values(), default=None)
 
     def update(
@@ -76,14 +78,14 @@ class TurnMoments:
         current: int,
         cause: Cause,
     ) -> tuple[list[AnyScoreRecord], set[int]]:
-        """What changed, as records, and the turns whose uses of tools are others.
+        """Records of the changes, and the turns whose uses of tools changed.
 
         Args:
             touched: Turns that may have changed, in any order.
             views: Their views; a touched turn without one does not exist any more.
             last_tool: Newest tool event of the call's timeline.
             current: The turn the call is in.
-            cause: What changed them.
+            cause: When they changed.
         """
         if self._unended:
             for turn in self._unended.keys() & touched:
@@ -111,8 +113,8 @@ class TurnMoments:
         return [record for record in records if record is not None], {turn for turn, _ in changed}
 
     def settle(self, passed_ms: int, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
-        """Settles the turns that every stream has passed, and returns them: those left at or before `passed_ms`. One with an
-        open sound waits for its end.
+        """Settle the turns that were left at or before `passed_ms`, and return them. A turn with an open sound waits for its
+        end.
         """
         settled = []
         for turn in sorted(turn for turn, left in self._left_at_ms.items() if left <= passed_ms):
@@ -128,7 +130,7 @@ class TurnMoments:
     def final_records(
         self, views: dict[int, TurnView], last_tool: ToolEntry | None, cause: Cause
     ) -> list[AnyScoreRecord]:
-        """The call is over: latencies that are others now that every sound has an end, and tools that never answered."""
+        """Records of the latencies that change now that every sound has an end, and of unanswered tools."""
         self._views = dict(views)
         records: list[AnyScoreRecord | None] = []
         records += [self._latency(turn, views[turn], TurnStatus.FINAL, cause) for turn in sorted(views) if turn >= 1]
@@ -137,7 +139,7 @@ class TurnMoments:
         return [record for record in records if record is not None]
 
     def withdraw(self, subjects: Iterable[Subject], cause: Cause) -> list[AnyScoreRecord]:
-        """Withdraw what an earlier evaluator of the call published and this one does not know."""
+        """Withdraw moments that an earlier evaluator of the call published and this one does not have."""
         records = [self._withdrawn(subject, cause) for subject in subjects]
         return [record for record in records if record is not None]
 
@@ -158,7 +160,7 @@ class TurnMoments:
     def _turn_records(
         self, turn: int, view: TurnView, old: TurnView | None, cause: Cause
     ) -> list[AnyScoreRecord | None]:
-        """What a changed view says anew: the latency if its ends moved, an interruption if there now is one or is none."""
+        """Records of a changed view: the latency if its ends moved, an interruption if it appeared or vanished."""
         records: list[AnyScoreRecord | None] = []
         if turn >= 1 and (old is None or view.timing != old.timing):
             records.append(self._latency(turn, view, self.status(turn), cause))
@@ -171,7 +173,9 @@ class TurnMoments:
         return records
 
     def _latency(self, turn: int, view: TurnView, status: TurnStatus, cause: Cause) -> VoiceToVoiceLatency | None:
-        """The latency, once it is known; it is taken back when it is not known any more. Why, is in the turn's own record."""
+        """Record of the latency once it is known; withdraws one that is not known any more. The turn's own record has the
+        reason.
+        """
         result = voice_to_voice_ms(view)
         subject = (LATENCY, turn, 0)
         if not isinstance(result, Scored):
@@ -195,7 +199,7 @@ class TurnMoments:
         )  # fmt: skip
 
     def _forget(self, turn: int, cause: Cause) -> list[AnyScoreRecord | None]:
-        """The turn does not exist any more: every moment of it is taken back."""
+        """Withdraw every moment of a turn that does not exist any more."""
         del self._views[turn]
         self._left_at_ms.pop(turn, None)
         self._unended.pop(turn, None)
@@ -224,7 +228,7 @@ class TurnMoments:
     def _tool_record(
         self, key: UseKey, use: PairedUse | None, cause: Cause, *, is_over: bool = False
     ) -> ToolUseFact | None:
-        """A use whose outcome is known, at the end also one that was never answered; otherwise what was published is taken back."""
+        """Record of a use with a known outcome, at the end also of an unanswered one; otherwise withdraws the published one."""
         turn, index = key
         subject = ("tool_call", turn, index)
         if use is None or (use.outcome is None and not is_over):

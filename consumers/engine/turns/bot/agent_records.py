@@ -1,7 +1,7 @@
-"""The records of one call with an ElevenLabs agent: which of them counts, and when it is placed beside the live turns.
+"""The conversation records of one call with an ElevenLabs agent: chooses the best and matches it with the live turns.
 
-Several come when one is fetched while the call runs. Where they and the words of a call have cost too much, the last word is
-left to the close, at which the record that says most is placed whatever was done before.
+Several come when one is fetched while the call runs. Once matching has cost too much, it waits for the close, which always
+matches the most complete record.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from schemas.events.elevenlabs_record import ConversationRecord
 
 MAX_RECORDS: Final = 16
-"""Records of one call that are placed while it runs. A webhook sends one; a bridge that fetches too early a few."""
+"""Records of one call that are matched while it runs. A webhook sends one; a bridge that fetches too early a few."""
 MAX_PLACING_WORK: Final = 500_000
-"""Turns and pieces of text read to place records while one call runs, half a second; words of two hours that come after their
+"""Turns and pieces of text read to match records while one call runs, half a second; words of two hours that come after their
 record, one by one, take two fifths of it.
 """
 
@@ -24,10 +24,10 @@ _NOTHING: Final = RecordedTurn("", frozenset(), None, {})
 
 
 class AgentRecords:
-    """Takes the records of one call.
+    """The records of one call.
 
     Attributes:
-        current: The one that is placed beside the turns; None before one has come.
+        current: The record that is matched with the turns; None before the first.
         is_any: Whether one has come.
     """
 
@@ -39,17 +39,17 @@ class AgentRecords:
         self._work = 0
 
     def fold(self, record: ConversationRecord) -> None:
-        """What the provider has recorded of the call; of several the one that says most counts."""
+        """Keep a record if it is more complete than the best so far."""
         best = self._newest or self.current
         if best is None or best.is_worth_less_than(record):
             self._newest = AgentRecord(record)
             self.is_any = True
 
     def follow(self, machine: BotTurnMachine, out: list[Effect]) -> set[int]:
-        """Place a record that is new, and the current one again if other words are known.
+        """Match a new record, and the current one again if the known words changed.
 
         Returns:
-            The live turns of which now something else is recorded.
+            The live turns with other recorded values than before.
         """
         was_over = self._work > MAX_PLACING_WORK
         record = self.current if machine.have_words_changed and not was_over else None
@@ -67,7 +67,9 @@ class AgentRecords:
         return changed
 
     def finish(self, machine: BotTurnMachine | None) -> None:
-        """Place what says most beside the words that are known in the end; nowhere in a call that has other turns."""
+        """Match the most complete record with the final words. In a call without a bot's turns (`machine` is None), match
+        nothing.
+        """
         record = self._newest or self.current
         if machine is None:
             self.current = record
@@ -75,10 +77,10 @@ class AgentRecords:
             self._place(record, machine)
 
     def forget(self) -> set[int]:
-        """The call has other turns from now on, which a record does not know.
+        """Drop the matches: the call's turns are EVA's from now on, and a record does not know them.
 
         Returns:
-            The turns of which something was recorded.
+            The turns that had recorded values.
         """
         if self.current is None:
             return set()
@@ -87,7 +89,7 @@ class AgentRecords:
         return turns
 
     def _place(self, record: AgentRecord, machine: BotTurnMachine) -> set[int]:
-        """This is the current one from now on; the turns of which it says something else than was said before."""
+        """Make this record the current one; returns the turns with other recorded values than before."""
         before = {} if self.current is None else self.current.placed
         if record is self._newest:
             self._newest = None

@@ -1,5 +1,5 @@
-"""The bot's own view of who speaks, as a timeline: moments of the pipecat stream, tools and transcripts of the audit log, and
-what an ElevenLabs agent says of itself.
+"""The bot's own view of who speaks, as a timeline: speech moments of pipecat's stream, tools and transcripts of the audit log,
+events of an ElevenLabs agent.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ MOMENT_BY_KIND = {
     "bot_speech_started": SpeechMoment.BOT_STARTED,
     "bot_speech_stopped": SpeechMoment.BOT_STOPPED,
 }
-"""pipecat's `SpeechEvent` kinds; its `interruption` says nothing that the starts do not."""
+"""Moments by pipecat's `SpeechEvent` kinds; its `interruption` adds nothing to the starts."""
 
 MOMENT_BY_LINE = {
     "user_started_speaking": SpeechMoment.TURN_STARTED,
@@ -31,12 +31,12 @@ _AGENT_PLACES = {
     SpeechMoment.AGENT_SAID: 3,
     SpeechMoment.AGENT_CUT_OFF: 4,
 }
-"""How a turn goes: what a bridge receives in one millisecond is in this order."""
+"""Order of an agent's events that a bridge receives in the same millisecond: the usual course of a turn."""
 _MAX_ORDERED_ID = 0xFFFF
 
 
 class BotHistory:
-    """Orders moments by when they happened, whatever order they arrive in."""
+    """Orders the moments of a call by their times, in whatever order they arrive."""
 
     def __init__(self, replays: Replays) -> None:
         self.machine = BotTurnMachine()
@@ -48,35 +48,36 @@ class BotHistory:
 
     @property
     def has_moments(self) -> bool:
-        """Whether anything said who spoke when, or that a tool was used."""
+        """Whether there is any moment of speech or use of a tool."""
         return len(self.timeline) > self._words_count
 
     def said_in_log(self, time_ms: int, words: Words) -> None:
-        """The audit log has words."""
+        """Add words from the audit log."""
         self._words_count += 1
         self.audited(SpeechMoment.WORDS, time_ms, words)
 
     def said_to_pipecat(self, time_ms: int, words: Words) -> None:
-        """Pipecat's stream has words."""
+        """Add words from pipecat's stream."""
         self._words_count += 1
         self._pipecat_count += 1
         self.timeline.insert(order_key(time_ms, PIPECAT_RANK, 2 * self._pipecat_count), SpeechMoment.WORDS, words)
 
     def spoken(self, moment: SpeechMoment, at_s: float) -> None:
-        """Somebody began or stopped to speak at `at_s` (epoch seconds)."""
+        """Add the start or end of somebody's speech at `at_s` (epoch seconds)."""
         self._pipecat_count += 1
         self.timeline.insert(order_key(int(at_s * 1000), PIPECAT_RANK, 2 * self._pipecat_count), moment, at_s)
 
     def audited(self, moment: SpeechMoment, time_ms: int, payload: object) -> None:
-        """The audit log has a tool, or what the agent understood the caller to say."""
+        """Add a tool, or the agent's transcript of the caller, from the audit log."""
         self._audit_count += 1
         self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), moment, payload)
 
     def from_agent(self, moment: SpeechMoment, time_ms: int, event_id: int | None, payload: object) -> int:
-        """An ElevenLabs agent says that something happened; `payload` is not None.
+        """Add an event of an ElevenLabs agent; `payload` is not None.
 
         Returns:
-            The key by which it can be changed. Of equal times the id decides, then how a turn goes, then who came first.
+            The key by which it can be changed. Equal times are ordered by id, then by the usual course of a turn, then by
+            arrival.
         """
         index = min(event_id or 0, _MAX_ORDERED_ID) << 16 | _AGENT_PLACES[moment] << 13
         key = order_key(time_ms, AGENT_RANK, index)
@@ -86,12 +87,12 @@ class BotHistory:
         return key
 
     def fell_back(self, time_ms: int) -> None:
-        """The agent's turn-end timer stepped in."""
-        self._words_count += 1  # it says nothing of who was heard
+        """Add a step of the agent's turn-end timer."""
+        self._words_count += 1  # a fallback tells nothing about speech
         self.audited(SpeechMoment.FALLBACK, time_ms, None)
 
     def hear_transcripts(self, *, are_heard: bool) -> None:
-        """Whether the agent's texts of the caller say when a turn ended; a change folds everything again."""
+        """Set whether the agent's transcripts of the caller mark the end of a turn; a change folds everything again."""
         if are_heard is not self.machine.hears_transcripts:
             self.machine.hears_transcripts = are_heard
             for first_key, _, _ in self.timeline:
@@ -99,11 +100,11 @@ class BotHistory:
                 break
 
     def text_placed(self, key: int) -> None:
-        """A group of the bot's text begins at `key`."""
+        """Add the start of a group of the bot's text at `key`."""
         self.timeline.insert(_text_key(key), SpeechMoment.BOT_TEXT, key)
 
     def text_displaced(self, key: int) -> None:
-        """It does not."""
+        """Remove the group of the bot's text at `key`."""
         self.timeline.remove(_text_key(key))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,7 +123,7 @@ class BotHistory:
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
         self.machine.touched.clear()
-        self.machine.have_words_changed = False  # a snapshot is taken when all was followed
+        self.machine.have_words_changed = False  # at a snapshot, all words have been followed
 
 
 def _text_key(key: int) -> int:

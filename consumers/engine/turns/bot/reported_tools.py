@@ -1,4 +1,4 @@
-"""Uses of tools as an ElevenLabs agent or pipecat reports them: by the id of the call, in any order, again and again."""
+"""Uses of tools as an ElevenLabs agent or pipecat reports them: with the id of the call, in any order, repeatedly."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ class _Tool:
 
 
 class ReportedTools:
-    """The tools of one call that `source` reports; of what is said twice the earlier time and the fuller value count."""
+    """The tools of one call that `source` reports. Of repeated reports the earlier time and the fuller value count."""
 
     __slots__ = ("_source", "_tools")
 
@@ -41,10 +41,10 @@ class ReportedTools:
         arguments: object,
         event_id: int | None = None,
     ) -> bool:
-        """A tool runs from `at_ms`; `arguments` are None where nothing is said of them.
+        """Add the call of a tool at `at_ms`; `arguments` are None if not reported.
 
         Returns:
-            Whether that is news.
+            Whether it is the first report of this call.
         """
         tool = self._tools.setdefault(call_id, _Tool())
         is_news = tool.call is None
@@ -68,10 +68,10 @@ class ReportedTools:
         *,
         is_error: bool,
     ) -> bool:
-        """A tool has answered at `at_ms`; `result` is None where nothing is said of it.
+        """Add the answer of a tool at `at_ms`; `result` is None if not reported.
 
         Returns:
-            Whether that is news.
+            Whether it is the first report of this answer.
         """
         tool = self._tools.setdefault(call_id, _Tool())
         is_news = tool.reply is None
@@ -81,14 +81,14 @@ class ReportedTools:
         if tool.reply is not None:
             bot.timeline.remove(tool.reply)
         tool.replied_ms = at_ms if is_news else min(tool.replied_ms, at_ms)
-        # That it failed may be all that is known; to EVA a tool without an answer has not answered.
+        # A failure without a result gets an answer of its own, because EVA sees no answer in None.
         answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
         use = ToolUse(name, answer, call_id, is_error=tool.result_is_error, source=self._source)
         tool.reply = bot.from_agent(SpeechMoment.TOOL_RESPONSE, tool.replied_ms, event_id, use)
         return is_news
 
     def withdraw(self, bot: BotHistory) -> None:
-        """Another source is to be believed: nothing of these is on the timeline any more."""
+        """Remove these tools from the timeline: a better source reports them."""
         for key in self._keys():
             bot.timeline.remove(key)
         self._tools.clear()

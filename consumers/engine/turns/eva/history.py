@@ -1,4 +1,4 @@
-"""EVA's side of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
+"""EVA's history of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -25,11 +25,11 @@ MAX_PENDING_TEXT_UPDATES = 64
 
 
 class CallerLine(NamedTuple):
-    """How the stream of the simulated caller ends, in the stream's own order.
+    """The end of the simulated caller's stream, in the stream's own order.
 
     Attributes:
-        has_events: Whether there is anything in it.
-        last_reason: The reason that its last event gives for the state of the line; None if that event is of another kind.
+        has_events: Whether the stream has any event.
+        last_reason: Reason in the last event, if that is about the state of the line; otherwise None.
     """
 
     has_events: bool
@@ -37,7 +37,7 @@ class CallerLine(NamedTuple):
 
 
 class TextListener(Protocol):
-    """Who else wants to know where text groups begin."""
+    """Listens to the starts of text groups."""
 
     def text_placed(self, key: int) -> None:
         """A group now begins at this key."""
@@ -47,7 +47,8 @@ class TextListener(Protocol):
 
 
 class EvaHistory:
-    """Events of the three sources in, `context` out. It is right after every event, in whatever order the sources arrive.
+    """Events of the three sources in, `context` out. The context is exact after every event, in whatever order the sources
+    arrive.
 
     Each source must keep its own order; a change of the pipeline type folds everything again.
     """
@@ -70,7 +71,7 @@ class EvaHistory:
         self._text_updates: dict[int, str] = {}
 
     def audit(self, kind: ElementKind | None, time_ms: int, payload: object) -> int:
-        """An entry of the audit log; `kind` None for one that no rule reads but that did happen.
+        """Add an entry of the audit log; `kind` is None for one that no rule reads.
 
         Returns:
             Its key in the merged history.
@@ -84,19 +85,19 @@ class EvaHistory:
         return key
 
     def text_at(self, key: int) -> str:
-        """The text of the element with this key as it is now; empty when there is none."""
+        """The current text of the element with this key; empty without one."""
         payload = self.timeline.payload(key)
         return payload.text if isinstance(payload, TextGroup) else payload if isinstance(payload, str) else ""
 
     def text_mark(self, key: int) -> int:
-        """Another number when the text of the element with this key is another, for the price of a length; 0 when there is none."""
+        """A number that changes with the text of the element with this key, for the price of a length; 0 without a text."""
         payload = self.timeline.payload(key)
         return (
             payload.length if isinstance(payload, TextGroup) else text_mark(payload) if isinstance(payload, str) else 0
         )
 
     def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> int:
-        """The caller's turn as the agent received it, perhaps a placeholder.
+        """Add the caller's turn as the agent received it, perhaps a placeholder.
 
         Returns:
             Its key in the merged history.
@@ -108,7 +109,7 @@ class EvaHistory:
         return self.audit(ElementKind.AUDIT_USER, time_ms, text)
 
     def update_user_text(self, text: str, turn_id: int | None) -> bool:
-        """Put the text in place of a placeholder: of the entry with `turn_id`, or of the last.
+        """Replace a placeholder by the text: in the entry with `turn_id`, or in the last.
 
         Returns:
             False when there is no such entry and the update cannot wait for it.
@@ -123,7 +124,7 @@ class EvaHistory:
         return True
 
     def simulator(self, kind: ElementKind | None, time_ms: int, payload: object) -> None:
-        """An event of the simulated caller; `kind` None for one that no rule reads but that did happen."""
+        """Add an event of the simulated caller; `kind` is None for one that no rule reads."""
         self._simulator_count += 1
         if kind is ElementKind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
             return
@@ -133,13 +134,13 @@ class EvaHistory:
             self.timeline.insert(order_key(time_ms, SIMULATOR_RANK, self._simulator_count), kind, payload)
 
     def line_state(self, details: object) -> None:
-        """The newest event of the simulated caller was about the line, with these details."""
+        """Note the details of the simulated caller's newest event, which was about the line."""
         reason = details.get("reason") if isinstance(details, Mapping) else None
         self._line_state = (self._simulator_count, reason if isinstance(reason, str) else None)
 
     @property
     def caller_line(self) -> CallerLine:
-        """How the simulated caller's stream ends."""
+        """The end of the simulated caller's stream."""
         place, reason = self._line_state
         return CallerLine(self._simulator_count > 0, reason if place == self._simulator_count else None)
 
@@ -165,7 +166,7 @@ class EvaHistory:
         self.machine.touched |= touched
 
     def place(self, group: TextGroup) -> None:
-        """A text group begins: part of the history except in speech-to-speech calls."""
+        """Add a text group; in speech-to-speech calls it is no part of the history."""
         if group.key is None:
             return
         if self.pipeline_type is not PipelineType.S2S:
@@ -174,14 +175,14 @@ class EvaHistory:
             self.listener.text_placed(group.key)
 
     def displace(self, key: int) -> None:
-        """A text group vanished."""
+        """Remove a text group."""
         if self.pipeline_type is not PipelineType.S2S:
             self.timeline.remove(key)
         if self.listener is not None:
             self.listener.text_displaced(key)
 
     def reread(self, group: TextGroup) -> None:
-        """A text group changed in a way that rules read."""
+        """Replay from a text group that changed in a way that rules read."""
         if group.key is not None and self.pipeline_type is not PipelineType.S2S:
             self.timeline.reread(group.key)
 
@@ -191,7 +192,7 @@ class EvaHistory:
         del self.text_stream
 
     def session_end_s(self) -> float:
-        """Where sound without an end stops (E1): the session's end, else the last event."""
+        """End of sound without an end (E1): the session's end, otherwise the last event; epoch seconds."""
         return (self.machine.session_ended_ms or self.last_time_ms() or 0) / 1000
 
     def __getstate__(self) -> dict[str, Any]:
@@ -212,11 +213,11 @@ class EvaHistory:
         self.replays.elements = replayed
 
     def call_started(self, time_ms: int) -> None:
-        """Somebody says that the call began; of several the earliest counts."""
+        """Note a start of the call; of several the earliest counts."""
         self._started_ms = time_ms if self._started_ms is None else min(time_ms, self._started_ms)
 
     def first_time_ms(self) -> int | None:
-        """When the call began: by its start event or its first element that a rule reads, whichever is earlier."""
+        """Start of the call: its start event or the first element that a rule reads, whichever is earlier."""
         first_ms = next((key_time_ms(key) for key, _, _ in self.timeline), None)
         known_ms = [time_ms for time_ms in (self._started_ms, first_ms) if time_ms is not None]
         return min(known_ms, default=None)

@@ -1,7 +1,7 @@
 """EVA's single pass over the merged history as a machine: one element in, one transition.
 
 The rules and their quirks are the reference's; rule numbers in comments are those of EVA's processor as specified for
-this project (5.1 audit `user` to 5.11 `connection_state`). What EVA does after the pass is in `finaliser`.
+this project (5.1 audit `user` to 5.11 `connection_state`). EVA's work after the pass is in `metric_context`.
 """
 
 from collections.abc import Callable
@@ -52,10 +52,12 @@ _read_fields = attrgetter(*_FIELDS)
 
 
 class EvaTurnMachine:
-    """State of the pass. `turns` holds what was filed under each turn id; `touched` collects ids whose view may change.
+    """State of the pass. `turns` has the state of each turn id; `turn` is 0 for the greeting and can become -1.
 
-    `turn` is 0 for the greeting and can become -1. `user_start_turn` and `assistant_start_turn` are the turns under which
-    the role's latest audio start was filed (None before the first), which is where its ends belong.
+    `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
+    does not touch a turn. `user_start_turn` and `assistant_start_turn` are the turns of the role's latest audio start (None
+    before
+    the first); the ends belong there.
     """
 
     def __init__(self, pipeline_type: PipelineType, replays: Replays) -> None:
@@ -89,7 +91,7 @@ class EvaTurnMachine:
         self.last_tool: ToolEntry | None = None
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
-        """Take one element of the history."""
+        """Apply one element of the history."""
         _RULES[kind](self, payload, time_ms)
 
     def freeze(self) -> object:
@@ -98,7 +100,7 @@ class EvaTurnMachine:
         return _read_fields(self), dict(self.turns)
 
     def thaw(self, frozen: Any) -> None:
-        """Back to a frozen state; every turn that differs counts as touched."""
+        """Return to a frozen state; every turn that differs is touched."""
         fields, turns = frozen
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
@@ -109,7 +111,7 @@ class EvaTurnMachine:
         self.turns = dict(turns)
 
     def _heard(self, number: int) -> TurnState:
-        """The turn, to be changed in something that the live view shows."""
+        """The turn, touched and ready for a change that the live view shows."""
         self.touched.add(number)
         return self._writable(number)
 
