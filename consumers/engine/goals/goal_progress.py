@@ -1,6 +1,6 @@
-"""The goals of a call: which are reached, how fast it moves, and when it is stuck; judged turn by turn while it runs.
+"""Judges a call against its goals, turn by turn while it runs: subgoals reached, speed of progress, stalls.
 
-A turn is judged when it was left, and again only if what was said or done up to it turned out to be otherwise. Code
+A turn is judged when the call has left it, and again only if its words or tools, or those of a turn before, change. Code
 checks what it can; for the rest the call asks the judges and goes on. Nothing here waits.
 """
 
@@ -39,7 +39,7 @@ from schemas.scores.all_records import (
 )
 
 LOOKED_AT_AGAIN = 3
-"""Turns before the newest whose texts may have come late. Older ones change only by a replay, which is seen."""
+"""Turns before the newest whose texts may come late. Older turns change only by a replay, which is noticed."""
 _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
@@ -81,7 +81,7 @@ class GoalProgress:
 
     @property
     def next_wakeup_ms(self) -> int | None:
-        """Broker time at which silence decides something: a verdict is not waited for any more, or the call is stuck."""
+        """Broker time of the next deadline of a verdict, or of the next stall; None without any."""
         times_ms = [self._questions.next_deadline_ms, self._stalls.due_at_ms(self._since()) if self._is_open else None]
         return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
@@ -102,8 +102,8 @@ class GoalProgress:
     def follow(
         self, live: LiveCall, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
     ) -> None:
-        """The call has gone on: judge what was left, and what is not as it was. Texts are compared when a turn is left, or when
-        somebody asks without `changes`.
+        """Judge the turns that were left, and those that changed. Texts are compared when a turn is left, or
+        without `changes`.
         """
         current = live.turn
         seen = (live.is_simulated, live.history.replays.elements)
@@ -116,7 +116,7 @@ class GoalProgress:
         self._look(live, max(0, first), max(0, current - 1), time_ms, broker_ms, out)
 
     def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
-        """The call is over: every turn is judged as it is now, the last one too. `asks` says whether judges can still answer."""
+        """Judge every turn of a call that is over, the last one too. `asks` says whether judges can still answer."""
         self._is_over = True
         self._asks = asks
         last = live.turn
@@ -125,14 +125,14 @@ class GoalProgress:
         self._look(live, 0, last, time_ms, broker_ms, out)
 
     def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
-        """A judge has answered. What is asked next is asked about the turns as they are now."""
+        """Apply a verdict. The next questions are about the turns as they are now."""
         self.follow(live, None, None, broker_ms, out)
         answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], None, broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time is `now_ms`: verdicts that did not come, and a call that does not move."""
+        """Expire the verdicts whose deadline broker time `now_ms` has reached, and find a stall."""
         late = self._questions.expire(now_ms)
         if late:
             self._settle(late, None, now_ms, out)
@@ -140,11 +140,11 @@ class GoalProgress:
             self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
 
     def end_replay(self, out: list[Effect]) -> None:
-        """A replay is over: what is still open is asked again, which costs nothing if it was answered."""
+        """Ask the open questions again after a replay; a question that was answered costs nothing."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
     def withdraw(self, subjects: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
-        """Withdraw what an earlier evaluator published of progress and this one does not know."""
+        """Withdraw progress that an earlier evaluator published and this one does not have."""
         cause = Cause(None, broker_ms)
         for name, turn, index in subjects:
             if name == "progress" and turn is not None:
@@ -153,11 +153,11 @@ class GoalProgress:
                 self._publish(self._subgoal(index, TurnStatus.PROVISIONAL, cause), out)
 
     def set_agent(self, agent: str) -> None:
-        """Whose budget the judges' work is for."""
+        """Set the agent whose budget pays for the judges' work."""
         self._asking.agent = agent
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
-        """The scores that are others now that the call is over; what no judge has answered by now says so."""
+        """Scores that change at the end of the call; subgoals without a verdict by now get a reason instead."""
         self._apply(self._questions.give_up())
         self._asks = False
         self._ask(0)
@@ -169,7 +169,7 @@ class GoalProgress:
         return [record for record in records if record is not None]
 
     def values(self, *, is_over: bool) -> GoalValues:
-        """Returns the values of the whole call, so far or in the end."""
+        """The values of the whole call, so far or at its end."""
         tools: Value = None
         if self.goal_set.expected_tool_calls:
             tools = self._tools.at_end(self._last) if is_over else self._tools.at(self._last) if self._last else None
@@ -234,7 +234,7 @@ class GoalProgress:
         return True
 
     def _drop(self, turn: int, cause: Cause, out: list[Effect]) -> None:
-        """There is no such turn any more."""
+        """Drop a turn that does not exist any more."""
         if self._facts.pop(turn, None) is None:
             return
         del self._transcripts[turn]
@@ -250,7 +250,7 @@ class GoalProgress:
     # Questions.
 
     def _settle(self, answers: list[Answer[About]], time_ms: int | None, broker_ms: int, out: list[Effect]) -> None:
-        """Take answers, ask what is to be asked next, and publish what follows."""
+        """Apply answers, ask the next questions, and publish the changed scores."""
         before = self._curve.reached_at
         self._apply(answers)
         requests = self._ask(broker_ms)
@@ -259,7 +259,7 @@ class GoalProgress:
         self.needs_wakeup = True
         if self._curve.reached_at != before:
             self._stalls.moved(broker_ms)
-        self._say(Cause(time_ms, broker_ms), out)
+        self._publish_changes(Cause(time_ms, broker_ms), out)
 
     def _apply(self, answers: list[Answer[About]]) -> None:
         looked_at = set()
@@ -276,7 +276,7 @@ class GoalProgress:
             self._tools.look(turn, self._facts[turn].calls, self._asking.found)
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
-        """Put every open question; answers that are known already may open others. Returns the requests to send."""
+        """Ask all open questions; known answers may open further ones. Returns the requests to send."""
         requests: list[JudgeRequest] = []
         budget = AskingBudget()
         while True:
@@ -296,14 +296,14 @@ class GoalProgress:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
         if self._questions.is_open(about, input_hash):
             return None
-        if budget.is_spent:  # it is looked at again with the next turn or answer, if there is to be one
+        if budget.is_spent:  # the next turn or answer considers it again, if one comes
             return None if self._asks else Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
         transcript = budget.transcript(self._transcripts.get(number, ()) for number in range(turn + 1))
         request = self._asking.request(about, transcript, broker_ms)
         return self._questions.ask(about, input_hash, request, is_late=not self._asks)
 
-    def _standing(self, place: int) -> "_Verdict | None":
-        """The newest verdict on a subgoal that rests on what is so now."""
+    def _current_verdict(self, place: int) -> "_Verdict | None":
+        """The newest verdict on a subgoal whose input is current."""
         verdicts = self._verdicts.get(place, {})
         return next(
             (verdicts[t] for t in sorted(verdicts, reverse=True) if verdicts[t][0] == self._inputs.get(t)), None
@@ -312,12 +312,12 @@ class GoalProgress:
     def _unknown(self, place: int) -> UnscoredReason | None:
         if place in self._undecidable:
             return UnscoredReason.TIMES_UNKNOWN
-        standing = self._standing(place)
+        standing = self._current_verdict(place)
         return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None
 
     # Records.
 
-    def _say(self, cause: Cause, out: list[Effect]) -> None:
+    def _publish_changes(self, cause: Cause, out: list[Effect]) -> None:
         curve = self._curve
         for turn in range(1, curve.turns + 1):
             scores = curve.at(turn)
@@ -362,7 +362,7 @@ class GoalProgress:
         subgoal = self.goal_set.subgoals[place]
         reached_turn = self._curve.reached_at[place]
         result = self._subgoal_result(place)
-        standing = self._standing(place)
+        standing = self._current_verdict(place)
         votes = Votes() if standing is None else standing.votes
         return self._revisions.make(
             SubgoalScore, ("subgoal", None, place), status, (result, reached_turn, votes.complete, votes.incomplete),
@@ -379,7 +379,7 @@ class GoalProgress:
 
     @property
     def _is_open(self) -> bool:
-        reached_at = enumerate(self._curve.reached_at)  # of what nobody can judge nobody knows that it is not reached
+        reached_at = enumerate(self._curve.reached_at)  # a subgoal that nobody can judge may have been reached
         return not self._is_over and any(turn is None and not self._unknown(place) for place, turn in reached_at)
 
     def _since(self) -> int:

@@ -1,4 +1,4 @@
-"""Days as people write and say them: "3/14/85", "March 3rd, 1985", "the third of march nineteen eighty five"."""
+"""Finds days as people write and say them: "3/14/85", "March 3rd, 1985", "the third of march nineteen eighty five"."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from consumers.engine.redaction.personal_data.vocabulary import (
 from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 OLD_TWO_DIGIT_YEAR: Final = 40
-"""A year of two digits from here on is of the last century."""
+"""First two-digit year of the last century."""
 _CENTURY: Final = 1900
 _MOST_DAYS: Final = 31
 _MONTHS_A_YEAR: Final = 12
@@ -36,9 +36,9 @@ class Date(NamedTuple):
     """A day in a text, from word `first` to word `last`.
 
     Attributes:
-        year: The year in full; None when none is said.
-        has_day: Whether more than the month or the year is said.
-        has_century: Whether the year is said with its century: 1985, nineteen eighty five.
+        year: The year in full; None without one.
+        has_day: Whether more than the month or the year is given.
+        has_century: Whether the year has its century: 1985, nineteen eighty five.
     """
 
     first: int

@@ -1,4 +1,4 @@
-"""Digits as people dictate them: written or spoken, in groups, with pauses and fillers between them."""
+"""Finds digits as people dictate them: written or spoken, in groups, with pauses and fillers between them."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -33,9 +33,9 @@ class Group(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Groups that follow one another with nothing but pauses, dashes and the like between them.
+    """Consecutive groups with nothing but pauses, dashes and the like between them.
 
-    `pauses` says of each group whether there is a pause before it; there is one before the first.
+    `pauses` tells for each group whether there is a pause before it; there is one before the first.
     """
 
     groups: tuple[Group, ...]
@@ -43,15 +43,15 @@ class Run(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many digits it has."""
+        """Number of its digits."""
         return sum(len(group.digits) for group in self.groups)
 
     def is_spoken(self, first: int, last: int) -> bool:
-        """Whether any of the groups from one to another is in words."""
+        """Whether any of the groups `first` to `last` is in words."""
         return any(group.is_spoken for group in self.groups[first : last + 1])
 
     def digits(self, first: int, last: int) -> str:
-        """The digits from one group to another, both included."""
+        """The digits of the groups `first` to `last`, both included."""
         return "".join(group.digits for group in self.groups[first : last + 1])
 
 
@@ -59,7 +59,7 @@ class Digits:
     """The dictated digits of a text."""
 
     def __init__(self, words: Words) -> None:
-        """Nothing is looked for before it is asked for."""
+        """Start without a search; digits are searched on demand."""
         self.words = words
 
     @cached_property
@@ -137,7 +137,7 @@ class Digits:
         return words.all[at].text == "_"
 
     def _pause(self, last: int, first: int) -> bool | None:
-        """Whether there is a pause between two groups; None when they are not of one run."""
+        """Whether there is a pause between two groups; None when they are in different runs."""
         if first - last - 1 > MAX_GAP_WORDS:
             return None
         is_pause = False

@@ -1,4 +1,4 @@
-"""E-mail addresses, written, or as they are said: "jane dot doe at example dot com"."""
+"""Finds e-mail addresses, written, or as they are said: "jane dot doe at example dot com"."""
 
 import re
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 MAX_LOCAL_CHARS: Final = 64
 MAX_LABEL_WORDS: Final = 3
-"""Words of one part of a domain that are said apart: "at big company dot com"."""
+"""Words of one part of a domain that are spoken apart: "at big company dot com"."""
 MAX_SPELLED: Final = 24
 MAX_LABELS: Final = 6
 MAX_EXTRA_WORDS: Final = 3
-"""Words before the one beside the at that may be of the address too, if nothing but them stands there."""
+"""Further words before the at that may be part of the address, if nothing else stands there."""
 NEAR_WORDS: Final = 10
 
 _LOCAL_REVERSED: Final = re.compile(r"[\w.%+'-]{1,64}")
@@ -35,7 +35,7 @@ _TOP_LEVEL: Final = re.compile(r"[^\W\d_]{2,24}|xn--[\w-]{1,59}")
 
 
 def find_emails(words: Words) -> Iterator[Span]:
-    """Places of addresses, from left to right. Places of a written and a said one do not overlap."""
+    """Places of addresses, from left to right. Written and spoken addresses do not overlap."""
     end = 0
     for index, word in enumerate(words.all):
         if word.text not in {"@", "at"} or word.start < end:
@@ -53,7 +53,7 @@ def _written(source: str, at: int) -> Span | None:
     if before is None or domain is None:
         return None
     labels = domain[0].rstrip("-").split(".")
-    while labels and not _TOP_LEVEL.fullmatch(labels[-1]):  # the number of the next sentence, perhaps
+    while labels and not _TOP_LEVEL.fullmatch(labels[-1]):  # perhaps the number of the next sentence
         labels.pop()
     local = before[0][::-1].lstrip(".'")
     return Span(at - len(local), at + 1 + len(".".join(labels))) if local and len(labels) > 1 else None
@@ -77,7 +77,7 @@ def _said(words: Words, at: int, not_before: int) -> Span | None:
 
 
 def _is_announced(words: Words, at: int) -> bool:
-    """Whether the words around say that there is an address."""
+    """Whether words around the at announce an address."""
     if words.texts.isdisjoint(MAIL_WORDS):
         return False
     around = (*words.before(at, NEAR_WORDS), *words.after(at, NEAR_WORDS))
@@ -85,7 +85,7 @@ def _is_announced(words: Words, at: int) -> bool:
 
 
 def _end_of_domain(words: Words, first: int, *, is_announced: bool) -> int | None:
-    """The last word of the domain that begins with a word; the last part is any word where an address was announced."""
+    """The last word of the domain that begins with a word; in an announced address its last part may be any word."""
     index, last = first, None
     for _ in range(MAX_LABELS):
         label_end = _end_of_label(words, index)
@@ -129,7 +129,7 @@ def _end_of_label(words: Words, first: int) -> int | None:
 
 
 def _end_of_top_level(words: Words, index: int, *, is_announced: bool) -> int | None:
-    """The last word of com, of uk, or of c o m said letter by letter."""
+    """The last word of com, of uk, or of c o m spelled letter by letter."""
     if words.is_at(index, TOP_LEVELS):
         return index
     if index < len(words.all) and is_announced and _TOP_LEVEL.fullmatch(words.all[index].text):
@@ -144,7 +144,7 @@ def _end_of_top_level(words: Words, index: int, *, is_announced: bool) -> int | 
 
 
 def _begin_of_local(words: Words, at: int) -> tuple[int | None, bool]:
-    """The first word of what stands before an at, and whether it is joined as no sentence is: by dots, digits, letters."""
+    """The first word of the part before an at, and whether it is joined as no sentence is: by dots, digits, letters."""
     index = at - 1
     if not _is_atom(words, index) or words.all[index].text in WORDS_OF_A_SENTENCE - NO_MAILBOXES:
         return None, False
@@ -175,7 +175,7 @@ def _is_atom(words: Words, index: int) -> bool:
 
 
 def _is_spelled(words: Words, index: int) -> bool:
-    """Whether it is one letter, or digits: what is dictated, not said."""
+    """Whether it is a single letter, or digits: dictated words."""
     if not _is_atom(words, index):
         return False
     word = words.all[index]

@@ -1,6 +1,6 @@
-"""A text as words, each with its place in it, and what stands near a place: the ground on which everything is looked for.
+"""A text as words, each with its place, and the words near a place: the ground of every search.
 
-Times, amounts and the like are no digits that somebody dictates; where they stand is told here too.
+Times, amounts and the like are no dictated digits; their places are found here too.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from consumers.engine.redaction.personal_data.vocabulary import NUMBER_WORDS
 
 MAX_LOOKED_AT: Final = 60
-"""Words and signs that are looked at on one side of a place, whatever they are."""
+"""Words and signs that are read on one side of a place, whatever they are."""
 
 _WORD: Final = re.compile(
     r"(?P<SEALED>\[[A-Z][A-Z_]{1,39}\])|(?P<NUMBER>\d+)|(?P<WORD>[^\W\d_]+(?:['\u2019][^\W\d_]+)?)"
@@ -29,7 +29,7 @@ _NO_DICTATION: Final = re.compile(
 
 
 class WordKind(Enum):
-    """What a word is: letters, digits, one other character, or what already stands for something taken out."""
+    """Kinds of words: letters, digits, one other character, or the tag of an earlier redaction."""
 
     WORD = "WORD"
     NUMBER = "NUMBER"
@@ -39,7 +39,7 @@ class WordKind(Enum):
 
 _KINDS: Final = {kind.name: kind for kind in WordKind}
 _IN_BRACKETS: Final = {"AT": ("@", WordKind.SIGN), "DOT": ("dot", WordKind.WORD)}
-"""As what (at) and [dot] are read: nobody writes them so but in an address."""
+"""Readings of (at) and [dot]: only addresses have them."""
 
 
 class Word(NamedTuple):
@@ -52,7 +52,7 @@ class Word(NamedTuple):
 
 
 class Near(NamedTuple):
-    """A word near another: its index, how many words away it is, and whether a sentence ends in between."""
+    """A word near another: its index, its distance in words, and whether a sentence ends in between."""
 
     place: int
     text: str
@@ -69,7 +69,7 @@ class Words:
     """
 
     def __init__(self, source: str) -> None:
-        """Reads the text once."""
+        """Read the text once."""
         self.source = source
         self.all: Sequence[Word] = [_word(found) for found in _WORD.finditer(source)]
 
@@ -92,14 +92,14 @@ class Words:
         return frozenset([word.text for word in self.all])
 
     def before(self, index: int, most: int) -> Iterator[Near]:
-        """The words before one, the nearest first. Numbers, signs and what was taken out are passed and not counted.
+        """The words before one, the nearest first. Numbers, signs and tags are passed and not counted.
 
-        So the same words are as near after something between them was taken out.
+        So the distance of words does not change when something between them is redacted.
         """
         return self._near(range(index - 1, max(-1, index - 1 - MAX_LOOKED_AT), -1), most)
 
     def after(self, index: int, most: int) -> Iterator[Near]:
-        """The same of the words after one."""
+        """The words after one; otherwise as `before`."""
         return self._near(range(index + 1, min(len(self.all), index + 1 + MAX_LOOKED_AT)), most)
 
     def is_joined(self, index: int) -> bool:

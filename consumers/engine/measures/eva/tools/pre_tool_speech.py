@@ -1,4 +1,4 @@
-"""How often the assistant said something before it went to work with tools (`pretoolspeech_rate`)."""
+"""How often the assistant speaks before it uses tools (`pretoolspeech_rate`)."""
 
 from collections.abc import Iterable
 
@@ -9,12 +9,12 @@ _TOOLS = frozenset({ElementKind.TOOL_CALL, ElementKind.TOOL_RESPONSE})
 
 
 def pre_tool_speech_rate(history: Iterable[tuple[int, int, object]]) -> float | None:
-    """Share of tool groups that began after the assistant had said something to what the user said last.
+    """Share of tool groups that began after the assistant had answered the user's last words.
 
     A group is a run of tool calls and answers with no words of either side between them.
 
     Args:
-        history: The merged history, (key, kind, payload) in its order; only what the audit log wrote is looked at.
+        history: The merged history, (key, kind, payload) in its order; only entries of the audit log are read.
 
     Returns:
         The share, from 0 to 1; None without tools.
