@@ -59,8 +59,7 @@ class CallMeasures(NamedTuple):
         assistant: The assistant.
         overlap_ms: Time for which both were heard at once.
         dead_air_ms: Time for which the caller waited in silence, without speech and without a running tool; only waits of at
-            least
-            the threshold.
+            least the threshold.
         first_assistant_ms: First sound of the assistant (epoch); None without one.
     """
 

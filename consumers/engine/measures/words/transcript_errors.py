@@ -36,8 +36,7 @@ _RATE_DIGITS = 3  # as EVA rounds
 
 class TurnDifferences(NamedTuple):
     """The differences in a turn: of the user's side by EVA's `stt_wer`, and by disagreement of each side; None where one
-    transcript
-    is unknown.
+    transcript is unknown.
     """
 
     stt: ErrorSums | None
@@ -55,8 +54,7 @@ class TurnDifferences(NamedTuple):
 
 class CallDifferences(NamedTuple):
     """The differences in a call, in plain values, and the fields of a `WordErrorRate` and of a `TranscriptDisagreement`; either
-    is
-    None where it is known only at the close.
+    is None where it is known only at the close.
     """
 
     inputs: tuple[Any, ...]

@@ -50,8 +50,7 @@ class ErrorSums(NamedTuple):
 
 class TurnErrors(NamedTuple):
     """One turn compared: its sums, and each error as (intended words, understood words), one of them empty for missing or
-    surplus
-    words.
+    surplus words.
     """
 
     sums: ErrorSums

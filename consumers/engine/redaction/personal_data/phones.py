@@ -205,8 +205,7 @@ def _is_of_something_else(words: Words, begin: int) -> bool:
 
 def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
     """Whether the words around call it a telephone number; False for something else, None when no word decides. The nearest
-    word
-    before it decides.
+    word before it decides.
     """
     if words.texts.isdisjoint(WORDS_ABOUT_NUMBERS):
         return None

@@ -104,9 +104,8 @@ class BotTurnMachine:
     `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
     sets `have_words_changed` instead, until the reader of the words clears it. `bot_turn` is the turn in which the bot speaks
     (None while silent), `pending_vad` a stretch of sound that no ruling has made a turn yet: (start, end or None, whether the
-    bot
-    spoke when it began). `hears_transcripts` is no state but a fact of the call: whether its transcripts mark the end of the
-    caller's turn.
+    bot spoke when it began). `hears_transcripts` is no state but a fact of the call: whether its transcripts mark the end of
+    the caller's turn.
     """
 
     def __init__(self) -> None:

@@ -56,8 +56,7 @@ class EvaTurnMachine:
 
     `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
     does not touch a turn. `user_start_turn` and `assistant_start_turn` are the turns of the role's latest audio start (None
-    before
-    the first); the ends belong there.
+    before the first); the ends belong there.
     """
 
     def __init__(self, pipeline_type: PipelineType, replays: Replays) -> None:

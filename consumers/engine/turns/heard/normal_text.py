@@ -159,8 +159,7 @@ def _english_rules() -> "_EnglishRules":
 
 class _EnglishRules:
     """The result of `EnglishTextNormalizer` without the rules that nothing in the text can meet: most speech is plain words,
-    and
-    trying every rule on each would cost more than all other work for a turn.
+    and trying every rule on each would cost more than all other work for a turn.
     """
 
     def __init__(self) -> None:

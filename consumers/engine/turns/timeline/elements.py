@@ -53,8 +53,7 @@ class ToolUse:
     """Payload of a tool call or response: the tool, and its parameters or its answer (None without any).
 
     ElevenLabs agents and pipecat pair calls and responses by `call_id`; the audit log has none (None). `is_error` marks a
-    failed
-    tool, whatever its answer; `source` is the reporting input.
+    failed tool, whatever its answer; `source` is the reporting input.
     """
 
     __slots__ = ("call_id", "is_error", "name", "source", "value")

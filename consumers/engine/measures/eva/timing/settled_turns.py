@@ -15,8 +15,7 @@ class ChangeCause(StrEnum):
     """Causes of a different final value of a settled turn.
 
     An event came later than the allowed lateness; the log of a speech-to-speech agent, which is back-dated by a whole
-    utterance; an
-    event in order changed the count of turns; or only the end of the call made the difference.
+    utterance; an event in order changed the count of turns; or only the end of the call made the difference.
     """
 
     LATE_EVENT = "late_event"
