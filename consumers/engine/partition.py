@@ -55,7 +55,7 @@ class PartitionEvaluator:
         writes_transcripts: bool = False,
         redactor: Redactor | None = None,
     ) -> None:
-        """Start without calls.
+        """Starts without calls.
 
         Args:
             limits: Bounds of the calls.
@@ -93,13 +93,13 @@ class PartitionEvaluator:
         return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
 
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
-        """Note the offset at which reading starts on each input. Call it before `recall`: it bounds the closed calls to
+        """Notes the offset at which reading starts on each input. Call it before `recall`: it bounds the closed calls to
         remember.
         """
         self._closed.reading_starts_at(offsets)
 
     def recall(self, record: LedgerRecord) -> None:
-        """Read one record that an earlier evaluator of this partition published; all of them in order, before `receive`."""
+        """Reads one record that an earlier evaluator of this partition published; all of them in order, before `receive`."""
         conversation_id = record.conversation_id
         if isinstance(record, ClosedFact | ClosedElsewhere):
             self._memories.pop(conversation_id, None)
@@ -111,7 +111,7 @@ class PartitionEvaluator:
             memory.fold(record)
 
     def obey(self, record: AnyScoreRecord) -> None:
-        """Read one record of the log of calls that are evaluated again; all of them in order, before `receive`.
+        """Reads one record of the log of calls that are evaluated again; all of them in order, before `receive`.
 
         A call whose `closed` fact is among them takes its dead air and its end from the log; any other call decides for itself.
         """
@@ -122,7 +122,7 @@ class PartitionEvaluator:
             facts.fold(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
-        """Fold one record into its call; its first record opens the call."""
+        """Folds one record into its call; its first record opens the call."""
         source = arrival.source
         if arrival.offset <= self._last_offsets.get(source, -1):
             self._outcomes[source, "repeated"] += 1
@@ -166,7 +166,7 @@ class PartitionEvaluator:
         return out
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
-        """Decide by silence up to broker time `now_ms`, oldest first, and take one more step of a close that needs several."""
+        """Decides by silence up to broker time `now_ms`, oldest first, and takes one more step of a close that needs several."""
         out: list[Effect] = []
         if self._closing:
             self._go_on_closing(out)
@@ -189,7 +189,7 @@ class PartitionEvaluator:
         return max(((call.kept_bytes, call.events, key) for key, call in self._calls.items()), default=None)
 
     def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
-        """Close a call that blocks its partition: without a transcript, and with final scores if `is_scored`."""
+        """Closes a call that blocks its partition: without a transcript, and with final scores if `is_scored`."""
         out: list[Effect] = [Count("callgauge_limits_hit_total", ("takeovers",))]
         call = self._calls[conversation_id]
         self._refuse_waiting(call)
@@ -207,7 +207,7 @@ class PartitionEvaluator:
         return out
 
     def end(self) -> Sequence[Effect]:
-        """Close the logged calls as their log says, at the end of the inputs, although some of their records are missing."""
+        """Closes the logged calls as their log says, at the end of the inputs, although some of their records are missing."""
         out: list[Effect] = []
         for call in [call for call in self._calls.values() if isinstance(call, LoggedCall)]:
             call.close_as_logged(out)
@@ -232,7 +232,7 @@ class PartitionEvaluator:
         return into.collected
 
     def write_snapshot(self, into: TakesBytes) -> None:
-        """Write the snapshot piece by piece. The evaluator must not change meanwhile."""
+        """Writes the snapshot piece by piece. The evaluator must not change meanwhile."""
         write_state(SNAPSHOT_VERSION, self.__dict__, into)
 
     @classmethod
@@ -310,14 +310,14 @@ class PartitionEvaluator:
         return now_ms < call.ends_at() <= broker_ms
 
     def _let_wait(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
-        """Keep the arrival until broker time reaches it, so that every input was read that far."""
+        """Keeps the arrival until broker time reaches it, so that every input was read that far."""
         call.keep_waiting(arrival)
         if len(call.waiting) > MAX_WAITING_PER_CALL:
             out.append(Count("callgauge_limits_hit_total", ("held",)))
             self._fold(call, call.waiting.pop(0)[1], out)
 
     def _pass_time(self, call: Call, now_ms: int, out: list[Effect]) -> None:
-        """Advance the call to `now_ms`, and fold its waiting arrivals at their times."""
+        """Advances the call to `now_ms`, and folds its waiting arrivals at their times."""
         waiting = call.waiting
         while self._is_open(call):
             until_ms = min(now_ms, waiting[0][0]) if waiting else now_ms
@@ -339,13 +339,13 @@ class PartitionEvaluator:
         return not call.is_closing
 
     def _refuse_waiting(self, call: Call) -> None:
-        """Drop the waiting arrivals: the call was over before them."""
+        """Drops the waiting arrivals: the call was over before them."""
         for _, arrival in call.waiting:
             self._outcomes[arrival.source, "after_close"] += 1
         call.waiting.clear()
 
     def _schedule(self, call: Call, due_ms: int) -> None:
-        """Wake the call at `due_ms` unless it wakes sooner: one heap entry for each change to an earlier time."""
+        """Wakes the call at `due_ms` unless it wakes sooner: one heap entry for each change to an earlier time."""
         if call.wakeup_ms is None or due_ms < call.wakeup_ms:
             call.wakeup_ms = due_ms
             heapq.heappush(self._wakeups, (due_ms, call.conversation_id))
@@ -361,7 +361,7 @@ class PartitionEvaluator:
         )  # fmt: skip
 
     def _make_room(self, now_ms: int, out: list[Effect]) -> None:
-        """Close the call that is missed least. Logged calls stay: their number was limited when they were live."""
+        """Closes the call that is missed least. Logged calls stay: their number was limited when they were live."""
         evicted = self._eviction.next(self._calls)
         if evicted is not None:
             out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
@@ -371,7 +371,7 @@ class PartitionEvaluator:
             self._go_on_closing(out)
 
     def _go_on_closing(self, out: list[Effect]) -> None:
-        """Take one step of the close that began first."""
+        """Takes one step of the close that began first."""
         call = self._calls[self._closing[0]]
         call.redactor.begin_step()
         call.go_on_closing(out)
@@ -380,7 +380,7 @@ class PartitionEvaluator:
             self._forget(call)
 
     def _leave(self, call: Call) -> None:
-        """Forget the call once its close is written; until then it takes its turn among the closing ones."""
+        """Forgets the call once its close is written; until then it takes its turn among the closing ones."""
         if call.is_closed:
             self._forget(call)
         else:

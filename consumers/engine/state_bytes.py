@@ -22,24 +22,24 @@ class TakesBytes(Protocol):
     """A sink of bytes, written piece by piece."""
 
     def write(self, piece: Any, /) -> object:
-        """Write some bytes, or a view that is valid during this call only; an exception ends the writing."""
+        """Writes some bytes, or a view that is valid during this call only; an exception ends the writing."""
 
 
 class GivesBytes(Protocol):
     """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Read `size` bytes; fewer at the end."""
+        """Reads `size` bytes; fewer at the end."""
 
     def readline(self) -> bytes:
-        """Read to the next line break."""
+        """Reads to the next line break."""
 
 
 class InMemory:
     """A sink of bytes that can be read back."""
 
     def __init__(self, given: bytes = b"") -> None:
-        """Start with the given bytes."""
+        """Starts with the given bytes."""
         self._pieces = [given]
         self._at = 0
 
@@ -49,15 +49,15 @@ class InMemory:
         return b"".join(self._pieces)
 
     def write(self, piece: Any) -> None:
-        """Append a piece."""
+        """Appends a piece."""
         self._pieces.append(bytes(piece))
 
     def read(self, size: int) -> bytes:
-        """Read `size` bytes; fewer at the end."""
+        """Reads `size` bytes; fewer at the end."""
         return self._until(self._at + size)
 
     def readline(self) -> bytes:
-        """Read to the next line break."""
+        """Reads to the next line break."""
         return self._until((self._whole().find(b"\n", self._at) + 1) or len(self._whole()))
 
     def _until(self, end: int) -> bytes:
@@ -72,7 +72,7 @@ class InMemory:
 
 
 def write_state(version: int, state: object, into: TakesBytes) -> None:
-    """Write the state. It must not change meanwhile."""
+    """Writes the state. It must not change meanwhile."""
     pickle.Pickler(into, protocol=PROTOCOL).dump((version, state))
 
 

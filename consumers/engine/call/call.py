@@ -102,7 +102,7 @@ class Call:
         return self._end.last_ms
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
-        """Fold one record; returns its outcome, a label of the events counter."""
+        """Folds one record; returns its outcome, a label of the events counter."""
         self.redactor.begin_step()
         source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
         rule = _RULES.get(type(event), _UNREAD)
@@ -159,7 +159,7 @@ class Call:
         return outcome
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
-        """Let broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
+        """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
         self.redactor.begin_step()
         due_ms, reason = self._end.by_silence()
         if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
@@ -184,13 +184,13 @@ class Call:
         return self._end.by_silence()[0]
 
     def release(self) -> None:
-        """Cut the reference cycles of a closed call, so that its memory is freed at once."""
+        """Cuts the reference cycles of a closed call, so that its memory is freed at once."""
         self._closing = None
         self.history.release()
         self.__dict__.pop("live")
 
     def keep_waiting(self, arrival: Arrival) -> None:
-        """Keep an arrival, ordered by broker time; arrivals of one topic keep the order of the topic, whatever their times."""
+        """Keeps an arrival, ordered by broker time; arrivals of one topic keep the order of the topic, whatever their times."""
         source = arrival.source
         self.first_offsets.setdefault(source, arrival.offset)
         broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.waiting if each.source is source)])
@@ -201,7 +201,7 @@ class Call:
         return self.history.context(self.ended_reason)
 
     def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """Make the final scores and, last, the `closed` fact; long texts need further steps (`go_on_closing`)."""
+        """Makes the final scores and, last, the `closed` fact; long texts need further steps (`go_on_closing`)."""
         if not self.is_over:
             self.live.reached(now_ms, out)
         self._end_replay(now_ms, out)
@@ -218,11 +218,11 @@ class Call:
         self.go_on_closing(out)
 
     def go_on_closing(self, out: list[Effect]) -> None:
-        """Do as much of the close as fits into one step."""
+        """Does as much of the close as fits into one step."""
         self.is_closed = self._closing is not None and self._closing.go_on(self.redactor, out)
 
     def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """Close with the `closed` fact and without costly records; ends a close under way. The newest scores are final."""
+        """Closes with the `closed` fact and without costly records; ends a close under way. The newest scores are final."""
         self.is_closing = self.is_closed = True
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self._revisions.end_replay(now_ms)[0] if self._closing is None else self._closing.records
@@ -239,7 +239,7 @@ class Call:
         self._judged.end_replay(gone, broker_ms, out)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
-        """Expire verdicts and find stalls; returns whether the call is over and still waits for verdicts."""
+        """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""
         self._judged.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
         if now_ms >= due_ms and not self.is_over:
             self.is_over = True

@@ -59,7 +59,7 @@ class Closing:
     _writer: TranscriptWriter | None = None
 
     def go_on(self, redactor: CallRedactor, out: list[Effect]) -> bool:
-        """Do as much as fits into one step; returns whether the close is done, with its effect in `out`."""
+        """Does as much as fits into one step; returns whether the close is done, with its effect in `out`."""
         is_large = len(self.records) > MOST_RECORDS_OF_ONE_STEP
         if is_large and not self._has_begun:
             self._has_begun = True  # the records of the live call are work enough for one step

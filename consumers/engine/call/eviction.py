@@ -22,11 +22,11 @@ class Eviction:
     """
 
     def __init__(self) -> None:
-        """Start without open calls."""
+        """Starts without open calls."""
         self._places: list[_Place] = []
 
     def add(self, call: Call, calls: Mapping[str, Call]) -> None:
-        """Add a call that has opened. `calls` are all open calls, this one included."""
+        """Adds a call that has opened. `calls` are all open calls, this one included."""
         if len(self._places) > 2 * len(calls) + _SPARE:
             self._places = [_place(each) for each in calls.values()]
             heapq.heapify(self._places)

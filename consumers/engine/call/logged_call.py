@@ -37,7 +37,7 @@ class LoggedFacts:
         self._through: Mapping[InputSource, int] = {}
 
     def fold(self, record: AnyScoreRecord) -> None:
-        """Read one more record of the call; only facts matter."""
+        """Reads one more record of the call; only facts matter."""
         if self.closed is not None:
             return
         if isinstance(record, DeadAirFact):
@@ -83,7 +83,7 @@ class LoggedCall(Call):
         self._undeclared = deque((sources(fact.offsets), fact) for fact in facts.dead_airs)
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
-        """Fold one record, then declare the facts that the log has at this point.
+        """Folds one record, then declares the facts that the log has at this point.
 
         Returns:
             Its outcome, a label of the events counter.
@@ -102,7 +102,7 @@ class LoggedCall(Call):
         return outcome
 
     def close_as_logged(self, out: list[Effect]) -> None:
-        """Close the call as logged. A record that was folded then may be missing now: deleted, or refused today."""
+        """Closes the call as logged. A record that was folded then may be missing now: deleted, or refused today."""
         for _, fact in self._undeclared:
             self.live.declare_logged(fact, out)
         self._undeclared.clear()
@@ -115,7 +115,7 @@ class LoggedCall(Call):
         self.close(self._closed.reason, self._closed.caused_at_ms, out)
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
-        """Do nothing: `through` in the log says how much of the call counts."""
+        """Does nothing: `through` in the log says how much of the call counts."""
 
 
 def _reaches(offsets: Mapping[InputSource, int], through: Mapping[InputSource, int]) -> bool:

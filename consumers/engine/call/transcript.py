@@ -128,7 +128,7 @@ class TranscriptWriter:
         redactor: Redacts | None,
         metrics_of: MetricsOf | None,
     ) -> None:
-        """Find the entries to write; arguments as in `transcript_of`."""
+        """Finds the entries to write; arguments as in `transcript_of`."""
         self.turns: list[TranscriptTurn] = []
         self._conversation_id = conversation_id
         known_id = None if live.record is None else live.record.agent_id
@@ -151,7 +151,7 @@ class TranscriptWriter:
         self._parts = deque(self._in_parts(entries))
 
     def go_on(self, may_go_on: Callable[[], bool]) -> bool:
-        """Write the next part, and more while `may_go_on` is true; returns whether all is written."""
+        """Writes the next part, and more while `may_go_on` is true; returns whether all is written."""
         parts = self._parts
         while parts:
             self._write(parts.popleft())

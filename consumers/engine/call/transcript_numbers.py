@@ -28,7 +28,7 @@ class EntryNumbers:
     """Places each number of a turn on one entry, the first of its kind."""
 
     def __init__(self, places: set[tuple[int, EntryKind]], metrics_of: MetricsOf | None) -> None:
-        """Start with nothing written.
+        """Starts with nothing written.
 
         Args:
             places: The future entries, by turn and kind.
@@ -40,7 +40,7 @@ class EntryNumbers:
         self._written: set[tuple[int, EntryKind]] = set()
 
     def is_written(self, turn: int, kind: EntryKind) -> None:
-        """Note that an entry of this kind is written: no later entry gets its numbers."""
+        """Notes that an entry of this kind is written: no later entry gets its numbers."""
         self._written.add((turn, kind))
 
     def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics:

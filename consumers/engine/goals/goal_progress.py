@@ -91,7 +91,7 @@ class GoalProgress:
         return self._questions.next_deadline_ms is not None
 
     def announce(self, broker_ms: int, out: list[Effect]) -> None:
-        """Record the goal set: from now on it is the call's."""
+        """Records the goal set: from now on it is the call's."""
         fact = self._revisions.make(
             GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), Cause(None, broker_ms),
             goal_set=self.goal_set, digest=self.goal_set.digest,
@@ -102,7 +102,7 @@ class GoalProgress:
     def follow(
         self, live: LiveCall, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
     ) -> None:
-        """Judge the turns that were left, and those that changed. Texts are compared when a turn is left, or
+        """Judges the turns that were left, and those that changed. Texts are compared when a turn is left, or
         without `changes`.
         """
         current = live.turn
@@ -116,7 +116,7 @@ class GoalProgress:
         self._look(live, max(0, first), max(0, current - 1), time_ms, broker_ms, out)
 
     def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
-        """Judge every turn of a call that is over, the last one too. `asks` says whether judges can still answer."""
+        """Judges every turn of a call that is over, the last one too. `asks` says whether judges can still answer."""
         self._is_over = True
         self._asks = asks
         last = live.turn
@@ -125,14 +125,14 @@ class GoalProgress:
         self._look(live, 0, last, time_ms, broker_ms, out)
 
     def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
-        """Apply a verdict. The next questions are about the turns as they are now."""
+        """Applies a verdict. The next questions are about the turns as they are now."""
         self.follow(live, None, None, broker_ms, out)
         answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], None, broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Expire the verdicts whose deadline broker time `now_ms` has reached, and find a stall."""
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, and finds a stall."""
         late = self._questions.expire(now_ms)
         if late:
             self._settle(late, None, now_ms, out)
@@ -140,11 +140,11 @@ class GoalProgress:
             self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
 
     def end_replay(self, out: list[Effect]) -> None:
-        """Ask the open questions again after a replay; a question that was answered costs nothing."""
+        """Asks the open questions again after a replay; a question that was answered costs nothing."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
     def withdraw(self, subjects: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
-        """Withdraw progress that an earlier evaluator published and this one does not have."""
+        """Withdraws progress that an earlier evaluator published and this one does not have."""
         cause = Cause(None, broker_ms)
         for name, turn, index in subjects:
             if name == "progress" and turn is not None:
@@ -153,7 +153,7 @@ class GoalProgress:
                 self._publish(self._subgoal(index, TurnStatus.PROVISIONAL, cause), out)
 
     def set_agent(self, agent: str) -> None:
-        """Set the agent whose budget pays for the judges' work."""
+        """Sets the agent whose budget pays for the judges' work."""
         self._asking.agent = agent
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
@@ -234,7 +234,7 @@ class GoalProgress:
         return True
 
     def _drop(self, turn: int, cause: Cause, out: list[Effect]) -> None:
-        """Drop a turn that does not exist any more."""
+        """Drops a turn that does not exist any more."""
         if self._facts.pop(turn, None) is None:
             return
         del self._transcripts[turn]
@@ -250,7 +250,7 @@ class GoalProgress:
     # Questions.
 
     def _settle(self, answers: list[Answer[About]], time_ms: int | None, broker_ms: int, out: list[Effect]) -> None:
-        """Apply answers, ask the next questions, and publish the changed scores."""
+        """Applies answers, asks the next questions, and publishes the changed scores."""
         before = self._curve.reached_at
         self._apply(answers)
         requests = self._ask(broker_ms)
@@ -276,7 +276,7 @@ class GoalProgress:
             self._tools.look(turn, self._facts[turn].calls, self._asking.found)
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
-        """Ask all open questions; known answers may open further ones. Returns the requests to send."""
+        """Asks all open questions; known answers may open further ones. Returns the requests to send."""
         requests: list[JudgeRequest] = []
         budget = AskingBudget()
         while True:

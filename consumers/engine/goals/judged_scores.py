@@ -53,7 +53,7 @@ class JudgedScores:
         return any(part.awaits_verdicts for part in self._parts)
 
     def started(self, goals_id: str | None, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
-        """Fold a `call_started`: the first one with a goal set decides the set of the call.
+        """Folds a `call_started`: the first one with a goal set decides the set of the call.
 
         Args:
             goals_id: Id of the goal set it names.
@@ -76,26 +76,26 @@ class JudgedScores:
             part.set_agent(agent)
 
     def follow(self, live: LiveCall, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
-        """Judge the turns that were left or changed."""
+        """Judges the turns that were left or changed."""
         for part in self._parts:
             part.follow(live, changes, time_ms, broker_ms, out)
             if part.needs_wakeup:
                 part.needs_wakeup, live.needs_wakeup = False, True
 
     def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
-        """Fold a verdict. A replay may read it before the event that names the goals."""
+        """Folds a verdict. A replay may read it before the event that names the goals."""
         if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
             self._early_verdicts.append((verdict, broker_ms))
         for part in self._parts:
             part.fold(verdict, live, broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Expire the verdicts whose deadline broker time `now_ms` has reached, and find a stall."""
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, and finds a stall."""
         for part in self._parts:
             part.reached(now_ms, out)
 
     def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
-        """Judge every turn of a call that is over. `asks` says whether judges can still answer."""
+        """Judges every turn of a call that is over. `asks` says whether judges can still answer."""
         for part in self._parts:
             part.finish(live, time_ms, broker_ms, out, asks=asks)
 
@@ -107,7 +107,7 @@ class JudgedScores:
         return min(times_ms if is_over and times_ms else [due_ms, *times_ms])
 
     def end_replay(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
-        """Withdraw scores without a value after a replay, and ask the open questions again."""
+        """Withdraws scores without a value after a replay, and asks the open questions again."""
         if self._goals is not None:
             self._goals.withdraw(gone, broker_ms, out)
         for part in self._parts:

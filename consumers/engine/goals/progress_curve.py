@@ -75,7 +75,7 @@ class ProgressCurve:
     __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_undecidable_since", "_verdicts")
 
     def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
-        """Start without turns.
+        """Starts without turns.
 
         Args:
             subgoals: Number of subgoals in the goal set.
@@ -107,7 +107,7 @@ class ProgressCurve:
         return tuple(self._reached_at)
 
     def set_input(self, turn: int, input_hash: str) -> bool:
-        """Set the input on which a turn is judged. Verdicts on another input of it become void.
+        """Sets the input on which a turn is judged. Verdicts on another input of it become void.
 
         A turn that is passed over leaves later scores open until its input is set.
 
@@ -129,13 +129,13 @@ class ProgressCurve:
         return True
 
     def remove_from(self, first_gone: int) -> None:
-        """Remove this turn and all after it."""
+        """Removes this turn and all after it."""
         for turn in range(self.turns, max(first_gone, 1) - 1, -1):
             self._void(turn)
             del self._hashes[turn - 1], self._verdicts[turn - 1]
 
     def fold(self, turn: int, subgoal: int, verdict: bool | UnscoredReason, input_hash: str) -> bool:  # noqa: FBT001  # a verdict is data
-        """Fold a verdict on one subgoal after one turn, judged on that input; a reason when it could not be judged.
+        """Folds a verdict on one subgoal after one turn, judged on that input; a reason when it could not be judged.
 
         Returns:
             Whether it counts. It does not when the turn has another input by now.
@@ -158,7 +158,7 @@ class ProgressCurve:
         return True
 
     def know(self, subgoal: int, reached_at: int | None, undecidable_since: int | None = None) -> bool:
-        """Set the result of code for a subgoal, for all turns.
+        """Sets the result of code for a subgoal, for all turns.
 
         Args:
             subgoal: Its place in the goal set.
@@ -295,7 +295,7 @@ class ProgressCurve:
         return round(progress / (last.last_reached_turn or 1), PLACES)
 
     def _void(self, turn: int) -> None:
-        """Make the verdicts of this turn void."""
+        """Makes the verdicts of this turn void."""
         self._verdicts[turn - 1] = {}
         for subgoal, reached_at in enumerate(self._reached_at):
             if reached_at == turn and subgoal not in self._by_code:

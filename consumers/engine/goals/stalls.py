@@ -20,12 +20,12 @@ class Stalls:
         self._numbers: dict[int, int] = {}
 
     def begins(self, broker_ms: int) -> None:
-        """Start the clock: there is a turn to judge."""
+        """Starts the clock: there is a turn to judge."""
         if self._moved_ms is None:
             self._moved_ms = broker_ms
 
     def moved(self, broker_ms: int) -> None:
-        """Start the clock again: a subgoal was reached, or is not reached any more."""
+        """Starts the clock again: a subgoal was reached, or is not reached any more."""
         self._moved_ms = broker_ms
         self.is_stuck = False
 

@@ -151,7 +151,7 @@ class SubgoalChecks:
         self._results: dict[bool, Mapping[str, CheckResult]] = {}
 
     def set_turn(self, turn: int, facts: TurnFacts) -> bool:
-        """Set the facts of a new or changed turn; only its own leaves are evaluated again.
+        """Sets the facts of a new or changed turn; only its own leaves are evaluated again.
 
         Args:
             turn: Its number, from 1.
@@ -177,7 +177,7 @@ class SubgoalChecks:
         return True
 
     def drop_turn(self, turn: int) -> bool:
-        """Drop a turn, for example when the call's events turn out to be fewer turns.
+        """Drops a turn, for example when the call's events turn out to be fewer turns.
 
         Returns:
             Whether there was one.
@@ -218,7 +218,7 @@ class SubgoalChecks:
         }
 
     def _forget(self) -> None:
-        """Drop the results derived from turns; they are derived again on demand."""
+        """Drops the results derived from turns; they are derived again on demand."""
         self._late_turns.clear()
         self._results.clear()
 
@@ -321,7 +321,7 @@ def _result(known: _Known | None) -> CheckResult:
 
 
 def _note(hits: list[int], turn: int, *, is_hit: bool) -> None:
-    """Note whether a leaf holds in a turn, in an ordered list of turns."""
+    """Notes whether a leaf holds in a turn, in an ordered list of turns."""
     place = bisect_left(hits, turn)
     was_hit = place < len(hits) and hits[place] == turn
     if is_hit and not was_hit:

@@ -53,13 +53,13 @@ class ToolCorrectness:
     __slots__ = ("_expected", "_findings", "_questions")
 
     def __init__(self, expected: Sequence[ExpectedToolCall]) -> None:
-        """Start with nothing compared."""
+        """Starts with nothing compared."""
         self._expected = tuple(expected)
         self._findings: dict[int, Finding] = {}
         self._questions: dict[int, tuple[ToolQuestion, ...]] = {}
 
     def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> bool:
-        """Look for the calls expected in this turn among those made in it; again when either changes.
+        """Looks for the calls expected in this turn among those made in it; again when either changes.
 
         Returns:
             Whether a finding changed.
@@ -73,7 +73,7 @@ class ToolCorrectness:
         return self._findings != before
 
     def forget_from(self, first_gone: int) -> None:
-        """Forget this turn and all after it."""
+        """Forgets this turn and all after it."""
         for place, expected in enumerate(self._expected):
             turn = _turn_of(expected)
             if turn is not None and turn >= first_gone:

@@ -20,7 +20,7 @@ class ClosedCalls:
     """
 
     def __init__(self, most: int) -> None:
-        """Start without closed calls.
+        """Starts without closed calls.
 
         Args:
             most: Closed calls remembered that no replay meets again.
@@ -38,11 +38,11 @@ class ClosedCalls:
         return conversation_id in self._awaited or conversation_id in self._past
 
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
-        """Note the first offset that will be read of each input. Without it, every recalled call may be met again."""
+        """Notes the first offset that will be read of each input. Without it, every recalled call may be met again."""
         self._starts = dict(offsets)
 
     def recall(self, conversation_id: str, through: Mapping[InputSource, int]) -> None:
-        """Note that an earlier evaluator closed this call after folding the inputs `through` these offsets."""
+        """Notes that an earlier evaluator closed this call after folding the inputs `through` these offsets."""
         last = tuple(through.get(source, -1) for source in InputSource)
         self._awaited.pop(conversation_id, None)
         self._past.pop(conversation_id, None)
@@ -54,7 +54,7 @@ class ClosedCalls:
             self._remember(conversation_id, last)
 
     def close(self, conversation_id: str, last_offsets: Mapping[InputSource, int]) -> None:
-        """Note that a call has closed here. `last_offsets` are the newest offsets read."""
+        """Notes that a call has closed here. `last_offsets` are the newest offsets read."""
         self._remember(conversation_id, _CLOSED_HERE)
         if self._awaited and all(
             last_offsets.get(source, -1) >= offset

@@ -77,7 +77,7 @@ class AgentEvents:
         self._tools = ReportedTools(InputSource.ELEVENLABS)
 
     def fold(self, event: Any, time_ms: int, live: LiveCall, end: CallEnd) -> bool:
-        """Fold one event, received at `time_ms`, or the record of the conversation.
+        """Folds one event, received at `time_ms`, or the record of the conversation.
 
         Returns:
             Whether the call is over by it.
@@ -146,7 +146,7 @@ class AgentEvents:
         self._correct(event_id, bot)
 
     def _correct(self, event_id: int, bot: BotHistory) -> None:
-        """Replace the answers with this id by the part of them that was heard."""
+        """Replaces the answers with this id by the part of them that was heard."""
         corrections = self._heard.get(event_id)
         replies = self._replies.get(event_id, ())
         if not corrections:

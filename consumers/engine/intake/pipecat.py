@@ -15,7 +15,7 @@ _MESSAGES: Final = frozenset({"user_message", "assistant_message"})
 def fold_pipecat_record(
     event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveCall, measures: Measures
 ) -> int:
-    """Fold one observer record.
+    """Folds one observer record.
 
     Returns:
         Characters of it that are kept until the call closes; those of a function call count with its record.

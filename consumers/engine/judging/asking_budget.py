@@ -19,7 +19,7 @@ class AskingBudget:
     """Counts the work that one step may still spend on questions."""
 
     def __init__(self) -> None:
-        """Start with nothing asked."""
+        """Starts with nothing asked."""
         self._left = MAX_WORK_PER_STEP
 
     @property

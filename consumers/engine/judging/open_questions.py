@@ -46,13 +46,13 @@ class OpenQuestions(Generic[About]):
     """The questions of one call, by request id."""
 
     def __init__(self) -> None:
-        """Start without open questions."""
+        """Starts without open questions."""
         self._open: dict[str, _Open[About]] = {}
         self._verdicts: OrderedDict[str, tuple[int, JudgeVerdict]] = OrderedDict()
 
     @property
     def requests(self) -> Iterator[JudgeRequest]:
-        """Open questions, in the order of asking."""
+        """Opens questions, in the order of asking."""
         return (question.request for question in self._open.values())
 
     @property
@@ -72,7 +72,7 @@ class OpenQuestions(Generic[About]):
     def ask(
         self, about: About, input_hash: str, request: JudgeRequest, *, is_late: bool
     ) -> JudgeRequest | Answer[About] | None:
-        """Ask a question.
+        """Asks a question.
 
         Args:
             about: Subject of the question.
@@ -117,7 +117,7 @@ class OpenQuestions(Generic[About]):
         return self._drop(lambda _: True, UnscoredReason.CALL_CUT_OFF)
 
     def forget_unless(self, is_wanted: Callable[[About, str], bool]) -> None:
-        """Drop the questions on inputs that are outdated."""
+        """Drops the questions on inputs that are outdated."""
         for name, question in list(self._open.items()):
             if not is_wanted(question.about, question.input_hash):
                 del self._open[name]

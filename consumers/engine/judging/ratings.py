@@ -24,7 +24,7 @@ class Ratings:
         self._of_call: dict[JudgeKind, tuple[Outcome, int]] = {}
 
     def rate_turn(self, kind: JudgeKind, turn: int, outcome: Outcome | None) -> None:
-        """Keep the outcome of a turn; None drops it."""
+        """Keeps the outcome of a turn; None drops it."""
         if self._of_turns.get((kind, turn)) == outcome:
             return
         self.changed_turns.add(turn)
@@ -34,7 +34,7 @@ class Ratings:
             self._of_turns[kind, turn] = outcome
 
     def rate_call(self, kind: JudgeKind, outcome: Outcome | None, through_turn: int) -> None:
-        """Keep the outcome of the call up to a turn; None drops it."""
+        """Keeps the outcome of the call up to a turn; None drops it."""
         if outcome is None:
             self._of_call.pop(kind, None)
         else:

@@ -66,7 +66,7 @@ class TextJudges:
         return self._questions.next_deadline_ms
 
     def follow(self, live: LiveCall, _changes: LiveChanges, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
-        """Judge the turns that the call has left, and those that changed."""
+        """Judges the turns that the call has left, and those that changed."""
         seen = (live.turn, live.is_simulated, live.history.replays.elements)
         if self._is_over or seen[0] == self._seen[0]:
             return
@@ -75,18 +75,18 @@ class TextJudges:
         self._look(live, first, seen[0] - 1, broker_ms, out)
 
     def finish(self, live: LiveCall, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
-        """Judge the whole call at its end; `asks` says whether judges can still answer."""
+        """Judges the whole call at its end; `asks` says whether judges can still answer."""
         self._is_over, self._is_late = True, not asks
         self._look(live, 0, live.turn, broker_ms, out)
 
     def fold(self, verdict: JudgeVerdict, _live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
-        """Apply a verdict."""
+        """Applies a verdict."""
         answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Expire verdicts whose deadline broker time `now_ms` has reached."""
+        """Expires verdicts whose deadline broker time `now_ms` has reached."""
         late = self._questions.expire(now_ms)
         if late:
             self._settle(late, now_ms, out)
@@ -97,15 +97,15 @@ class TextJudges:
         return self._questions.next_deadline_ms is not None
 
     def set_agent(self, agent: str) -> None:
-        """Set the agent whose budget pays for the judges' work."""
+        """Sets the agent whose budget pays for the judges' work."""
         self._agent = agent
 
     def end_replay(self, out: list[Effect]) -> None:
-        """Ask the open questions again after a replay."""
+        """Asks the open questions again after a replay."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
     def give_up(self) -> None:
-        """Close the open questions at the end of the call: they become ratings with a reason."""
+        """Closes the open questions at the end of the call: they become ratings with a reason."""
         self._is_late = True
         self._apply(self._questions.give_up())
         self._ask(0)
@@ -203,7 +203,7 @@ class TextJudges:
             self._found[answer.about] = result if isinstance(result, Outcome) else UnscoredReason.INVALID_ANSWERS
 
     def _rate(self) -> None:
-        """Pass on the known ratings: of turns, and of the call so far."""
+        """Passes on the known ratings: of turns, and of the call so far."""
         for (kind, turn), outcome in self._found.items():
             if kind in OF_TURNS and turn <= self._last:
                 self._ratings.rate_turn(kind, turn, outcome)

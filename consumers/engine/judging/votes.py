@@ -67,7 +67,7 @@ class Voting:
     )
 
     def __init__(self, trials: int, *, stops_early: bool, retry_waves: int = 5) -> None:
-        """Start with nothing asked.
+        """Starts with nothing asked.
 
         Args:
             trials: Times the question may be asked; odd, so that there is no tie.

@@ -63,13 +63,13 @@ class Measures:
         self._known: tuple[HeardSides, bool] | None = None
 
     def observe(self, source: InputSource, event: Any, time_ms: int) -> None:
-        """Fold an event that changes no turn and reports latencies or tokens."""
+        """Folds an event that changes no turn and reports latencies or tokens."""
         self.stages.observe(source, event, time_ms)
 
     def follow(
         self, live: LiveCall, changes: LiveChanges, cause: Cause, judged: JudgedScores, out: list[Effect]
     ) -> None:
-        """Measure the changed turns that were left, if the call has left a turn now or a turn is settled.
+        """Measures the changed turns that were left, if the call has left a turn now or a turn is settled.
 
         Args:
             live: The call.
@@ -113,7 +113,7 @@ class Measures:
         return True
 
     def catch_up(self, live: LiveCall, cause: Cause) -> None:
-        """Measure everything once at the end of a replay, before `Revisions.end_replay` compares it with the
+        """Measures everything once at the end of a replay, before `Revisions.end_replay` compares it with the
         published records.
         """
         self.stages.drain_counts()
@@ -122,7 +122,7 @@ class Measures:
         self.eva.settled(live, live.turns.ever_settled)
 
     def compare_at_close(self, context: MetricContext) -> bool:
-        """Take one step of the comparisons that precede the final values; returns whether it was the last."""
+        """Takes one step of the comparisons that precede the final values; returns whether it was the last."""
         return self._transcripts.compare_at_close(context)
 
     def final_records(
@@ -162,7 +162,7 @@ class Measures:
         return [*self.stages.drain_counts(), *self.eva.closing_counts()]
 
     def withdraw(self, live: LiveCall, subjects: Iterable[Subject], cause: Cause, out: list[Effect]) -> None:
-        """Withdraw turns that an earlier evaluator published and this one does not have."""
+        """Withdraws turns that an earlier evaluator published and this one does not have."""
         for name, turn, _ in subjects:
             if name == NAME and turn is not None and live.turns.view(turn) is None:
                 record = self._turns.withdraw(turn, cause)
@@ -225,7 +225,7 @@ class Measures:
             out.append(PublishScore(record))
 
     def _fold_recorded(self, live: LiveCall, turns: Iterable[int]) -> None:
-        """Fold the values of an ElevenLabs agent's record for these turns; a turn that it lacks has none."""
+        """Folds the values of an ElevenLabs agent's record for these turns; a turn that it lacks has none."""
         record = live.record
         if record is not None:
             for turn in turns:

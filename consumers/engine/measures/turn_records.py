@@ -181,7 +181,7 @@ class TurnRecords:
         return self._published(live, heard, turn, view, taking, waited, cause, end_ms, status=TurnStatus.FINAL)
 
     def withdraw(self, turn: int, cause: Cause) -> TurnValues | None:
-        """Withdraw the record of a turn that does not exist."""
+        """Withdraws the record of a turn that does not exist."""
         if (NAME, turn, 0) not in self._revisions.published:
             return None
         return self._revisions.make(

@@ -49,7 +49,7 @@ class CallMemory:
         self.counted: dict[int, set[str]] = {}
 
     def fold(self, record: AnyScoreRecord | ScoredElsewhere) -> None:
-        """Read one more record of the call."""
+        """Reads one more record of the call."""
         subject = (record.name, record.turn, record.index)
         last = self.published.get(subject)
         self.published[subject] = Recalled(

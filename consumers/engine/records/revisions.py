@@ -31,7 +31,7 @@ class Published(int):
 
     @classmethod
     def of(cls, revision: int, input_hash: str, *, had_value: bool) -> "Published":
-        """Pack the three. `input_hash` comes from `hash_of`; a hash of another form, made by another version, is hashed again."""
+        """Packs the three. `input_hash` comes from `hash_of`; a hash of another form, made by another version, is hashed again."""
         digits = input_hash if _IS_HASH.fullmatch(input_hash) else hash_of((input_hash,))
         return cls((revision << _HASH_BITS | int(digits, 16)) << 1 | had_value)
 
@@ -168,7 +168,7 @@ class Revisions:
         )  # fmt: skip
 
     def end_replay(self, broker_ms: int) -> tuple[list[AnyScoreRecord], list[Subject]]:
-        """End the replay at this broker time.
+        """Ends the replay at this broker time.
 
         Returns:
             Records of the values that differ from the published ones, with the next revisions; and the published subjects

@@ -28,7 +28,7 @@ class CallRedactor:
     """
 
     def __init__(self, redactor: Redactor) -> None:
-        """Start with nothing redacted.
+        """Starts with nothing redacted.
 
         Args:
             redactor: Has the rules, and is shared by the calls of a partition.
@@ -44,7 +44,7 @@ class CallRedactor:
         return self._left > 0
 
     def begin_step(self) -> None:
-        """Begin a step: a record is folded, time passes, or the close goes on."""
+        """Begins a step: a record is folded, time passes, or the close goes on."""
         self._left = MAX_CHARS_PER_STEP
 
     def redact(self, text: str) -> str:

@@ -117,7 +117,7 @@ class Redactor:
         return self.rules.enabled and (bool(self._patterns) or may_hold_any(text))
 
     def _redact(self, text: str, lead: str) -> str:
-        """Search until nothing is found. `lead` are words that stand before the text without being part of it."""
+        """Searches until nothing is found. `lead` are words that stand before the text without being part of it."""
         for _ in range(MAX_ROUNDS):
             redacted = self._look(text, lead)
             if redacted == text:
@@ -126,7 +126,7 @@ class Redactor:
         return text
 
     def _look(self, text: str, lead: str) -> str:
-        """Search once with every detector."""
+        """Searches once with every detector."""
         if self._patterns:
             self.looked_at_chars += len(text)
         for tag, pattern in self._patterns.items():

@@ -25,14 +25,14 @@ class CallEnd:
         self.awaits_record = False
 
     def heard(self, broker_ms: int) -> None:
-        """Note a record with this broker time."""
+        """Notes a record with this broker time."""
         if broker_ms > self.last_ms:
             self.last_ms = broker_ms
         elif broker_ms < self._first_ms:
             self._first_ms = broker_ms
 
     def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
-        """Note an announced end of the call. Of several the first in the broker's order counts.
+        """Notes an announced end of the call. Of several the first in the broker's order counts.
 
         Returns:
             Whether this is the first so far.
@@ -43,7 +43,7 @@ class CallEnd:
         return True
 
     def recorded(self, at: BrokerMoment) -> None:
-        """Note the record of a conversation that is over; of several the first counts."""
+        """Notes the record of a conversation that is over; of several the first counts."""
         if self._recorded_ms is None or at.broker_ms < self._recorded_ms:
             self._recorded_ms = at.broker_ms
 

@@ -109,40 +109,40 @@ class DeadAirWatch:
         return self._wakeup_at_ms
 
     def user_ended(self, end_ms: int, logged_ms: int, at: BrokerMoment, turn: int) -> None:
-        """Begin a silence at `end_ms`; the user's end was noticed at `logged_ms`."""
+        """Begins a silence at `end_ms`; the user's end was noticed at `logged_ms`."""
         noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
         self._wait(_Kind.USER_ENDED, end_ms, at, self._threshold_ms - noticed_after_ms, turn)
 
     def speech_started(self, start_ms: int, at: BrokerMoment) -> None:
-        """End the silence at `start_ms`; it was dead air if it had lasted by the call's own clock."""
+        """Ends the silence at `start_ms`; it was dead air if it had lasted by the call's own clock."""
         self._wait(_Kind.SPEECH_STARTED, start_ms, at)
 
     def tool_called(self, time_ms: int, at: BrokerMoment) -> None:
-        """Pause the silence while a tool runs; it was dead air if it had already lasted too long."""
+        """Pauses the silence while a tool runs; it was dead air if it had already lasted too long."""
         self._wait(_Kind.TOOL_CALLED, time_ms, at)
 
     def tool_answered(self, time_ms: int, at: BrokerMoment) -> None:
-        """Begin the silence again at the answer of a tool."""
+        """Begins the silence again at the answer of a tool."""
         self._wait(_Kind.TOOL_ANSWERED, time_ms, at, self._threshold_ms)
 
     def function_called(self, time_ms: int, at: BrokerMoment) -> None:
-        """Note that pipecat reports a running tool; it counts until another source reports a tool."""
+        """Notes that pipecat reports a running tool; it counts until another source reports a tool."""
         self._wait(_Kind.FUNCTION_CALLED, time_ms, at)
 
     def function_settled(self, time_ms: int, at: BrokerMoment) -> None:
-        """Note that pipecat reports the end of that tool."""
+        """Notes that pipecat reports the end of that tool."""
         self._wait(_Kind.FUNCTION_SETTLED, time_ms, at, self._threshold_ms)
 
     def line_went_down(self, at: BrokerMoment) -> None:
-        """End the watch: the call is over, and nobody waits for an answer."""
+        """Ends the watch: the call is over, and nobody waits for an answer."""
         self._wait(_Kind.LINE_DOWN, 0, at)
 
     def leave_to_the_log(self) -> None:
-        """Declare nothing in this call: the log has its dead air."""
+        """Declares nothing in this call: the log has its dead air."""
         self._hang_up()
 
     def recall(self, silences_ms: Collection[int]) -> None:
-        """Treat the silences with these starts as declared, by any evaluator: none is declared again."""
+        """Treats the silences with these starts as declared, by any evaluator: none is declared again."""
         self.count = len(silences_ms)
         self._declared_ms = silences_ms
 

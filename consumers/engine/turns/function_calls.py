@@ -26,7 +26,7 @@ class FunctionCalls:
     def fold(
         self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
     ) -> bool:
-        """Fold one event of a function call. `bot` is None where a simulated caller hears the call.
+        """Folds one event of a function call. `bot` is None where a simulated caller hears the call.
 
         Returns:
             Whether a tool has stopped running.
@@ -51,7 +51,7 @@ class FunctionCalls:
         return is_over
 
     def give_way(self, bot: BotHistory | None) -> None:
-        """Drop these tools: the audit log has tools, and they are the call's."""
+        """Drops these tools: the audit log has tools, and they are the call's."""
         if not self._log_has_tools:
             self._log_has_tools = True
             if bot is not None:

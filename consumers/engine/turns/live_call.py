@@ -135,7 +135,7 @@ class LiveCall:
         return max(self._watermarks.values(), default=0)
 
     def note_time(self, source: InputSource, time_ms: int) -> bool:
-        """Move the stream's watermark; true when every stream was past this time by the allowed lateness."""
+        """Moves the stream's watermark; true when every stream was past this time by the allowed lateness."""
         self._logged_ms = time_ms
         watermarks = self._watermarks
         own_ms = watermarks.get(source)
@@ -149,7 +149,7 @@ class LiveCall:
         return time_ms < low_ms - self._limits.allowed_lateness_ms
 
     def moment(self, moment: SpeechMoment, at_s: float) -> None:
-        """Fold a start or end of speech that the bot reports."""
+        """Folds a start or end of speech that the bot reports."""
         bot = self._bot
         if bot is None:
             return
@@ -164,7 +164,7 @@ class LiveCall:
             self.user_fell_silent(int(at_s * 1000), machine.turn)
 
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
-        """Fold a start or end of sound at the simulated caller; EVA's history must have it already."""
+        """Folds a start or end of sound at the simulated caller; EVA's history must have it already."""
         machine = self.history.machine
         if self._bot is not None:
             self._bot = None
@@ -176,7 +176,7 @@ class LiveCall:
             self.user_fell_silent(int(at_s * 1000), machine.user_start_turn)
 
     def user_text(self, time_ms: int, key: int) -> None:
-        """Fold the agent's transcript of a whole turn of the caller; only in a cascade does its stamp mark the turn's end."""
+        """Folds the agent's transcript of a whole turn of the caller; only in a cascade does its stamp mark the turn's end."""
         bot = self._bot
         if bot is None:
             return
@@ -186,17 +186,17 @@ class LiveCall:
             self.user_fell_silent(time_ms, bot.machine.turn)
 
     def assistant_text(self, time_ms: int, key: int) -> None:
-        """Fold an answer of the agent."""
+        """Folds an answer of the agent."""
         if self._bot is not None:
             self._bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
 
     def fell_back(self, time_ms: int) -> None:
-        """Fold a step of the agent's turn-end timer."""
+        """Folds a step of the agent's turn-end timer."""
         if self._bot is not None:
             self._bot.fell_back(time_ms)
 
     def message(self, time_ms: int, text: str, data: dict[str, Any], *, is_user: bool) -> None:
-        """Fold pipecat's own record of an utterance, for calls whose audit log lacks it."""
+        """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
         if self._bot is None:
             return
         if (
@@ -206,19 +206,19 @@ class LiveCall:
         self._bot.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
 
     def pipeline_type_set(self) -> None:
-        """Follow a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
+        """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
         if self._bot is not None:
             self._bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
-        """Fold the call of a tool."""
+        """Folds the call of a tool."""
         self._function_calls.give_way(self._bot)
         if self._bot is not None:
             self._bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
         self.dead_air.tool_called(time_ms, self.broker_moment)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
-        """Fold the answer of a tool."""
+        """Folds the answer of a tool."""
         self._function_calls.give_way(self._bot)
         if self._bot is not None:
             self._bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
@@ -226,12 +226,12 @@ class LiveCall:
         self.needs_wakeup = True
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
-        """Fold pipecat's report of a tool's progress."""
+        """Folds pipecat's report of a tool's progress."""
         if self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self._bot):
             self.needs_wakeup = True
 
     def text_placed(self, key: int) -> None:
-        """Add a text group of the bot: its speech, in a call whose bot does not report when it speaks."""
+        """Adds a text group of the bot: its speech, in a call whose bot does not report when it speaks."""
         bot = self._bot
         if bot is not None:
             bot.text_placed(key)
@@ -239,12 +239,12 @@ class LiveCall:
                 self.someone_speaks(key_time_ms(key))
 
     def text_displaced(self, key: int) -> None:
-        """Remove the text group of the bot at `key`."""
+        """Removes the text group of the bot at `key`."""
         if self._bot is not None:
             self._bot.text_displaced(key)
 
     def fold_agent_record(self, record: ConversationRecord) -> None:
-        """Fold a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
+        """Folds a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
         self._records.fold(record)
 
     def may_have_changed(self, time_ms: int) -> bool:
@@ -252,7 +252,7 @@ class LiveCall:
         return bool(self.machine.touched) or self._records.is_any or time_ms >= self._settle_at_ms
 
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
-        """Publish the changed moments, and settle the turns that every stream has passed. Empties `touched` of the machine."""
+        """Publishes the changed moments, and settles the turns that every stream has passed. Empties `touched` of the machine."""
         machine = self.machine
         touched = machine.touched
         with_tools: set[int] = set()
@@ -277,7 +277,7 @@ class LiveCall:
         return LiveChanges(touched, settled, with_tools)
 
     def end_replay(self, cause: Cause, out: list[Effect]) -> list[Subject]:
-        """End the replay: publish the difference to the published moments, and from now on every change.
+        """Ends the replay: publishes the difference to the published moments, and from now on every change.
 
         Returns:
             Published subjects without a value now; the moments among them are withdrawn here.
@@ -293,17 +293,17 @@ class LiveCall:
         return gone
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Declare the dead air that broker time `now_ms` decides."""
+        """Declares the dead air that broker time `now_ms` decides."""
         self._found += self.dead_air.reached(now_ms)
         self._declare_dead_air(out)
 
     def declare_logged(self, fact: DeadAirFact, out: list[Effect]) -> None:
-        """Declare dead air as the log has it, whatever today's threshold."""
+        """Declares dead air as the log has it, whatever today's threshold."""
         dead_air = DeadAir(fact.silent_since_ms, fact.turn or 0, fact.index, fact.caused_at_ms)
         self._record_dead_air(dead_air, fact.threshold_ms, out)
 
     def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
-        """Set the labels of the call; a change is published at once."""
+        """Sets the labels of the call; a change is published at once."""
         if labels != self._revisions.labels:
             self._revisions.labels = labels
             self._labels_by_ms.append((self.broker_ms, labels))
@@ -312,7 +312,7 @@ class LiveCall:
         self.announce(broker_ms, out)
 
     def announce(self, broker_ms: int, out: list[Effect]) -> None:
-        """Publish the call itself, before its first other record and whenever its labels change."""
+        """Publishes the call itself, before its first other record and whenever its labels change."""
         if self._has_announced:
             return
         self._has_announced = True
@@ -351,16 +351,16 @@ class LiveCall:
         self._settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
     def user_fell_silent(self, end_ms: int, turn: int) -> None:
-        """Begin a silence: the caller has finished."""
+        """Begins a silence: the caller has finished."""
         self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn)
         self.needs_wakeup = True
 
     def someone_speaks(self, start_ms: int) -> None:
-        """End the silence."""
+        """Ends the silence."""
         self.dead_air.speech_started(start_ms, self.broker_moment)
 
     def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
-        """Declare the silences that the log lacks because their evaluator ended first; logged ones stay declared."""
+        """Declares the silences that the log lacks because their evaluator ended first; logged ones stay declared."""
         number = len(memory.silences_ms)
         missed = [each for each in self._found if each.silent_since_ms not in memory.silences_ms]
         self._found = [each._replace(number=number + place) for place, each in enumerate(missed, 1)]

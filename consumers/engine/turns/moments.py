@@ -113,7 +113,7 @@ class TurnMoments:
         return [record for record in records if record is not None], {turn for turn, _ in changed}
 
     def settle(self, passed_ms: int, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
-        """Settle the turns that were left at or before `passed_ms`, and return them. A turn with an open sound waits for its
+        """Settles the turns that were left at or before `passed_ms`, and returns them. A turn with an open sound waits for its
         end.
         """
         settled = []
@@ -139,7 +139,7 @@ class TurnMoments:
         return [record for record in records if record is not None]
 
     def withdraw(self, subjects: Iterable[Subject], cause: Cause) -> list[AnyScoreRecord]:
-        """Withdraw moments that an earlier evaluator of the call published and this one does not have."""
+        """Withdraws moments that an earlier evaluator of the call published and this one does not have."""
         records = [self._withdrawn(subject, cause) for subject in subjects]
         return [record for record in records if record is not None]
 
@@ -150,7 +150,7 @@ class TurnMoments:
         return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
 
     def _move(self, turn: int, cause: Cause) -> None:
-        """Note when a turn was left, or that the call is in it again."""
+        """Notes when a turn was left, or that the call is in it again."""
         if turn >= self._current:
             self._left_at_ms.pop(turn, None)
             self._settled.discard(turn)
@@ -199,7 +199,7 @@ class TurnMoments:
         )  # fmt: skip
 
     def _forget(self, turn: int, cause: Cause) -> list[AnyScoreRecord | None]:
-        """Withdraw every moment of a turn that does not exist any more."""
+        """Withdraws every moment of a turn that does not exist any more."""
         del self._views[turn]
         self._left_at_ms.pop(turn, None)
         self._unended.pop(turn, None)

@@ -64,14 +64,14 @@ class EvaScores:
         self._final: Mapping[int, TurnValue] | None = None
 
     def touched(self, live: LiveCall, turns: Iterable[int], time_ms: int | None) -> None:
-        """Note which settled ones among these turns changed by an event at this time."""
+        """Notes which settled ones among these turns changed by an event at this time."""
         changed = live.turns.ever_settled.intersection(turns)
         heard = live.heard()
         for turn in changed:
             self._settled.changed(live, turn, self.turn_value(live, heard, turn), time_ms)
 
     def settled(self, live: LiveCall, turns: Iterable[int]) -> None:
-        """Note the values of turns that are settled now."""
+        """Notes the values of turns that are settled now."""
         heard = live.heard()
         for turn in turns:
             self._settled.settle(turn, self.turn_value(live, heard, turn))
@@ -110,7 +110,7 @@ class EvaScores:
         return metrics
 
     def finish(self, live: LiveCall, heard: HeardTurns, context: MetricContext) -> Metrics:
-        """Make the final values of all turns.
+        """Makes the final values of all turns.
 
         Returns:
             Every metric of the call.

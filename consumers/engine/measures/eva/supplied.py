@@ -23,11 +23,11 @@ class SuppliedFacts:
         self.final_state_hash: str | None = None
 
     def started(self, event: CallStarted) -> None:
-        """Fold a `call_started` event."""
+        """Folds a `call_started` event."""
         self.tools = self.tools if event.tools is None else event.tools
         self.expected_state = self.expected_state if event.expected_state is None else event.expected_state
 
     def ended(self, event: CallEnded) -> None:
-        """Fold a `call_ended` event."""
+        """Folds a `call_ended` event."""
         if event.final_state is not None:
             self.final_state, self.final_state_hash = event.final_state, event.final_state_hash

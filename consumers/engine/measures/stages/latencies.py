@@ -57,7 +57,7 @@ class StageLatencies:
         self._is_full = False
 
     def observe(self, source: InputSource, event: Any, time_ms: int) -> None:
-        """Fold the reports of the event; an event without any costs a look at its type."""
+        """Folds the reports of the event; an event without any costs a look at its type."""
         findings = findings_of(event, time_ms)
         if findings is None:
             return
@@ -71,7 +71,7 @@ class StageLatencies:
         self._unknown(source, findings.unknown)
 
     def fold_convai(self, turn: int, seconds: Mapping[str, float]) -> None:
-        """Replace the metrics that an ElevenLabs record has for a turn, in seconds by name."""
+        """Replaces the metrics that an ElevenLabs record has for a turn, in seconds by name."""
         if self._convai.get(turn, {}) == seconds:
             return
         self._convai[turn] = seconds  # replaced, never changed: values computed from it are compared with it

@@ -82,7 +82,7 @@ class Findings:
         rank: int = 0,
         model: Any = None,
     ) -> None:
-        """Add a number under `key`, with its start or its end."""
+        """Adds a number under `key`, with its start or its end."""
         if seconds == 0 and not isinstance(seconds, bool):
             return
         if stage is None or not _is_number(seconds) or not 0 < seconds <= MAX_STAGE_SECONDS:
@@ -92,7 +92,7 @@ class Findings:
         self.measured.append(Measured(begun_s, stage, source, float(seconds), rank, _text(model)))
 
     def used_tokens(self, key: str, at_s: float, rank: int, model: Any, counts: Any) -> None:
-        """Add counts of tokens under `key`."""
+        """Adds counts of tokens under `key`."""
         usage = _token_usage(counts)
         if usage is None:
             self.unknown.append(key)
@@ -112,7 +112,7 @@ def findings_of(event: Any, time_ms: int) -> Findings | None:
 
 
 def _metric(event: PipecatMetric, at_s: float, findings: Findings) -> None:
-    """Read a number of a MetricsFrame, as EVA logs it."""
+    """Reads a number of a MetricsFrame, as EVA logs it."""
     kind = event.type
     reading = PIPECAT_METRICS.get(kind)
     if reading is not None:
@@ -169,7 +169,7 @@ def _whole(data: Any, stage: Stage, at_s: float, findings: Findings) -> None:
 
 
 def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
-    """Read a breakdown. Its parts are also reported one by one, except the contributions; so they are the second choice."""
+    """Reads a breakdown. Its parts are also reported one by one, except the contributions; so they are the second choice."""
     record: Json = data if isinstance(data, Mapping) else {}
     source = StageSource.PIPECAT
     contributions = _items(record.get("contributions"))
@@ -192,7 +192,7 @@ def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
 
 
 def _contributions(items: list[Json], at_s: float, findings: Findings) -> None:
-    """Read one value for each key, the sum of its parts. The model's time to its first tool call is two parts together."""
+    """Reads one value for each key, the sum of its parts. The model's time to its first tool call is two parts together."""
     sums: dict[Stage, tuple[float, float]] = {}
     inference: tuple[float, float] | None = None
     has_request = False
@@ -223,7 +223,7 @@ def _part(key: str, stage: Stage | None, item: Json, at_s: float, findings: Find
 
 
 def _function_call(event: FunctionCallRecord, at_s: float, findings: Findings) -> None:
-    """Read a tool that has answered, failed, or run into its time limit; a running tool has no value yet."""
+    """Reads a tool that has answered, failed, or run into its time limit; a running tool has no value yet."""
     call = event.data
     begin_s, end_s = call.in_progress_at, _moment(call.timestamp, at_s)
     if call.has_answered and begin_s is not None:
@@ -232,7 +232,7 @@ def _function_call(event: FunctionCallRecord, at_s: float, findings: Findings) -
 
 
 def _llm_call(event: AuditLlmCall, at_s: float, findings: Findings) -> None:
-    """Read one step of the model: the agent waits for all of it. A step without words in its answer was a tool call."""
+    """Reads one step of the model: the agent waits for all of it. A step without words in its answer was a tool call."""
     if event.latency_ms is not None:
         said = event.value.get("response") if isinstance(event.value, Mapping) else event.value
         stage = Stage.LLM_LAST_SENTENCE if said else Stage.TOOL_REQUEST

@@ -17,7 +17,7 @@ class TurnWindows:
         self._order: list[tuple[float, int]] = []
 
     def update(self, heard: HeardTurns, touched: Iterable[int]) -> set[int]:
-        """Update the windows of turns that may have changed; returns the turns with a new window, neighbours included."""
+        """Updates the windows of turns that may have changed; returns the turns with a new window, neighbours included."""
         moved: set[int] = set()
         # The start of a turn of transcripts depends on the speech before it.
         for turn in {turn for first in touched for turn in (first, first + 1)}:

@@ -46,7 +46,7 @@ class StageValues:
         return len(self._models)
 
     def add(self, value: Measured) -> bool:
-        """Keep a value; false when an equal one is there already: its record came twice."""
+        """Keeps a value; false when an equal one is there already: its record came twice."""
         begins_s = self._begins_s
         begin_s = value.begin_s
         code = _CODE_OF[value.stage, value.source, value.rank]
@@ -92,7 +92,7 @@ class StageValues:
 
 
 def _take(found: Reports, stage: Stage, source: StageSource, value: Reported) -> None:
-    """Add a value of a turn; values come in their order."""
+    """Adds a value of a turn; values come in their order."""
     by_source = found.get(stage)
     if by_source is None:
         found[stage] = {source: value}

@@ -82,7 +82,7 @@ class RepeatedQuestions:
         return tuple(sorted({turn for turns in self._again.values() for turn in turns[1:]}))
 
     def put(self, turn: int, questions: frozenset[str]) -> bool:
-        """Set the questions of a turn; returns whether they differ from before."""
+        """Sets the questions of a turn; returns whether they differ from before."""
         known = self._by_turn.get(turn, frozenset())
         if questions == known:
             return False

@@ -79,7 +79,7 @@ class CallMeasures(NamedTuple):
 def measures_of(
     turns: Mapping[int, SpokenTurn], tools: Iterable[ToolRun], pause_ms: int, ended_ms: int | None = None
 ) -> CallMeasures:
-    """Measure the call.
+    """Measures the call.
 
     Args:
         turns: The turns by id, in any order. A turn's sound may reach into other turns.

@@ -87,7 +87,7 @@ def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None) -> Talk:
 
 
 def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool) -> Speech:
-    """Measure the call.
+    """Measures the call.
 
     Args:
         live: The call.

@@ -82,7 +82,7 @@ class TranscriptErrors:
         return self._chars > MAX_RUNNING_CHARS
 
     def compare(self, heard: HeardTurns, turns: Iterable[int]) -> set[int]:
-        """Compare these turns, and those that wait, as far as one step may. Over the limit only turns that never were.
+        """Compares these turns, and those that wait, as far as one step may. Over the limit only turns that never were.
 
         Returns:
             The turns that were compared although they are not among `turns`.
@@ -106,7 +106,7 @@ class TranscriptErrors:
         return compared - asked
 
     def compare_at_close(self, context: MetricContext) -> bool:
-        """Compare turns as EVA's own context has them, as many as one step may; returns whether all are."""
+        """Compares turns as EVA's own context has them, as many as one step may; returns whether all are."""
         until = self._chars + MAX_CHARS_PER_STEP
         for errors, one, other in self._pairs(context):
             for turn in one.keys() & other.keys():
@@ -118,7 +118,7 @@ class TranscriptErrors:
         return True
 
     def finish(self, context: MetricContext) -> set[int]:
-        """Replace the turns by those of EVA's final context, after the comparison.
+        """Replaces the turns by those of EVA's final context, after the comparison.
 
         Returns:
             The turns whose differences have changed by that.
@@ -181,7 +181,7 @@ class TranscriptErrors:
 
 
 def _compared(meant: str, understood: str, language: str) -> TurnErrors:
-    """Compare two texts for their sums alone: the differing words are not published, and would be kept until the close."""
+    """Compares two texts for their sums alone: the differing words are not published, and would be kept until the close."""
     return TurnErrors(compare(meant, understood, language).sums, ())
 
 

@@ -99,7 +99,7 @@ class WordErrors:
         return turn in self._pairs
 
     def put(self, turn: int, meant: str | None, understood: str | None) -> bool:
-        """Add or replace a turn; a side without words removes it.
+        """Adds or replaces a turn; a side without words removes it.
 
         Args:
             turn: Its id.
@@ -125,7 +125,7 @@ class WordErrors:
         return True
 
     def remove(self, turn: int) -> bool:
-        """Remove a turn; true when it counted."""
+        """Removes a turn; true when it counted."""
         self._pairs.pop(turn, None)
         compared = self._compared.pop(turn, None)
         if compared is None:
@@ -134,7 +134,7 @@ class WordErrors:
         return True
 
     def put_all(self, meant: Mapping[int, str], understood: Mapping[int, str | None]) -> None:
-        """Replace all turns by those of a whole call; known turns cost nothing."""
+        """Replaces all turns by those of a whole call; known turns cost nothing."""
         for turn in self._pairs.keys() - (meant.keys() & understood.keys()):
             self.remove(turn)
         for turn in meant.keys() & understood.keys():

@@ -59,7 +59,7 @@ class Digits:
     """The dictated digits of a text."""
 
     def __init__(self, words: Words) -> None:
-        """Start without a search; digits are searched on demand."""
+        """Starts without a search; digits are searched on demand."""
         self.words = words
 
     @cached_property

@@ -73,7 +73,7 @@ class PhoneFinder:
     """Finds telephone numbers as some countries write them."""
 
     def __init__(self, regions: Sequence[str]) -> None:
-        """Prepare the rules of the countries.
+        """Prepares the rules of the countries.
 
         Args:
             regions: Two-letter codes of countries whose numbers are known without their code. Unknown ones have no numbers.

@@ -69,7 +69,7 @@ class Words:
     """
 
     def __init__(self, source: str) -> None:
-        """Read the text once."""
+        """Reads the text once."""
         self.source = source
         self.all: Sequence[Word] = [_word(found) for found in _WORD.finditer(source)]
 

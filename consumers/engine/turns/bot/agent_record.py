@@ -72,7 +72,7 @@ class AgentRecord:
         return {turn: self._turns[place] for turn, place in self._places.items()}
 
     def place(self, machine: BotTurnMachine) -> int:
-        """Match each live turn with a turn of the record.
+        """Matches each live turn with a turn of the record.
 
         Returns:
             The work done: turns and pieces of text read.
@@ -81,7 +81,7 @@ class AgentRecord:
         return sum(1 + sum(1 + _pieces(words.ref) for words in said) for said in machine.words.values())
 
     def forget(self) -> None:
-        """Drop the matches: the live turns are others now."""
+        """Drops the matches: the live turns are others now."""
         self._places = {}
 
     def latency_ms(self, turn: int) -> float | None:

@@ -39,14 +39,14 @@ class AgentRecords:
         self._work = 0
 
     def fold(self, record: ConversationRecord) -> None:
-        """Keep a record if it is more complete than the best so far."""
+        """Keeps a record if it is more complete than the best so far."""
         best = self._newest or self.current
         if best is None or best.is_worth_less_than(record):
             self._newest = AgentRecord(record)
             self.is_any = True
 
     def follow(self, machine: BotTurnMachine, out: list[Effect]) -> set[int]:
-        """Match a new record, and the current one again if the known words changed.
+        """Matches a new record, and the current one again if the known words changed.
 
         Returns:
             The live turns with other recorded values than before.
@@ -67,7 +67,7 @@ class AgentRecords:
         return changed
 
     def finish(self, machine: BotTurnMachine | None) -> None:
-        """Match the most complete record with the final words. In a call without a bot's turns (`machine` is None), match
+        """Matches the most complete record with the final words. In a call without a bot's turns (`machine` is None), match
         nothing.
         """
         record = self._newest or self.current
@@ -77,7 +77,7 @@ class AgentRecords:
             self._place(record, machine)
 
     def forget(self) -> set[int]:
-        """Drop the matches: the call's turns are EVA's from now on, and a record does not know them.
+        """Drops the matches: the call's turns are EVA's from now on, and a record does not know them.
 
         Returns:
             The turns that had recorded values.
@@ -89,7 +89,7 @@ class AgentRecords:
         return turns
 
     def _place(self, record: AgentRecord, machine: BotTurnMachine) -> set[int]:
-        """Make this record the current one; returns the turns with other recorded values than before."""
+        """Makes this record the current one; returns the turns with other recorded values than before."""
         before = {} if self.current is None else self.current.placed
         if record is self._newest:
             self._newest = None

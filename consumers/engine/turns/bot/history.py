@@ -52,28 +52,28 @@ class BotHistory:
         return len(self.timeline) > self._words_count
 
     def said_in_log(self, time_ms: int, words: Words) -> None:
-        """Add words from the audit log."""
+        """Adds words from the audit log."""
         self._words_count += 1
         self.audited(SpeechMoment.WORDS, time_ms, words)
 
     def said_to_pipecat(self, time_ms: int, words: Words) -> None:
-        """Add words from pipecat's stream."""
+        """Adds words from pipecat's stream."""
         self._words_count += 1
         self._pipecat_count += 1
         self.timeline.insert(order_key(time_ms, PIPECAT_RANK, 2 * self._pipecat_count), SpeechMoment.WORDS, words)
 
     def spoken(self, moment: SpeechMoment, at_s: float) -> None:
-        """Add the start or end of somebody's speech at `at_s` (epoch seconds)."""
+        """Adds the start or end of somebody's speech at `at_s` (epoch seconds)."""
         self._pipecat_count += 1
         self.timeline.insert(order_key(int(at_s * 1000), PIPECAT_RANK, 2 * self._pipecat_count), moment, at_s)
 
     def audited(self, moment: SpeechMoment, time_ms: int, payload: object) -> None:
-        """Add a tool, or the agent's transcript of the caller, from the audit log."""
+        """Adds a tool, or the agent's transcript of the caller, from the audit log."""
         self._audit_count += 1
         self.timeline.insert(order_key(time_ms, AUDIT_RANK, self._audit_count), moment, payload)
 
     def from_agent(self, moment: SpeechMoment, time_ms: int, event_id: int | None, payload: object) -> int:
-        """Add an event of an ElevenLabs agent; `payload` is not None.
+        """Adds an event of an ElevenLabs agent; `payload` is not None.
 
         Returns:
             The key by which it can be changed. Equal times are ordered by id, then by the usual course of a turn, then by
@@ -87,12 +87,12 @@ class BotHistory:
         return key
 
     def fell_back(self, time_ms: int) -> None:
-        """Add a step of the agent's turn-end timer."""
+        """Adds a step of the agent's turn-end timer."""
         self._words_count += 1  # a fallback tells nothing about speech
         self.audited(SpeechMoment.FALLBACK, time_ms, None)
 
     def hear_transcripts(self, *, are_heard: bool) -> None:
-        """Set whether the agent's transcripts of the caller mark the end of a turn; a change folds everything again."""
+        """Sets whether the agent's transcripts of the caller mark the end of a turn; a change folds everything again."""
         if are_heard is not self.machine.hears_transcripts:
             self.machine.hears_transcripts = are_heard
             for first_key, _, _ in self.timeline:
@@ -100,11 +100,11 @@ class BotHistory:
                 break
 
     def text_placed(self, key: int) -> None:
-        """Add the start of a group of the bot's text at `key`."""
+        """Adds the start of a group of the bot's text at `key`."""
         self.timeline.insert(_text_key(key), SpeechMoment.BOT_TEXT, key)
 
     def text_displaced(self, key: int) -> None:
-        """Remove the group of the bot's text at `key`."""
+        """Removes the group of the bot's text at `key`."""
         self.timeline.remove(_text_key(key))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class ReportedTools:
         arguments: object,
         event_id: int | None = None,
     ) -> bool:
-        """Add the call of a tool at `at_ms`; `arguments` are None if not reported.
+        """Adds the call of a tool at `at_ms`; `arguments` are None if not reported.
 
         Returns:
             Whether it is the first report of this call.
@@ -68,7 +68,7 @@ class ReportedTools:
         *,
         is_error: bool,
     ) -> bool:
-        """Add the answer of a tool at `at_ms`; `result` is None if not reported.
+        """Adds the answer of a tool at `at_ms`; `result` is None if not reported.
 
         Returns:
             Whether it is the first report of this answer.
@@ -88,7 +88,7 @@ class ReportedTools:
         return is_news
 
     def withdraw(self, bot: BotHistory) -> None:
-        """Remove these tools from the timeline: a better source reports them."""
+        """Removes these tools from the timeline: a better source reports them."""
         for key in self._keys():
             bot.timeline.remove(key)
         self._tools.clear()

@@ -133,7 +133,7 @@ class BotTurnMachine:
         return self.is_vad_open or self.is_release_open or self.bot_turn is not None
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
-        """Apply one moment; `payload` is its exact time in epoch seconds, or the tool."""
+        """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
         _RULES[kind](self, payload, time_ms)
 
     def freeze(self) -> object:
@@ -141,7 +141,7 @@ class BotTurnMachine:
         return _read_fields(self), dict(self.turns), dict(self.words)
 
     def thaw(self, frozen: Any) -> None:
-        """Return to a frozen state; every turn that differs is touched."""
+        """Returns to a frozen state; every turn that differs is touched."""
         fields, turns, words = frozen
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)

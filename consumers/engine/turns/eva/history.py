@@ -71,7 +71,7 @@ class EvaHistory:
         self._text_updates: dict[int, str] = {}
 
     def audit(self, kind: ElementKind | None, time_ms: int, payload: object) -> int:
-        """Add an entry of the audit log; `kind` is None for one that no rule reads.
+        """Adds an entry of the audit log; `kind` is None for one that no rule reads.
 
         Returns:
             Its key in the merged history.
@@ -97,7 +97,7 @@ class EvaHistory:
         )
 
     def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> int:
-        """Add the caller's turn as the agent received it, perhaps a placeholder.
+        """Adds the caller's turn as the agent received it, perhaps a placeholder.
 
         Returns:
             Its key in the merged history.
@@ -109,7 +109,7 @@ class EvaHistory:
         return self.audit(ElementKind.AUDIT_USER, time_ms, text)
 
     def update_user_text(self, text: str, turn_id: int | None) -> bool:
-        """Replace a placeholder by the text: in the entry with `turn_id`, or in the last.
+        """Replaces a placeholder by the text: in the entry with `turn_id`, or in the last.
 
         Returns:
             False when there is no such entry and the update cannot wait for it.
@@ -124,7 +124,7 @@ class EvaHistory:
         return True
 
     def simulator(self, kind: ElementKind | None, time_ms: int, payload: object) -> None:
-        """Add an event of the simulated caller; `kind` is None for one that no rule reads."""
+        """Adds an event of the simulated caller; `kind` is None for one that no rule reads."""
         self._simulator_count += 1
         if kind is ElementKind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
             return
@@ -134,7 +134,7 @@ class EvaHistory:
             self.timeline.insert(order_key(time_ms, SIMULATOR_RANK, self._simulator_count), kind, payload)
 
     def line_state(self, details: object) -> None:
-        """Note the details of the simulated caller's newest event, which was about the line."""
+        """Notes the details of the simulated caller's newest event, which was about the line."""
         reason = details.get("reason") if isinstance(details, Mapping) else None
         self._line_state = (self._simulator_count, reason if isinstance(reason, str) else None)
 
@@ -145,7 +145,7 @@ class EvaHistory:
         return CallerLine(self._simulator_count > 0, reason if place == self._simulator_count else None)
 
     def set_pipeline_type(self, pipeline_type: PipelineType) -> None:
-        """Fold the call again from its first event by the rules of another pipeline."""
+        """Folds the call again from its first event by the rules of another pipeline."""
         if pipeline_type is self.pipeline_type:
             return
         elements = [element for element in self.timeline if element[1] != ElementKind.TEXT_GROUP]
@@ -166,7 +166,7 @@ class EvaHistory:
         self.machine.touched |= touched
 
     def place(self, group: TextGroup) -> None:
-        """Add a text group; in speech-to-speech calls it is no part of the history."""
+        """Adds a text group; in speech-to-speech calls it is no part of the history."""
         if group.key is None:
             return
         if self.pipeline_type is not PipelineType.S2S:
@@ -175,19 +175,19 @@ class EvaHistory:
             self.listener.text_placed(group.key)
 
     def displace(self, key: int) -> None:
-        """Remove a text group."""
+        """Removes a text group."""
         if self.pipeline_type is not PipelineType.S2S:
             self.timeline.remove(key)
         if self.listener is not None:
             self.listener.text_displaced(key)
 
     def reread(self, group: TextGroup) -> None:
-        """Replay from a text group that changed in a way that rules read."""
+        """Replays from a text group that changed in a way that rules read."""
         if group.key is not None and self.pipeline_type is not PipelineType.S2S:
             self.timeline.reread(group.key)
 
     def release(self) -> None:
-        """Cut the cycle with the text stream."""
+        """Cuts the cycle with the text stream."""
         self.listener = None
         del self.text_stream
 
@@ -213,7 +213,7 @@ class EvaHistory:
         self.replays.elements = replayed
 
     def call_started(self, time_ms: int) -> None:
-        """Note a start of the call; of several the earliest counts."""
+        """Notes a start of the call; of several the earliest counts."""
         self._started_ms = time_ms if self._started_ms is None else min(time_ms, self._started_ms)
 
     def first_time_ms(self) -> int | None:

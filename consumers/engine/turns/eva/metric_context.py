@@ -187,7 +187,7 @@ class _ContextBuilder:
             trace.insert(0, _said("assistant", self._heard_assistant.get(0), "transcribed", 0))
 
     def _mark_tail(self, trace: list[Entry], last: Entry) -> None:
-        """Mark a call that ends with the assistant as cut off, even after a clean goodbye."""
+        """Marks a call that ends with the assistant as cut off, even after a clean goodbye."""
         if last.get("role") == "assistant":
             last["content"] = f"{last['content']} {CUT_ITSELF_OFF}"
             self._label_tail_texts(last["turn_id"])
@@ -246,7 +246,7 @@ def _grouped(entries: list[TraceEntry]) -> list[Entry]:
 
 
 def _label_interruptions(trace: list[Entry], by_assistant: set[int], by_user: set[int]) -> None:
-    """E5: label the first reply of a turn in which the assistant interrupted, and a user entry of one in which the user did."""
+    """E5: labels the first reply of a turn in which the assistant interrupted, and a user entry of one in which the user did."""
     said: dict[tuple[str, int], list[Entry]] = {}
     for entry in trace:
         if "role" in entry:

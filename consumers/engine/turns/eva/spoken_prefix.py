@@ -37,7 +37,7 @@ class SpokenText:
     """
 
     def __init__(self, segments: Iterable[str]) -> None:
-        """Read the segments, in their order."""
+        """Reads the segments, in their order."""
         spoken = [segment for segment in map(normalised, segments) if segment]
         self._joined = "".join(spoken)
         self._sorted = sorted(set(spoken))

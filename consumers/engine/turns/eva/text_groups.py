@@ -63,7 +63,7 @@ class TextGroup:
         return self.parts[0] if self.parts else ""
 
     def append(self, frame: str) -> bool:
-        """Add a frame; true when that changed a property that rules read: emptiness, or being the generic error sentence."""
+        """Adds a frame; true when that changed a property that rules read: emptiness, or being the generic error sentence."""
         before = self.length
         self.parts.append(frame)
         self.length = before + len(self.glue) + len(frame)
@@ -74,7 +74,7 @@ class TextGroup:
         return False
 
     def set_text(self, text: str) -> None:
-        """Replace the text as a whole."""
+        """Replaces the text as a whole."""
         self.parts = [text]
         self.length = len(text)
         self.is_error_sentence = text == GENERIC_ERROR_SENTENCE
@@ -84,13 +84,13 @@ class GroupEdits(Protocol):
     """Applies changes of groups to the merged timeline."""
 
     def place(self, group: TextGroup) -> None:
-        """Insert `group` at its key."""
+        """Inserts `group` at its key."""
 
     def displace(self, key: int) -> None:
-        """Remove the group at `key`."""
+        """Removes the group at `key`."""
 
     def reread(self, group: TextGroup) -> None:
-        """Replay from the group: its text changed in a way that rules may read."""
+        """Replays from the group: its text changed in a way that rules may read."""
 
 
 class TextStream:
@@ -109,7 +109,7 @@ class TextStream:
         self._phrases: dict[float, list[tuple[TextGroup, RawFrame]]] = {}
 
     def marker(self, kind: str, stamp: float) -> None:
-        """Close the open group at a turn marker; equal neighbouring markers are one."""
+        """Closes the open group at a turn marker; equal neighbouring markers are one."""
         self._count += 1
         self._open = None
         last = self._items[-1] if self._items else None
@@ -117,7 +117,7 @@ class TextStream:
             self._items.append((kind, int(stamp)))
 
     def response(self, stamp: float, frame: str) -> None:
-        """Add an `llm_response`: counts only while the call has no `tts_text`."""
+        """Adds an `llm_response`: counts only while the call has no `tts_text`."""
         self._count += 1
         if self._has_speech:
             return
@@ -127,7 +127,7 @@ class TextStream:
         self._begin(TextGroup(order_key(int(stamp), PIPECAT_RANK, self._count), "", frame))
 
     def speech(self, stamp: float, frame: str) -> None:
-        """Add a `tts_text` frame, word or phrase."""
+        """Adds a `tts_text` frame, word or phrase."""
         self._count += 1
         if not self._has_speech:
             self._drop_responses()
@@ -198,7 +198,7 @@ class TextStream:
         self._open = None
 
     def _remember(self, stamp: float) -> bool:
-        """Note a stamp; true when an earlier `tts_text` has it too."""
+        """Notes a stamp; true when an earlier `tts_text` has it too."""
         if stamp > self._last_stamp:
             self._last_stamp = stamp
             self._note(stamp)
@@ -215,7 +215,7 @@ class TextStream:
         return False
 
     def _note(self, stamp: float) -> None:
-        """Keep a stamp in an array of eight bytes each while stamps ascend, as in nearly every call."""
+        """Keeps a stamp in an array of eight bytes each while stamps ascend, as in nearly every call."""
         if self._descended is None:
             self._stamps.append(stamp)
         else:
@@ -269,7 +269,7 @@ class TextStream:
         return any(raw.is_phrase for raw in frames)
 
     def _rebuild(self, group: TextGroup) -> None:
-        """Apply P4 and P5 to one group again, after a phrase was dropped or recognised as a preview."""
+        """Applies P4 and P5 to one group again, after a phrase was dropped or recognised as a preview."""
         self._replays.elements += len(group.frames or ()) + group.length // CHARS_LIKE_AN_ELEMENT
         frames = [raw for raw in group.frames or () if not raw.is_dropped]
         kept = [raw for place, raw in enumerate(frames) if not _is_preview(frames, place)]

@@ -90,7 +90,7 @@ class EvaTurnMachine:
         self.last_tool: ToolEntry | None = None
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
-        """Apply one element of the history."""
+        """Applies one element of the history."""
         _RULES[kind](self, payload, time_ms)
 
     def freeze(self) -> object:
@@ -99,7 +99,7 @@ class EvaTurnMachine:
         return _read_fields(self), dict(self.turns)
 
     def thaw(self, frozen: Any) -> None:
-        """Return to a frozen state; every turn that differs is touched."""
+        """Returns to a frozen state; every turn that differs is touched."""
         fields, turns = frozen
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
@@ -136,7 +136,7 @@ class EvaTurnMachine:
             self.has_assistant_spoken = self.has_user_audio_begun = self.has_tool_run = False
 
     def _annotate(self, turn: int, role: str, kind: str, label: str) -> None:
-        """Append `label` to the newest entry of that role and type, looking no further back than this turn's entries."""
+        """Appends `label` to the newest entry of that role and type, looking no further back than this turn's entries."""
         passed: list[TraceEntry] = []
         entry = self.trace
         while entry is not None and entry.turn == turn:

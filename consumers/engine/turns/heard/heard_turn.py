@@ -180,7 +180,7 @@ class HeardTurns(ABC):
 
     @abstractmethod
     def _build(self, number: int, tools: Sequence[PairedUse]) -> HeardTurn | None:
-        """Build the turn from the machine's state."""
+        """Builds the turn from the machine's state."""
 
 
 def answers_of(turns: Mapping[int, HeardTurn]) -> dict[int, str]:

@@ -19,13 +19,13 @@ class Machine(Protocol):
     """A pure state machine whose state can be frozen and restored."""
 
     def apply(self, kind: int, payload: object, time_ms: int) -> None:
-        """Apply one element."""
+        """Applies one element."""
 
     def freeze(self) -> object:
         """The state as a value that later steps do not change."""
 
     def thaw(self, frozen: object) -> None:
-        """Restore a frozen state."""
+        """Restores a frozen state."""
 
 
 class Replays:
@@ -67,7 +67,7 @@ class Timeline:
         return self._keys[-1] if self._keys else None
 
     def insert(self, key: int, kind: int, payload: object) -> None:
-        """Insert an element at the place of its key."""
+        """Inserts an element at the place of its key."""
         keys = self._keys
         if not keys or key > keys[-1]:
             keys.append(key)
@@ -89,19 +89,19 @@ class Timeline:
         return self._payloads[place] if place < len(self._keys) and self._keys[place] == key else None
 
     def remove(self, key: int) -> None:
-        """Remove the element with this key."""
+        """Removes the element with this key."""
         place = bisect_left(self._keys, key)
         del self._keys[place], self._kinds[place], self._payloads[place]
         self._replay(place)
 
     def replace(self, key: int, payload: object) -> None:
-        """Replace the payload of the element with this key."""
+        """Replaces the payload of the element with this key."""
         place = bisect_left(self._keys, key)
         self._payloads[place] = payload
         self._replay(place)
 
     def reread(self, key: int) -> None:
-        """Replay from the element with this key, whose payload changed in place in a way that rules read."""
+        """Replays from the element with this key, whose payload changed in place in a way that rules read."""
         self._replay(bisect_left(self._keys, key))
 
     def _replay(self, place: int) -> None:

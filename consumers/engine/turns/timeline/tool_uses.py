@@ -85,7 +85,7 @@ class ToolUses:
         return any(use.called_at_ms is not None for use in self.of_turn(turn))
 
     def follow(self, last: ToolEntry | None) -> Mapping[UseKey, PairedUse | None]:
-        """Pair the events of the chain that ends with `last`.
+        """Pairs the events of the chain that ends with `last`.
 
         Returns:
             The uses that changed; None for one that no longer exists.
@@ -129,7 +129,7 @@ class ToolUses:
         changed[use.turn, use.index] = use
 
     def _unpair(self, changed: dict[UseKey, PairedUse | None]) -> None:
-        """Undo the pairing of the last entry: the exact reverse of `_pair`."""
+        """Undos the pairing of the last entry: the exact reverse of `_pair`."""
         entry, use = self._entries.pop(), self._uses.pop()
         pairing = use.tool, entry.use.call_id
         if not _begins(entry, use):

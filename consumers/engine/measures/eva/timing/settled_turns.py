@@ -34,11 +34,11 @@ class SettledTurns:
         self._changed: Counter[ChangeCause] = Counter()
 
     def settle(self, turn: int, value: TurnValue | None) -> None:
-        """Note that the turn is settled with this value; a turn that was settled before keeps its first value."""
+        """Notes that the turn is settled with this value; a turn that was settled before keeps its first value."""
         self._then.setdefault(turn, _score(value))
 
     def changed(self, live: LiveCall, turn: int, value: TurnValue | None, time_ms: int | None) -> None:
-        """Note the value of a settled turn after an event at this time touched it."""
+        """Notes the value of a settled turn after an event at this time touched it."""
         if turn in self._causes or turn not in self._then or self._then[turn] == _score(value):
             return
         if time_ms is not None and time_ms >= live.newest_ms:
@@ -49,7 +49,7 @@ class SettledTurns:
             self._causes[turn] = ChangeCause.LATE_EVENT
 
     def close(self, final: Mapping[int, TurnValue]) -> None:
-        """Compare with the final values."""
+        """Compares with the final values."""
         for turn in sorted(self._then):
             self._settled += 1
             if self._then[turn] != _score(final.get(turn)):
