@@ -1,4 +1,4 @@
-"""What the engine wants done: a closed union of values that a shell carries out, and tests compare."""
+"""The effects of the engine: a closed union of values that the shell carries out and tests compare."""
 
 from dataclasses import dataclass
 
@@ -15,16 +15,16 @@ class PublishScore:
 
 @dataclass(frozen=True, slots=True)
 class RecordFact:
-    """Write to `scores` what was known only by silence, so that a replay need not decide it again."""
+    """Write a fact to `scores` that only silence revealed, so that a replay need not decide it again."""
 
     record: AnyScoreRecord
 
 
 @dataclass(frozen=True, slots=True)
 class CloseCall:
-    """Write the final scores and, last, the `closed` fact in one transaction; the call is gone from the engine.
+    """Write the final scores and, last, the `closed` fact in one transaction; the engine has forgotten the call.
 
-    `transcript` is the value of a record of `transcripts`, to be written in the same transaction; None when none is.
+    `transcript` is the value of a record of `transcripts` for the same transaction; None without a transcript.
     """
 
     conversation_id: str
@@ -43,7 +43,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class RequestVerdict:
-    """Write a question to `judge.requests`. Asking twice is harmless: its id follows from what is asked."""
+    """Write a question to `judge.requests`. A repeated question is harmless: equal questions have equal ids."""
 
     request: JudgeRequest
 

@@ -1,4 +1,4 @@
-"""Every bound of the engine in one place: its default, its unit and why it is there. Settings may change each."""
+"""Every bound of the engine: its default, its unit and its reason. Settings may change each."""
 
 from pydantic import BaseModel, ConfigDict, Field
 

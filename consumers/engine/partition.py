@@ -1,4 +1,4 @@
-"""The five verbs: one evaluator for the calls of one partition number over the four inputs. The only mutable front of the engine.
+"""Evaluates the calls of one partition number over the four inputs. Its five verbs are the only mutable front of the engine.
 
 Pure: it reads no clock, performs no I/O and draws no random numbers. Equal inputs in equal order give equal effects.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from consumers.engine.call.call import Call
 from consumers.engine.call.eviction import Eviction
-from consumers.engine.call.past_call import ObeyedFacts, ObeyingCall
+from consumers.engine.call.logged_call import LoggedCall, LoggedFacts
 from consumers.engine.effects import Count, Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
@@ -25,22 +25,25 @@ from schemas.ledger_record import ClosedElsewhere, LedgerRecord
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 11
-MAX_HELD_PER_CALL = 1_000
-"""Records of a call kept because an input lags: five minutes of a call. Beyond it they are folded as they come."""
+SNAPSHOT_VERSION = 12
+MAX_WAITING_PER_CALL = 1_000
+"""Arrivals of a call that may wait because another input lags: five minutes of a call. Beyond it the oldest is
+folded at once.
+"""
 
 
 class PartitionEvaluator:
-    """Open calls of one partition.
+    """The open calls of one partition.
 
-    `receive` folds a record, `advance` lets broker time pass, `next_wakeup` says when to call it, `snapshot` and `restore`
-    carry the state over. A call lives from its first record to its `closed` fact; what comes later is only counted.
+    The five verbs: `receive` folds a record, `advance` lets broker time pass, `next_wakeup` returns the next time at which
+    `advance` can have an effect, `snapshot` and `restore` carry the state over a restart. A call lives from its first record to
+    its `closed` fact; later records of it are only counted.
 
-    An evaluator that takes a partition over is first told what its predecessor published (`recall`), then replays the
-    inputs: closed calls stay closed, and open ones are silent until they are where they were.
+    After a takeover, `recall` reads the records that the predecessor published, and the inputs are replayed: closed calls stay
+    closed, and open ones publish nothing until the replay reaches the predecessor's last record of them.
 
-    An evaluator that judges past traffic anew is first told the facts of then (`obey`): those calls have the dead air and
-    the end that they had, and `end` closes them where the inputs do not reach as far as they did.
+    To judge past traffic anew, `obey` reads the facts of its log: those calls keep their logged dead air and end, and `end`
+    closes them where the inputs no longer reach their logged end.
     """
 
     def __init__(
@@ -57,9 +60,9 @@ class PartitionEvaluator:
         Args:
             limits: Bounds of the calls.
             code_version: Written into every record.
-            goals: Where calls get their goals, and how they are judged.
+            goals: Source of the calls' goal sets, and the rules of judging.
             writes_transcripts: Whether a call that closes gets a transcript.
-            redactor: Goes over every text that leaves; None is one with the default rules.
+            redactor: Redacts every text that leaves; by default one with the default rules.
         """
         self._limits = limits
         self._goals = goals or ChosenGoals()
@@ -71,7 +74,7 @@ class PartitionEvaluator:
         self._closed = ClosedCalls(limits.max_closed_calls_remembered)
         self._eviction = Eviction()
         self._memories: dict[str, CallMemory] = {}
-        self._obeyed: dict[str, ObeyedFacts] = {}
+        self._logged: dict[str, LoggedFacts] = {}
         self._wakeups: list[tuple[int, str]] = []
         self._now_ms: int | None = None
         self._last_offsets: dict[InputSource, int] = {}
@@ -86,15 +89,17 @@ class PartitionEvaluator:
 
     @property
     def replayed_elements(self) -> int:
-        """Elements folded again because something came late, ever."""
+        """Elements folded again because of late events, since the start."""
         return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
 
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
-        """The first record that will be received of each input. Said before `recall`, it bounds what that remembers."""
+        """Notes the offset at which reading starts on each input. Call it before `recall`: it bounds the closed calls to
+        remember.
+        """
         self._closed.reading_starts_at(offsets)
 
     def recall(self, record: LedgerRecord) -> None:
-        """A record that an earlier evaluator of this partition published; all of them in order, before anything is received."""
+        """Reads one record that an earlier evaluator of this partition published; all of them in order, before `receive`."""
         conversation_id = record.conversation_id
         if isinstance(record, ClosedFact | ClosedElsewhere):
             self._memories.pop(conversation_id, None)
@@ -103,21 +108,21 @@ class PartitionEvaluator:
             memory = self._memories.get(conversation_id)
             if memory is None:
                 memory = self._memories[conversation_id] = CallMemory()
-            memory.take(record)
+            memory.fold(record)
 
     def obey(self, record: AnyScoreRecord) -> None:
-        """A record of the log of calls to be evaluated again; all of them in order, before anything is received.
+        """Reads one record of the log of calls that are evaluated again; all of them in order, before `receive`.
 
-        A call whose closing is among them takes its silences and its end from there; any other decides for itself.
+        A call whose `closed` fact is among them takes its dead air and its end from the log; any other call decides for itself.
         """
         if isinstance(record, DeadAirFact | GoalsFact | ClosedFact):
-            facts = self._obeyed.get(record.conversation_id)
+            facts = self._logged.get(record.conversation_id)
             if facts is None:
-                facts = self._obeyed[record.conversation_id] = ObeyedFacts()
-            facts.take(record)
+                facts = self._logged[record.conversation_id] = LoggedFacts()
+            facts.fold(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
-        """Fold one record into its call, opening the call if it is the first."""
+        """Folds one record into its call; its first record opens the call."""
         source = arrival.source
         if arrival.offset <= self._last_offsets.get(source, -1):
             self._outcomes[source, "repeated"] += 1
@@ -131,10 +136,10 @@ class PartitionEvaluator:
             if is_replayed is not None:
                 self._outcomes[source, "replayed" if is_replayed else "after_close"] += 1
                 return ()
-            facts = self._obeyed.get(conversation_id)
+            facts = self._logged.get(conversation_id)
             is_verdict = isinstance(
                 arrival.event, JudgeVerdict
-            )  # an answer to what nobody here has asked opens no call
+            )  # a verdict opens no call: nobody here has asked for it
             if is_verdict or (facts is not None and facts.is_after_close(arrival)):
                 self._outcomes[source, "after_close"] += 1
                 return ()
@@ -145,25 +150,23 @@ class PartitionEvaluator:
         if call.is_closing:
             self._outcomes[source, "after_close"] += 1
             return ()
-        if not isinstance(arrival.event, JudgeVerdict):  # which counts by its own time, whenever it is read
+        if not isinstance(arrival.event, JudgeVerdict):  # a verdict counts by its own time, whenever it is read
             if call.is_over:
                 self._outcomes[source, "after_close"] += 1
                 return ()
-            # What follows a held record of its input waits behind it.
+            # Later arrivals of an input wait behind an earlier one that waits.
             if self._is_ahead(call, arrival.broker_time_ms) or (
-                call.held and any(held.source is source for _, held in call.held)
+                call.waiting and any(each.source is source for _, each in call.waiting)
             ):
-                self._hold(call, arrival, out)
+                self._let_wait(call, arrival, out)
                 return out
         self._fold(call, arrival, out)
-        if call.held and self._now_ms is not None:
+        if call.waiting and self._now_ms is not None:
             self._pass_time(call, self._now_ms, out)
         return out
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
-        """Broker time has reached `now_ms`: what silence decides until then, oldest first. A close that takes several steps
-        goes on by one.
-        """
+        """Decides by silence up to broker time `now_ms`, oldest first, and takes one more step of a close that needs several."""
         out: list[Effect] = []
         if self._closing:
             self._go_on_closing(out)
@@ -174,7 +177,7 @@ class PartitionEvaluator:
             due_ms, conversation_id = heapq.heappop(wakeups)
             call = self._calls.get(conversation_id)
             if call is None or call.wakeup_ms != due_ms:
-                continue  # closed, or an earlier wake-up took its place
+                continue  # closed, or replaced by an earlier wake-up
             call.wakeup_ms = None
             self._pass_time(call, now_ms, out)
             if not call.is_closing:
@@ -182,18 +185,18 @@ class PartitionEvaluator:
         return out
 
     def heaviest_call(self) -> tuple[int, int, str] | None:
-        """Bytes kept, events and id of the open call that keeps most; None while none is open."""
+        """Kept bytes, events and id of the open call that keeps the most bytes; None while no call is open."""
         return max(((call.kept_bytes, call.events, key) for key, call in self._calls.items()), default=None)
 
     def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]:
-        """Close an open call because its partition does not get on: without a transcript, and with final scores if `is_scored`."""
+        """Closes a call that blocks its partition: without a transcript, and with final scores if `is_scored`."""
         out: list[Effect] = [Count("callgauge_limits_hit_total", ("takeovers",))]
         call = self._calls[conversation_id]
-        self._refuse_held(call)
+        self._refuse_waiting(call)
         call.writes_transcript = False
         if is_scored and not call.is_closing:
             call.close(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
-            while not call.is_closed:  # all of it now: time is at rest until the call is gone
+            while not call.is_closed:  # all steps at once: no time passes until the call is gone
                 call.redactor.begin_step()
                 call.go_on_closing(out)
         else:
@@ -204,44 +207,42 @@ class PartitionEvaluator:
         return out
 
     def end(self) -> Sequence[Effect]:
-        """The inputs have ended: calls that obey the log close as it says, though not every record of then is there."""
+        """Closes the logged calls as their log says, at the end of the inputs, although some of their records are missing."""
         out: list[Effect] = []
-        for call in [call for call in self._calls.values() if isinstance(call, ObeyingCall)]:
-            call.close_as_told(out)
+        for call in [call for call in self._calls.values() if isinstance(call, LoggedCall)]:
+            call.close_as_logged(out)
             self._leave(call)
         return out
 
     def next_wakeup(self) -> int | None:
-        """Broker time in ms at which `advance` may have something to do; None while no call is open. While a close is under
-        way that is at once, whatever time it is.
-        """
+        """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
         if self._closing:
             return self._now_ms or 0
         return self._wakeups[0][0] if self._wakeups else None
 
     @property
     def redactor(self) -> Redactor:
-        """Goes over every text that leaves."""
+        """Redacts every text that leaves."""
         return self._redactor
 
     def snapshot(self) -> bytes:
-        """The state as bytes, for the same code on the other side of a restart."""
+        """The state as bytes, to be restored by the same version of the code."""
         into = InMemory()
         self.write_snapshot(into)
-        return into.taken
+        return into.collected
 
     def write_snapshot(self, into: TakesBytes) -> None:
-        """The same, piece by piece. Nothing may be received, advanced or drained meanwhile."""
+        """Writes the snapshot piece by piece. The evaluator must not change meanwhile."""
         write_state(SNAPSHOT_VERSION, self.__dict__, into)
 
     @classmethod
     def restore(cls, snapshot: bytes | GivesBytes, goals: ChoosesGoals | None = None) -> "PartitionEvaluator":
-        """An evaluator that goes on where the snapshot was taken, with goal sets for further calls from this source.
+        """An evaluator in the state of the snapshot; `goals` gives goal sets to calls that open later.
 
-        The bytes must be known to be ours: see `state_bytes`.
+        The bytes must come from a trusted place: see `state_bytes`.
 
         Raises:
-            SnapshotError: They are of another version, or damaged.
+            SnapshotError: The snapshot is damaged or of another version.
         """
         state = read_state(SNAPSHOT_VERSION, InMemory(snapshot) if isinstance(snapshot, bytes) else snapshot)
         evaluator = cls.__new__(cls)
@@ -250,12 +251,12 @@ class PartitionEvaluator:
         return evaluator
 
     def context(self, conversation_id: str) -> MetricContext | None:
-        """EVA's context of an open call; None when no such call is open."""
+        """EVA's context of an open call; None when it is not open."""
         call = self._calls.get(conversation_id)
         return None if call is None else call.context()
 
     def low_watermarks(self) -> dict[InputSource, int]:
-        """First offset of the oldest open call, for each input that has one: replay must start there."""
+        """First offset of the oldest open call on each input that has one: a replay must start there."""
         lowest: dict[InputSource, int] = {}
         for call in self._calls.values():
             for source, offset in call.first_offsets.items():
@@ -264,11 +265,11 @@ class PartitionEvaluator:
         return lowest
 
     def unfinished_calls(self) -> Sequence[str]:
-        """Ids of the calls that have begun and not closed: the open ones, and those recalled of which nothing came again."""
+        """Ids of the calls that are not closed: the open ones, and recalled ones without a new record so far."""
         return [*self._calls, *self._memories]
 
     def drain_counts(self) -> list[Count]:
-        """What became of the records since this was last asked, for the events counter."""
+        """Counts since the last drain: records by outcome, and redactions."""
         for source, number in self._folded.items():
             if number:
                 self._outcomes[source, "folded"] = number
@@ -299,27 +300,27 @@ class PartitionEvaluator:
             self._schedule(call, call.next_wakeup())
 
     def _is_ahead(self, call: Call, broker_ms: int) -> bool:
-        """Whether the record came after the call may be over, and broker time is not there yet.
+        """Whether the call may be over before this record, and broker time has not reached the call's end yet.
 
-        Another input may still have a record from before that. When a call ends must not depend on which is read first.
+        Another input may still hold an earlier record. The end of a call must not depend on the order in which inputs are read.
         """
         now_ms, wakeup_ms = self._now_ms, call.wakeup_ms
         if now_ms is None or wakeup_ms is None or broker_ms < wakeup_ms:
             return False
         return now_ms < call.ends_at() <= broker_ms
 
-    def _hold(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
-        """Keep the record until broker time is there: for as long as it takes to hear from every input."""
-        call.hold(arrival)
-        if len(call.held) > MAX_HELD_PER_CALL:
+    def _let_wait(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
+        """Keeps the arrival until broker time reaches it, so that every input was read that far."""
+        call.keep_waiting(arrival)
+        if len(call.waiting) > MAX_WAITING_PER_CALL:
             out.append(Count("callgauge_limits_hit_total", ("held",)))
-            self._fold(call, call.held.pop(0)[1], out)
+            self._fold(call, call.waiting.pop(0)[1], out)
 
     def _pass_time(self, call: Call, now_ms: int, out: list[Effect]) -> None:
-        """Let the call come to `now_ms`, with what was held for it in its place."""
-        held = call.held
+        """Advances the call to `now_ms`, and folds its waiting arrivals at their times."""
+        waiting = call.waiting
         while self._is_open(call):
-            until_ms = min(now_ms, held[0][0]) if held else now_ms
+            until_ms = min(now_ms, waiting[0][0]) if waiting else now_ms
             due_ms = call.next_wakeup()
             if due_ms <= until_ms:
                 call.advance(until_ms, out)
@@ -327,50 +328,50 @@ class PartitionEvaluator:
                 if call.is_closing:
                     self._leave(call)
                 elif call.is_over:
-                    self._refuse_held(call)
-            elif held and (now_ms >= held[0][0] or call.ends_at() > held[0][0]):
-                self._fold(call, held.pop(0)[1], out)
+                    self._refuse_waiting(call)
+            elif waiting and (now_ms >= waiting[0][0] or call.ends_at() > waiting[0][0]):
+                self._fold(call, waiting.pop(0)[1], out)
             else:
                 return
-        self._refuse_held(call)
+        self._refuse_waiting(call)
 
     def _is_open(self, call: Call) -> bool:
         return not call.is_closing
 
-    def _refuse_held(self, call: Call) -> None:
-        """The call was over when these came."""
-        for _, arrival in call.held:
+    def _refuse_waiting(self, call: Call) -> None:
+        """Drops the waiting arrivals: the call was over before them."""
+        for _, arrival in call.waiting:
             self._outcomes[arrival.source, "after_close"] += 1
-        call.held.clear()
+        call.waiting.clear()
 
     def _schedule(self, call: Call, due_ms: int) -> None:
-        """Wake the call at `due_ms`, unless it wakes sooner anyway: one entry of the heap for each change to sooner."""
+        """Wakes the call at `due_ms` unless it wakes sooner: one heap entry for each change to an earlier time."""
         if call.wakeup_ms is None or due_ms < call.wakeup_ms:
             call.wakeup_ms = due_ms
             heapq.heappush(self._wakeups, (due_ms, call.conversation_id))
 
-    def _opened(self, arrival: Arrival, facts: ObeyedFacts | None) -> Call:
+    def _opened(self, arrival: Arrival, facts: LoggedFacts | None) -> Call:
         memory = self._memories.pop(arrival.conversation_id, None)
         if facts is not None and facts.closed is not None:
             goals, redactor = self._goals, self._redactor
-            return ObeyingCall(arrival, self._limits, self._code_version, facts, facts.closed, goals, redactor)
+            return LoggedCall(arrival, self._limits, self._code_version, facts, facts.closed, goals, redactor)
         return Call(
             arrival, self._limits, self._code_version, memory, self._goals,
             writes_transcript=self._writes_transcripts, redactor=self._redactor,
         )  # fmt: skip
 
     def _make_room(self, now_ms: int, out: list[Effect]) -> None:
-        """Close the call that is missed least. Those that obey the log are left: how many are open was limited then."""
+        """Closes the call that is missed least. Logged calls stay: their number was limited when they were live."""
         evicted = self._eviction.next(self._calls)
         if evicted is not None:
             out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
             evicted.close(CloseReason.LIMIT_OPEN_CALLS, now_ms, out)
             self._leave(evicted)
-        if self._closing:  # so that they cannot pile up
+        if self._closing:  # closing calls must not pile up
             self._go_on_closing(out)
 
     def _go_on_closing(self, out: list[Effect]) -> None:
-        """One step of the close that began first."""
+        """Takes one step of the close that began first."""
         call = self._calls[self._closing[0]]
         call.redactor.begin_step()
         call.go_on_closing(out)
@@ -379,7 +380,7 @@ class PartitionEvaluator:
             self._forget(call)
 
     def _leave(self, call: Call) -> None:
-        """The call is over: it is gone when its close is written."""
+        """Forgets the call once its close is written; until then it takes its turn among the closing ones."""
         if call.is_closed:
             self._forget(call)
         else:

@@ -1,4 +1,4 @@
-"""The state of a partition as bytes, and back. Reading makes objects of the engine and the contract, and of nothing else."""
+"""Writes the state of a partition as bytes and reads it back. Reading creates only objects of the engine and the contract."""
 
 import pickle
 from typing import Any, Final, Protocol
@@ -11,7 +11,7 @@ _OTHERS: Final = frozenset({
     ("builtins", "type"), ("collections", "Counter"), ("collections", "OrderedDict"), ("collections", "defaultdict"),
     ("collections", "deque"), ("re", "_compile"),
 })  # fmt: skip
-"""What the state has beside objects of our own packages. A new kind of value must be added here; tests of snapshots fail before."""
+"""Types in the state from outside our packages. Add new ones here; the snapshot tests fail without."""
 
 
 class SnapshotError(ValueError):
@@ -19,45 +19,45 @@ class SnapshotError(ValueError):
 
 
 class TakesBytes(Protocol):
-    """Where the bytes go, piece by piece."""
+    """A sink of bytes, written piece by piece."""
 
     def write(self, piece: Any, /) -> object:
-        """Takes some bytes, or a view of them that is good for this call only; what it raises ends the writing."""
+        """Writes some bytes, or a view that is valid during this call only; an exception ends the writing."""
 
 
 class GivesBytes(Protocol):
-    """Where the bytes come from."""
+    """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """So many bytes; fewer at the end."""
+        """Reads `size` bytes; fewer at the end."""
 
     def readline(self) -> bytes:
-        """Up to the next line break."""
+        """Reads to the next line break."""
 
 
 class InMemory:
-    """Takes bytes and gives them again."""
+    """A sink of bytes that can be read back."""
 
     def __init__(self, given: bytes = b"") -> None:
-        """Has what is given."""
+        """Starts with the given bytes."""
         self._pieces = [given]
         self._at = 0
 
     @property
-    def taken(self) -> bytes:
-        """All there is."""
+    def collected(self) -> bytes:
+        """All bytes written so far."""
         return b"".join(self._pieces)
 
     def write(self, piece: Any) -> None:
-        """Takes a piece."""
+        """Appends a piece."""
         self._pieces.append(bytes(piece))
 
     def read(self, size: int) -> bytes:
-        """So many bytes; fewer at the end."""
+        """Reads `size` bytes; fewer at the end."""
         return self._until(self._at + size)
 
     def readline(self) -> bytes:
-        """Up to the next line break."""
+        """Reads to the next line break."""
         return self._until((self._whole().find(b"\n", self._at) + 1) or len(self._whole()))
 
     def _until(self, end: int) -> bytes:
@@ -67,7 +67,7 @@ class InMemory:
 
     def _whole(self) -> bytes:
         if len(self._pieces) > 1:
-            self._pieces = [self.taken]
+            self._pieces = [self.collected]
         return self._pieces[0]
 
 
@@ -77,18 +77,18 @@ def write_state(version: int, state: object, into: TakesBytes) -> None:
 
 
 def read_state(version: int, source: GivesBytes) -> Any:
-    """The state that `write_state` has written.
+    """The state that `write_state` wrote.
 
-    The bytes must be known to be ours: what is refused here is a second door, not the first.
+    The bytes must come from a trusted place: the checks here are a second line of defence.
 
     Raises:
-        SnapshotError: They are of another version, or not such a state.
+        SnapshotError: The bytes are of another version, or no such state.
     """
     try:
         found = _Unpickler(source).load()
     except SnapshotError:
         raise
-    except Exception as error:  # damaged bytes raise whatever the constructor that they reach raises
+    except Exception as error:  # damaged bytes can reach any constructor and raise anything
         raise SnapshotError(
             f"the snapshot cannot be read ({type(error).__name__}): replay the inputs instead"
         ) from error
@@ -105,6 +105,6 @@ class _Unpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if "." not in name and f"{module}.".startswith(_OUR_PACKAGES):
             found = super().find_class(module, name)
-            if f"{getattr(found, '__module__', '')}.".startswith(_OUR_PACKAGES):  # and not what it has imported
+            if f"{getattr(found, '__module__', '')}.".startswith(_OUR_PACKAGES):  # defined there, not merely imported
                 return found
         raise SnapshotError(f"a snapshot has no {module}.{name}: replay the inputs instead")

@@ -22,11 +22,11 @@ from consumers.engine.measures.words.transcript_errors import TurnDifferences
 from consumers.engine.measures.words.word_differences import differences
 from consumers.engine.measures.words.word_errors import WordErrors, compare
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.turns.bot.machine import SpeakingMachine
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.eva.turn_state import Pieces, joined
 from consumers.engine.turns.heard.by_the_bot import view_of_speaking
 from consumers.engine.turns.heard.by_the_caller import view_of_audio
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.turn_view import (
     MS_DIGITS,
     TurnView,
@@ -105,7 +105,7 @@ def measured_now(call: Call, turn: int) -> Json:
     heard = times_now(live, turn)
     machine = live.machine
     errors = TurnDifferences(None, None, None)
-    if not isinstance(machine, SpeakingMachine):
+    if not isinstance(machine, BotTurnMachine):
         state = machine.turns[turn]
         errors = _differences(
             live,
@@ -140,7 +140,7 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
     return found
 
 
-def scores_at_the_close(live: LiveSide, context: MetricContext, heard: dict[int, HeardTimes]) -> dict[int, TurnScore]:
+def scores_at_the_close(live: LiveCall, context: MetricContext, heard: dict[int, HeardTimes]) -> dict[int, TurnScore]:
     """How well each turn was timed: by EVA's own function where a simulated caller hears the call."""
     if live.is_simulated:
         return turn_scores_of(context)
@@ -154,12 +154,12 @@ def stages_anew(call: Call) -> StageLatencies:
     anew._values, anew._used = known._values, known._used
     if live.record is not None:
         for turn in live.turns.turns:
-            anew.take_convai(turn, live.record.metrics(turn))
+            anew.fold_convai(turn, live.record.metrics(turn))
     anew.stale_turns(live.heard(), set(live.machine.turns))
     return anew
 
 
-def times_now(live: LiveSide, turn: int) -> HeardTimes | None:
+def times_now(live: LiveCall, turn: int) -> HeardTimes | None:
     """A turn as EVA's formulas read it; None while nobody has seen it."""
     heard, view = live.heard().turn(turn), live.turns.view(turn)
     if heard is None or view is None:
@@ -178,9 +178,9 @@ def turns_with_tools(last: Any) -> set[int]:
     return turns
 
 
-def _view(live: LiveSide, turn: int, session_end_s: float | None = None) -> TurnView:
+def _view(live: LiveCall, turn: int, session_end_s: float | None = None) -> TurnView:
     machine = live.machine
-    if not isinstance(machine, SpeakingMachine):
+    if not isinstance(machine, BotTurnMachine):
         return view_of_audio(machine.turns[turn], session_end_s)
     view = view_of_speaking(machine.turns[turn], has_bot_events=machine.has_bot_events)
     recorded_ms = None if live.record is None else live.record.latency_ms(turn)
@@ -222,7 +222,7 @@ def _parts(
 
 
 def _differences(
-    live: LiveSide, turn: int, user: Sequence[str | None], assistant: Sequence[str | None]
+    live: LiveCall, turn: int, user: Sequence[str | None], assistant: Sequence[str | None]
 ) -> TurnDifferences:
     sums = []
     for (one, other), way in ((user, compare), (assistant, differences)):

@@ -26,7 +26,7 @@ class Replicas:
     def pass_time(self) -> None:
         self.now_ms += 1
 
-    def take_record(self) -> None:
+    def fold_agent_record(self) -> None:
         """The leader takes one; replicas in sync have it at once."""
         self.records_ms.append(self.now_ms)
         for node in self.truth.in_sync:
@@ -96,7 +96,7 @@ def test_no_record_lies_behind_the_end_up_to_the_moment_for_which_it_is_known(
         replicas.pass_time()
         match what:
             case "record":
-                replicas.take_record()
+                replicas.fold_agent_record()
             case "elect":
                 replicas.elect(node)
             case "rejoin":

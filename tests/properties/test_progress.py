@@ -58,7 +58,7 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table
         curve.set_input(turn, _hash(turn))
         for asked_turn, subgoal in list(curve.open_questions()):
             asked += 1
-            curve.take(asked_turn, subgoal, table[asked_turn - 1][subgoal], _hash(asked_turn))
+            curve.fold(asked_turn, subgoal, table[asked_turn - 1][subgoal], _hash(asked_turn))
         evaluations: list[int] = []
 
         def judge_of(index: int, subgoal: Subgoal, evaluations: list[int] = evaluations) -> Judge:
@@ -122,7 +122,7 @@ def test_a_curve_that_changed_is_the_curve_of_what_it_became(
                     verdicts = {key: verdict for key, verdict in verdicts.items() if key[0] != turn}
                     inputs[turn] = text
             case ("verdict", turn, subgoal, verdict, text) if subgoal not in by_code:
-                counts = live.take(turn, subgoal, verdict, text)
+                counts = live.fold(turn, subgoal, verdict, text)
                 assert counts is (inputs.get(turn) == text)
                 if counts:
                     verdicts[turn, subgoal] = verdict
@@ -139,7 +139,7 @@ def test_a_curve_that_changed_is_the_curve_of_what_it_became(
     for turn, text in sorted(inputs.items()):
         anew.set_input(turn, text)
     for (turn, subgoal), verdict in data.draw(st.permutations(sorted(verdicts.items(), key=lambda item: item[0]))):
-        assert anew.take(turn, subgoal, verdict, inputs[turn])
+        assert anew.fold(turn, subgoal, verdict, inputs[turn])
     for subgoal, reached_at in by_code.items():
         anew.know(subgoal, reached_at)
     last = max(inputs, default=0)
@@ -152,7 +152,7 @@ def _run(voting: Voting, answers: list[bool | None], order: Callable[[list[bool 
     """Vote until it is over; how many were asked."""
     asked = 0
     while wave := voting.next_wave:
-        voting.take(order(answers[asked : asked + wave]))
+        voting.fold(order(answers[asked : asked + wave]))
         asked += wave
     return asked
 

@@ -66,7 +66,7 @@ def voted(judge: Judge, trials: Any, retry_waves: Any, *, stops_early: bool) -> 
     while wave := voting.next_wave:
         answers = judge(wave)
         kept += [answer.text for answer in answers if answer.is_kept and answer.text]
-        voting.take([answer.vote for answer in answers])
+        voting.fold([answer.vote for answer in answers])
     if voting.failure is VoteFailure.RETRIES_EXHAUSTED:
         if not can_retry:
             raise TypeError(f"A number of retry waves is a number; it was {retry_waves!r}.")

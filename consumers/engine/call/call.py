@@ -1,4 +1,4 @@
-"""One call: events of every source in, effects out. It owns EVA's history, the live side and the closing."""
+"""One call: events of every source in, effects out. It owns EVA's history, the live call and the closing."""
 
 from bisect import insort
 from operator import itemgetter
@@ -7,23 +7,23 @@ from typing import Any, Final
 from consumers.engine.call.closing import Closing, with_closed_fact
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.goals.judged_scores import JudgedSides
+from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.intake.elevenlabs import AGENT_EVENTS, AgentEvents
 from consumers.engine.intake.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN, EventHandler, rule_of
-from consumers.engine.intake.pipecat import PIPECAT_RECORDS, take_pipecat_record
+from consumers.engine.intake.pipecat import PIPECAT_RECORDS, fold_pipecat_record
 from consumers.engine.intake.repeats import Repeats
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.measures import Measures
 from consumers.engine.records.call_memory import CallMemory
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveSide
-from consumers.engine.turns.timeline.entries import Kind, ToolUse
+from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveCall
+from consumers.engine.turns.timeline.elements import ElementKind, ToolUse
 from schemas.events.audit import (
     AuditAssistant,
     AuditFallback,
@@ -49,8 +49,8 @@ from schemas.scores.all_records import CallLabels, CloseReason
 
 
 class Call:
-    """State of one open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`.
-    While it `is_closing`, its final records and its transcript are made, and nothing more is of it.
+    """One open call, from its first record to its `closed` fact. `receive` and `advance` append effects to `out`. While
+    `is_closing`, its final records and its transcript are made, and no further record is folded.
     """
 
     may_be_evicted = True
@@ -74,26 +74,26 @@ class Call:
         self.kept_bytes = 0
         self.first_offsets: dict[InputSource, int] = {}
         self.is_closed = False
-        self.held: list[tuple[int, Arrival]] = []
+        self.waiting: list[tuple[int, Arrival]] = []
         self.wakeup_ms: int | None = None
         self._end = CallEnd(first.broker_time_ms, limits)
         self._limits = limits
-        self._book = RecordBook(first.conversation_id, code_version, memory, redactor)
-        self.redactor = self._book.redactor
-        self._offsets = self._book.offsets
-        self.live = LiveSide(self.history, self._book, limits, memory)
+        self._revisions = Revisions(first.conversation_id, code_version, memory, redactor)
+        self.redactor = self._revisions.redactor
+        self._offsets = self._revisions.offsets
+        self.live = LiveCall(self.history, self._revisions, limits, memory)
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
         ratings = Ratings()
-        self._judged = JudgedSides(first.conversation_id, goals or ChosenGoals(), self._book, ratings, memory)
-        self._measures = Measures(self._book, limits, ratings, memory)
+        self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings, memory)
+        self._measures = Measures(self._revisions, limits, ratings, memory)
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False
         self._closing: Closing | None = None
 
     @property
     def replayed_elements(self) -> int:
-        """Elements folded again because something came late."""
+        """Elements folded again because of late events."""
         return self._replays.elements
 
     @property
@@ -102,7 +102,7 @@ class Call:
         return self._end.last_ms
 
     def receive(self, arrival: Arrival, out: list[Effect]) -> str:
-        """Fold one record; returns what became of it, as the outcome label of the events counter."""
+        """Folds one record; returns its outcome, a label of the events counter."""
         self.redactor.begin_step()
         source, event, broker_ms = arrival.source, arrival.event, arrival.broker_time_ms
         rule = _RULES.get(type(event), _UNREAD)
@@ -110,13 +110,13 @@ class Call:
         if source not in offsets:
             self.first_offsets[source] = arrival.offset
         offsets[source] = arrival.offset
-        if rule is not _VERDICT:  # that a judge answers is nothing that happens in the call
+        if rule is not _VERDICT:  # a verdict is no event of the call
             self._end.heard(broker_ms)
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
             return "repeated"
         self.events += rule is not _VERDICT
-        book, live, limits = self._book, self.live, self._limits
-        is_replayed = book.is_silent
+        revisions, live, limits = self._revisions, self.live, self._limits
+        is_replayed = revisions.is_replaying
         outcome = rule.outcome
         timestamp = event.timestamp
         if timestamp is not None:
@@ -135,7 +135,7 @@ class Call:
             changes = NO_CHANGES
             if live.may_have_changed(time_ms):
                 cause = Cause(time_ms, broker_ms)
-                changes = live.refresh(cause, out)
+                changes = live.refresh(cause, out)  # first: measures read the tool uses and settled turns it updates
                 if changes.touched or changes.settled:
                     self._measures.follow(live, changes, cause, self._judged, out)
             if self._judged.is_any:
@@ -146,8 +146,8 @@ class Call:
                 self.kept_bytes += len(arrival.value)
         if is_replayed:
             outcome = "replayed"
-            if book.has_caught_up:
-                self._speak(broker_ms, out)
+            if revisions.has_caught_up:
+                self._end_replay(broker_ms, out)
         elif event.__pydantic_extra__ and outcome != "unknown":
             out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
         if self.events >= limits.max_events_per_call:
@@ -159,7 +159,7 @@ class Call:
         return outcome
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time has reached `now_ms`: dead air, closing. However far it leaps, what was due first happens first."""
+        """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
         self.redactor.begin_step()
         due_ms, reason = self._end.by_silence()
         if self._judged.is_any and self._awaits_verdicts(now_ms, due_ms, out):
@@ -172,39 +172,39 @@ class Call:
             self.close(reason, due_ms, out)
 
     def next_wakeup(self) -> int:
-        """Broker time of the next thing that can happen to this call by silence."""
+        """Broker time of the next decision that silence can make about this call."""
         due_ms = self.ends_at()
-        silence_ms = self.live.silence.due_at_ms
+        silence_ms = self.live.dead_air.due_at_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms
         return self._judged.next_wakeup(due_ms, is_over=self.is_over) if self._judged.is_any else due_ms
 
     def ends_at(self) -> int:
-        """Broker time at which silence ends this call, if nothing more comes: what is taken from then on is not of it."""
+        """Broker time at which silence ends this call if no record follows; later records are not part of it."""
         return self._end.by_silence()[0]
 
     def release(self) -> None:
-        """Cut the cycles between the parts of a closed call, so that its memory goes at once and not with a collection."""
+        """Cuts the reference cycles of a closed call, so that its memory is freed at once."""
         self._closing = None
         self.history.release()
         self.__dict__.pop("live")
 
-    def hold(self, arrival: Arrival) -> None:
-        """Keep a record for later, by the broker's time; a topic's own order stands whatever its times say."""
+    def keep_waiting(self, arrival: Arrival) -> None:
+        """Keeps an arrival, ordered by broker time; arrivals of one topic keep the order of the topic, whatever their times."""
         source = arrival.source
         self.first_offsets.setdefault(source, arrival.offset)
-        broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.held if each.source is source)])
-        insort(self.held, (broker_ms, arrival), key=itemgetter(0))
+        broker_ms = max([arrival.broker_time_ms, *(at_ms for at_ms, each in self.waiting if each.source is source)])
+        insort(self.waiting, (broker_ms, arrival), key=itemgetter(0))
 
     def context(self) -> MetricContext:
         """EVA's context of the call so far, core and tail."""
         return self.history.context(self.ended_reason)
 
     def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """Final scores and, last, the `closed` fact, as one effect; long texts take further steps (`go_on_closing`)."""
+        """Makes the final scores and, last, the `closed` fact; long texts need further steps (`go_on_closing`)."""
         if not self.is_over:
             self.live.reached(now_ms, out)
-        self._speak(now_ms, out)
+        self._end_replay(now_ms, out)
         self.live.announce(now_ms, out)
         cause = Cause(self.history.last_time_ms(), now_ms)
         records = self.live.final_records(cause)
@@ -212,34 +212,34 @@ class Call:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
         self.is_closing = True
         self._closing = Closing(
-            self.conversation_id, self._book, self.live, self._measures, self._judged, self.context(), records, reason,
+            self.conversation_id, self._revisions, self.live, self._measures, self._judged, self.context(), records, reason,
             self.ended_reason, cause, self.events, self.writes_transcript,
         )  # fmt: skip
         self.go_on_closing(out)
 
     def go_on_closing(self, out: list[Effect]) -> None:
-        """As much more of a close as fits into a step."""
+        """Does as much of the close as fits into one step."""
         self.is_closed = self._closing is not None and self._closing.go_on(self.redactor, out)
 
     def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """The `closed` fact, and nothing that takes long to make: the newest scores are the last. A close under way ends so."""
+        """Closes with the `closed` fact and without costly records; ends a close under way. The newest scores are final."""
         self.is_closing = self.is_closed = True
         cause = Cause(self.history.last_time_ms(), now_ms)
-        records = self._book.speak(now_ms)[0] if self._closing is None else self._closing.records
-        written = with_closed_fact(records, self._book, self.live, reason, self.ended_reason, cause, self.events)
+        records = self._revisions.end_replay(now_ms)[0] if self._closing is None else self._closing.records
+        written = with_closed_fact(records, self._revisions, self.live, reason, self.ended_reason, cause, self.events)
         out.append(CloseCall(self.conversation_id, written))
 
-    def _speak(self, broker_ms: int, out: list[Effect]) -> None:
-        if not self._book.is_silent:
+    def _end_replay(self, broker_ms: int, out: list[Effect]) -> None:
+        if not self._revisions.is_replaying:
             return
         cause = Cause(self.live.newest_ms, broker_ms)
         self._measures.catch_up(self.live, cause)
-        gone = self.live.speak(cause, out)
-        self._measures.take_back(self.live, gone, cause, out)
-        self._judged.speak(gone, broker_ms, out)
+        gone = self.live.end_replay(cause, out)
+        self._measures.withdraw(self.live, gone, cause, out)
+        self._judged.end_replay(gone, broker_ms, out)
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
-        """Verdicts that do not come, and stalls; whether the call is over and waits for verdicts that are under way."""
+        """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""
         self._judged.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
         if now_ms >= due_ms and not self.is_over:
             self.is_over = True
@@ -254,12 +254,12 @@ class Call:
             self.close(reason, now_ms, out)
 
     def _plan_close(self, reason: CloseReason) -> None:
-        taken = self.live.taken
-        if self._end.announce(taken, reason):
-            self.live.silence.line_went_down(taken)
+        at = self.live.broker_moment
+        if self._end.announce(at, reason):
+            self.live.dead_air.line_went_down(at)
             self.live.needs_wakeup = True
 
-    # One handler for each kind of event; the table below finds it by the event's type.
+    # One handler for each type of event, by the table below. EVA's history comes first: the live call reads its machine.
 
     def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.speech(event.timestamp, event.data.frame)
@@ -284,17 +284,17 @@ class Call:
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
     def _on_pipecat_record(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
-        self.kept_bytes += take_pipecat_record(event, time_ms, self.live, self._measures)
+        self.kept_bytes += fold_pipecat_record(event, time_ms, self.live, self._measures)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
-        self.history.simulator(Kind.USER_SPEECH, time_ms, event.data.text)
+        self.history.simulator(ElementKind.USER_SPEECH, time_ms, event.data.text)
 
     def _on_assistant_speech(self, event: AssistantSpeech, time_ms: int, _out: list[Effect]) -> None:
-        self.history.simulator(Kind.ASSISTANT_SPEECH, time_ms, event.data.text)
+        self.history.simulator(ElementKind.ASSISTANT_SPEECH, time_ms, event.data.text)
 
     def _on_connection(self, event: ConnectionState, time_ms: int, _out: list[Effect]) -> None:
         has_ended = event.data.state == "session_ended"
-        self.history.simulator(Kind.SESSION_ENDED if has_ended else None, time_ms, None)
+        self.history.simulator(ElementKind.SESSION_ENDED if has_ended else None, time_ms, None)
         self.history.line_state(event.data.details)
         if has_ended:
             self._plan_close(CloseReason.SESSION_ENDED)
@@ -306,10 +306,10 @@ class Call:
         self.live.user_text(time_ms, self.history.audit_user(time_ms, event.value, event.turn_id))
 
     def _on_audit_assistant(self, event: AuditAssistant, time_ms: int, _out: list[Effect]) -> None:
-        self.live.assistant_text(time_ms, self.history.audit(Kind.AUDIT_ASSISTANT, time_ms, event.value))
+        self.live.assistant_text(time_ms, self.history.audit(ElementKind.AUDIT_ASSISTANT, time_ms, event.value))
 
     def _on_fallback(self, _event: AuditFallback, time_ms: int, _out: list[Effect]) -> None:
-        self.history.audit(Kind.FALLBACK, time_ms, None)
+        self.history.audit(ElementKind.FALLBACK, time_ms, None)
         self.live.fell_back(time_ms)
 
     def _on_llm_call(self, event: AuditLlmCall, time_ms: int, _out: list[Effect]) -> None:
@@ -318,16 +318,16 @@ class Call:
 
     def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.parameters)
-        self.history.audit(Kind.TOOL_CALL, time_ms, use)
+        self.history.audit(ElementKind.TOOL_CALL, time_ms, use)
         self.live.tool_called(use, time_ms)
 
     def _on_tool_response(self, event: AuditToolResponse, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.response)
-        self.history.audit(Kind.TOOL_RESPONSE, time_ms, use)
+        self.history.audit(ElementKind.TOOL_RESPONSE, time_ms, use)
         self.live.tool_answered(use, time_ms)
 
     def _on_agent_event(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
-        if self._agent.take(event, time_ms, self.live, self._end):
+        if self._agent.fold(event, time_ms, self.live, self._end):
             self._plan_close(CloseReason.ENDED)
 
     def _on_unrecognized(self, source: InputSource, time_ms: int) -> None:
@@ -337,7 +337,7 @@ class Call:
             self.history.simulator(None, time_ms, None)
 
     def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
-        known = self._book.labels
+        known = self._revisions.labels
         self.history.call_started(time_ms)
         self._measures.eva.supplied.started(event)
         if event.pipeline_type is not None:
@@ -359,7 +359,7 @@ class Call:
 
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
         broker_ms = self.live.broker_ms
-        self._judged.take(event, self.live, broker_ms, out)
+        self._judged.fold(event, self.live, broker_ms, out)
         self.live.needs_wakeup = True
         if self.is_over and not self._judged.awaits_verdicts:
             self.close(self._end.by_silence()[1], broker_ms, out)

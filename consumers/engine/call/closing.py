@@ -1,7 +1,6 @@
-"""The close of a call, in bounded steps: texts that no running value has compared, the final records, the transcript.
+"""The close of a call, in bounded steps: texts not yet compared, the final records, the transcript.
 
-Nothing is of the call any more when this begins, so it does not matter what happens between two steps. What is written is one
-effect, at the end.
+No record is folded any more when it begins, so time may pass between two steps. The result is one effect, at the end.
 """
 
 from dataclasses import dataclass
@@ -10,16 +9,16 @@ from typing import Final
 
 from consumers.engine.call.transcript import TranscriptWriter, transcript_bytes
 from consumers.engine.effects import CloseCall, Count, Effect
-from consumers.engine.goals.judged_scores import JudgedSides
+from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.measures.measures import Measures
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.call_redaction import CallRedactor
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, TurnStatus
 
 MOST_RECORDS_OF_ONE_STEP: Final = 1_000
-"""A close with more than this many final records makes them, and does what is before and after, in steps of their own."""
+"""A close with more final records than this makes them in a step of their own."""
 _TOO_LARGE = Count("callgauge_limits_hit_total", ("transcript",))
 
 
@@ -28,25 +27,25 @@ class Closing:
     """A call that is over.
 
     Attributes:
-        conversation_id: The call.
-        book: Makes its records.
+        conversation_id: Id of the call.
+        revisions: Makes its records.
         live: Its turns.
-        measures: What is measured of them.
-        judged: What judges it.
-        context: EVA's of the whole call.
-        records: Final records so far: those of the live side, then all.
+        measures: Its measures.
+        judged: Its goals and text judges.
+        context: EVA's context of the whole call.
+        records: Final records so far: first those of the live call.
         reason: Why it closes.
-        ended_reason: Why it ended, as its producer said.
-        cause: When its last event was, and when it was over.
-        events: How many it had.
-        writes_transcript: Whether it gets one.
+        ended_reason: Why the call ended, as its producer reported.
+        cause: Time of its last event, and broker time of its end.
+        events: Number of its events.
+        writes_transcript: Whether it gets a transcript.
     """
 
     conversation_id: str
-    book: RecordBook
-    live: LiveSide
+    revisions: Revisions
+    live: LiveCall
     measures: Measures
-    judged: JudgedSides
+    judged: JudgedScores
     context: MetricContext
     records: list[AnyScoreRecord]
     reason: CloseReason
@@ -60,10 +59,10 @@ class Closing:
     _writer: TranscriptWriter | None = None
 
     def go_on(self, redactor: CallRedactor, out: list[Effect]) -> bool:
-        """As much as fits into one step; returns whether the close is done, with its effect in `out`."""
+        """Does as much as fits into one step; returns whether the close is done, with its effect in `out`."""
         is_large = len(self.records) > MOST_RECORDS_OF_ONE_STEP
         if is_large and not self._has_begun:
-            self._has_begun = True  # the records of the live side are work enough for one step
+            self._has_begun = True  # the records of the live call are work enough for one step
             return False
         if not self._has_compared:
             self._has_compared = self.measures.compare_at_close(self.context)
@@ -79,7 +78,7 @@ class Closing:
             if self._writer is None:
                 metrics_of = partial(self.measures.stages.turn_metrics, self.live.heard(), self.live.record)
                 self._writer = TranscriptWriter(
-                    self.conversation_id, self.live, self.book.labels.agent, redactor, metrics_of
+                    self.conversation_id, self.live, self.revisions.labels.agent, redactor, metrics_of
                 )
             if not self._writer.is_too_large and not self._writer.go_on(lambda: redactor.has_room):
                 return False
@@ -95,20 +94,22 @@ class Closing:
         self.records += self.measures.final_records(self.live, self.context, cause, self.judged)
         out += self.measures.closing_counts()
         self.records = [
-            *with_closed_fact(self.records, self.book, self.live, self.reason, self.ended_reason, cause, self.events)
+            *with_closed_fact(
+                self.records, self.revisions, self.live, self.reason, self.ended_reason, cause, self.events
+            )
         ]
 
 
 def with_closed_fact(
-    records: list[AnyScoreRecord], book: RecordBook, live: LiveSide, reason: CloseReason, ended_reason: str | None,
+    records: list[AnyScoreRecord], revisions: Revisions, live: LiveCall, reason: CloseReason, ended_reason: str | None,
     cause: Cause, events: int,
 ) -> tuple[AnyScoreRecord, ...]:  # fmt: skip
-    """The last records of a call with its `closed` fact behind them, unless it is there. `cause` is when it was over."""
+    """The last records of a call and, behind them, its `closed` fact, once. `cause` is the end of the call."""
     if any(isinstance(record, ClosedFact) for record in records):
         return tuple(records)
-    redacted = None if ended_reason is None else book.redactor.redact(ended_reason)
-    closed = book.record(
+    redacted = None if ended_reason is None else revisions.redactor.redact(ended_reason)
+    closed = revisions.make(
         ClosedFact, ("closed", None, 0), TurnStatus.FINAL, (reason, redacted), cause, reason=reason,
-        ended_reason=redacted, turns=live.turns.highest_turn, events=events, through=book.offsets_by_topic(),
+        ended_reason=redacted, turns=live.turns.highest_turn, events=events, through=revisions.offsets_by_topic(),
     )  # fmt: skip
     return tuple(records) if closed is None else (*records, closed)

@@ -7,26 +7,26 @@ from typing import Final
 from consumers.engine.call.call import Call
 
 FEWEST_EVENTS: Final = 3
-"""A call with fewer events goes first: an id that somebody made up has one, and a real call has more within a second."""
+"""A call with fewer events goes first: an invented id has one event, a real call has more within a second."""
 _SPARE: Final = 64
-"""Places of calls that have closed that are kept although they are many compared with the open ones."""
+"""Places of closed calls that may remain, beside twice the number of open calls."""
 
 _Place = tuple[bool, int, str]
 
 
 class Eviction:
-    """The open calls in the order in which they would go, as it was when somebody last looked.
+    """The open calls in the order of eviction, as of the last look.
 
-    A call's place only moves back while it is open: it gets events, and later ones. So the first place that is still right is
-    the first of all, and looking for it costs no more than the events that made the others wrong.
+    An open call only moves back in the order: it gets more and later events. So the first place that is still correct is the
+    first of all, and finding it costs no more than the events that outdated the places before it.
     """
 
     def __init__(self) -> None:
-        """No call is open."""
+        """Starts without open calls."""
         self._places: list[_Place] = []
 
     def add(self, call: Call, calls: Mapping[str, Call]) -> None:
-        """A call has opened. `calls` are all that are open, this one included."""
+        """Adds a call that has opened. `calls` are all open calls, this one included."""
         if len(self._places) > 2 * len(calls) + _SPARE:
             self._places = [_place(each) for each in calls.values()]
             heapq.heapify(self._places)
@@ -34,7 +34,7 @@ class Eviction:
             heapq.heappush(self._places, _place(call))
 
     def next(self, calls: Mapping[str, Call]) -> Call | None:
-        """The call that goes, out of those that are open; None when none may."""
+        """The call to close next, out of the open ones; None when none may be closed."""
         places = self._places
         while places:
             *_, conversation_id = first = places[0]

@@ -1,4 +1,4 @@
-"""Recorded calls through the live engine without a broker: what `context` prints and the laws are tested with."""
+"""Folds recorded calls through the live engine without a broker, for the `context` command and for tests of laws."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,18 +18,18 @@ NO_LIMITS = Limits(
     max_stage_values_per_call=2**31,
     max_event_time_skew_ms=0,
 )
-"""A recording is complete: nothing in it may be cut off."""
+"""A recording is complete, so no limit may cut it off."""
 
 
 def folded(
     arrivals: Iterable[Arrival], pipeline_type: PipelineType | str, ended_reason: str | None, limits: Limits = NO_LIMITS
 ) -> Call:
-    """One call, folded event by event in the order given and not closed.
+    """One call, folded event by event in the given order and not closed.
 
     Args:
         arrivals: The call's events; each source in its own order.
-        pipeline_type: How the agent is built, as a `call_started` event would say.
-        ended_reason: Why the call ended, unless a `call_ended` among the events says so.
+        pipeline_type: Type of the agent's pipeline, as in a `call_started` event.
+        ended_reason: Why the call ended, unless a `call_ended` among the events has a reason.
         limits: Bounds; by default none that a recording can reach.
     """
     started = CallStarted(type="call_started", timestamp=0, pipeline_type=PipelineType(pipeline_type))

@@ -1,8 +1,8 @@
-"""A call's transcript at its close, in ElevenLabs' format: who said what when, which tools were used, how long stages took.
+"""Writes a call's transcript at its close, in ElevenLabs' format: words and tools with their times, and stage latencies.
 
-Whose words it shows is decided in `turn_words`: of the caller what the agent understood, of the agent what was spoken. Each
-side of a turn is one entry. The calls of tools are an entry of the agent's without a message, and so are their results, as on
-ElevenLabs' platform; neighbours of one turn share one. Entries stand in the order of time.
+`turn_words` chooses the words: of the caller those that the agent understood, of the agent those that sounded. Each side of
+a turn is one entry. Tool calls form an entry of the agent without a message, and so do their results, as on ElevenLabs'
+platform; neighbours in one turn share an entry. Entries are in the order of time.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 from consumers.engine.call.transcript_numbers import EntryKind, EntryNumbers, MetricsOf
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurn, answers_of, cut_off_turns
 from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.tool_uses import PairedUse
 from schemas.scores.all_records import ToolOutcome
 from schemas.transcript import (
@@ -30,45 +30,45 @@ from schemas.transcript import (
 )
 
 MAX_TRANSCRIPT_BYTES: Final = 1_000_000
-"""Largest transcript that is written: brokers and clients take a megabyte, and two hours of talk have a third of that."""
+"""Largest transcript that is written: brokers and clients accept a megabyte, and two hours of talk have a third of that."""
 MAX_VALUE_CHARS: Final = 100_000
-"""Longest parameters or answer of a tool in a transcript. A longer one is left out before the redactor reads it."""
+"""Longest parameters or answer of a tool in a transcript. A longer value is left out before it is redacted."""
 MAX_TOOL_TEXT_CHARS: Final = 1_000
-"""What a tool was given or answered is left out beyond this length, in a transcript that would be too large with it."""
+"""Longest parameters or answer of a tool that stay in a transcript that would be too large otherwise."""
 LEAST_ENTRY_BYTES: Final = 100
 LEAST_USE_BYTES: Final = 100
-"""Lower bounds of the bytes that an entry, and a tool call in it, take beside their texts."""
+"""Lower bounds of the bytes of an entry, and of a tool call in it, beside their texts."""
 MS_PER_SECOND: Final = 1_000
 
 
 class Redacts(Protocol):
-    """Takes out of texts what must not be stored."""
+    """Removes personal data from texts."""
 
     def redact(self, text: str) -> str:
-        """The text without it."""
+        """The text without personal data."""
 
     def redact_value(self, value: Any) -> Any:
-        """The JSON value without it, in any of its texts."""
+        """The JSON value without personal data in any of its texts."""
 
 
 def transcript_of(
     conversation_id: str,
-    live: LiveSide,
+    live: LiveCall,
     agent: str,
     redactor: Redacts | None = None,
     metrics_of: MetricsOf | None = None,
 ) -> tuple[TranscriptTurn, ...]:
-    """The transcript of a call as it is known now.
+    """The transcript of a call as it is now.
 
     Args:
-        conversation_id: Names the uses of tools, with their turn and their number in it.
+        conversation_id: Begins the ids of tool uses; turn and number follow.
         live: The call.
-        agent: The agent's name, which stands for its id where no record of the conversation has one.
-        redactor: Goes over every text, and every value of a tool; None leaves them as they are.
-        metrics_of: Says what was measured of a turn; None where nothing was.
+        agent: The agent's name, used where no conversation record has the agent's id.
+        redactor: Redacts every text and every tool value; None leaves them unchanged.
+        metrics_of: Gives the measured values of a turn; None without any.
 
     Returns:
-        The entries. A call in which nothing was said, heard or used has none.
+        The entries; none for a call without words, sound or tools.
     """
     writer = TranscriptWriter(conversation_id, live, agent, redactor, metrics_of)
     writer.go_on(lambda: True)
@@ -76,10 +76,10 @@ def transcript_of(
 
 
 def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
-    """The JSON array, in UTF-8; long values of tools are left out where it would be too large with them.
+    """The JSON array in UTF-8. Long tool values are left out where it would be too large with them.
 
     Returns:
-        None when it is too large without them too.
+        None when it is too large even so.
     """
     value = TRANSCRIPT.dump_json(tuple(turns))
     if len(value) > MAX_TRANSCRIPT_BYTES:
@@ -88,7 +88,7 @@ def transcript_bytes(turns: Sequence[TranscriptTurn]) -> bytes | None:
 
 
 class _Words(NamedTuple):
-    """The words of a turn: the caller's, and the agent's as it spoke them, as its model wrote them, and as they are shown."""
+    """The words of a turn: the caller's; the agent's as spoken, as its model wrote them, and as shown."""
 
     user: str
     spoken: str
@@ -104,7 +104,7 @@ class _Entry(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part of an entry, written in one go: one text or value to redact. The last part completes the entry."""
+    """A part of an entry with one text or value to redact. The last part completes the entry."""
 
     turn: int
     kind: EntryKind
@@ -114,7 +114,7 @@ class _Part(NamedTuple):
 
 
 class TranscriptWriter:
-    """Writes the entries one after the other; who calls it says how far it may go on at a time.
+    """Writes the entries one by one; the caller decides how far it may go at a time.
 
     Attributes:
         turns: The entries so far.
@@ -123,12 +123,12 @@ class TranscriptWriter:
     def __init__(
         self,
         conversation_id: str,
-        live: LiveSide,
+        live: LiveCall,
         agent: str,
         redactor: Redacts | None,
         metrics_of: MetricsOf | None,
     ) -> None:
-        """Looks at what there is to write; arguments as `transcript_of`."""
+        """Finds the entries to write; arguments as in `transcript_of`."""
         self.turns: list[TranscriptTurn] = []
         self._conversation_id = conversation_id
         known_id = None if live.record is None else live.record.agent_id
@@ -151,7 +151,7 @@ class TranscriptWriter:
         self._parts = deque(self._in_parts(entries))
 
     def go_on(self, may_go_on: Callable[[], bool]) -> bool:
-        """Write what comes next, and more as long as `may_go_on` says so; returns whether all is written."""
+        """Writes the next part, and more while `may_go_on` is true; returns whether all is written."""
         parts = self._parts
         while parts:
             self._write(parts.popleft())
@@ -195,7 +195,7 @@ class TranscriptWriter:
             yield _Part(turn, kind, after_secs)
 
     def _least_bytes(self, entries: Sequence[_Entry]) -> int:
-        """How large the transcript is at least, if redaction makes nothing shorter."""
+        """Least size of the transcript, if redaction shortens nothing."""
         size = 0
         for _, number, kind, use in entries:
             if kind is EntryKind.USER:
@@ -211,7 +211,7 @@ class TranscriptWriter:
         return size
 
     def _entries(self, turns: Mapping[int, HeardTurn]) -> Iterator[_Entry]:
-        """What was said, asked for and answered, turn by turn. What has no time of its own stands behind what was before it."""
+        """Words, tool calls and results, turn by turn. An entry without a time of its own follows the one before it."""
         latest_ms = self._first_ms or 0
         for number, turn in turns.items():
             for own_ms, kind, use in self._of_turn(turn):
@@ -255,7 +255,7 @@ class TranscriptWriter:
         )
 
     def _has_original(self, turn: int) -> bool:
-        """Whether the answer was cut off, and the log has the whole of it: no less than was spoken."""
+        """Whether the answer was cut off and the log has all of it: no less than was spoken."""
         said = self._words[turn]
         return turn in self._cut_off and len(said.written) >= len(said.spoken) > 0
 
@@ -312,11 +312,11 @@ class TranscriptWriter:
         return text if self._redactor is None else self._redactor.redact(text)
 
     def _json(self, value: object, logged: object) -> str:
-        """The value without what must not be stored, as JSON: value by value, so that it stays JSON.
+        """The value as JSON without personal data, redacted text by text, so that it stays valid JSON.
 
         Args:
             value: The value.
-            logged: The same as it stood in the log. Where that was text, and nothing had to go, it stays as it was.
+            logged: The value as logged. A text stays as logged if nothing was redacted.
         """
         redacted = value if self._redactor is None else self._redactor.redact_value(value)
         if isinstance(logged, str) and logged is not value and redacted == value:
@@ -342,7 +342,7 @@ def _at_ms(side: HeardSide) -> int | None:
 
 
 def _parsed(value: object) -> object:
-    """A tool's value; where it is text that holds an object or a list, that one, so that what is in it can be told apart."""
+    """A tool's value, parsed where it is a text that holds a JSON object or list, so that its parts can be redacted."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return from_json(value, allow_inf_nan=False)

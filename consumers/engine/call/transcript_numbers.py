@@ -16,7 +16,7 @@ MetricsOf = Callable[[int], TurnMetrics]
 
 
 class EntryKind(IntEnum):
-    """What an entry of a transcript says."""
+    """Kinds of transcript entries."""
 
     USER = 0
     TOOL_CALL = 1
@@ -25,26 +25,26 @@ class EntryKind(IntEnum):
 
 
 class EntryNumbers:
-    """Each number of a turn stands on one entry, the first of its kind."""
+    """Places each number of a turn on one entry, the first of its kind."""
 
     def __init__(self, places: set[tuple[int, EntryKind]], metrics_of: MetricsOf | None) -> None:
-        """Nothing is written yet.
+        """Starts with nothing written.
 
         Args:
-            places: The entries that there will be, by turn and kind.
-            metrics_of: Says what was measured of a turn; None where nothing was.
+            places: The future entries, by turn and kind.
+            metrics_of: Gives the measured values of a turn; None without any.
         """
         self._places = places
         self._metrics_of = metrics_of
         self._measured: dict[int, TurnMetrics] = {}
-        self._told: set[tuple[int, EntryKind]] = set()
+        self._written: set[tuple[int, EntryKind]] = set()
 
     def is_written(self, turn: int, kind: EntryKind) -> None:
-        """An entry of this kind is there: its numbers stand on no other."""
-        self._told.add((turn, kind))
+        """Notes that an entry of this kind is written: no later entry gets its numbers."""
+        self._written.add((turn, kind))
 
     def metrics(self, turn: int, kind: EntryKind) -> ConversationTurnMetrics:
-        """How long the stages took that stand on this entry."""
+        """Stage latencies for this entry."""
         here = {
             name: ElapsedTime(elapsed_time=seconds)
             for name, seconds in self._of(turn).seconds.items()
@@ -53,7 +53,7 @@ class EntryNumbers:
         return ConversationTurnMetrics(metrics=here) if here else _NO_METRICS
 
     def usage(self, turn: int, kind: EntryKind) -> LlmUsage | None:
-        """The tokens that stand on this entry; None when there are none."""
+        """Tokens for this entry; None without any."""
         usage = self._of(turn).usage
         if not usage or self._place(turn) is not kind:
             return None
@@ -68,14 +68,14 @@ class EntryNumbers:
         return measured
 
     def _place(self, turn: int, name: str = "") -> EntryKind | None:
-        """The entry of the turn on which a number of this name stands; None when it is not there, or has been told."""
+        """The entry of the turn for a number of this name; None when there is none, or it is already written."""
         wanted: tuple[EntryKind, ...] = (EntryKind.AGENT, EntryKind.TOOL_CALL)
         if name.startswith(_OF_THE_USER):
             wanted = (EntryKind.USER,)
         elif name == _OF_TOOL_CALLS:
             wanted = (EntryKind.TOOL_CALL, EntryKind.AGENT)
         place = next(((turn, kind) for kind in wanted if (turn, kind) in self._places), None)
-        return None if place is None or place in self._told else place[1]
+        return None if place is None or place in self._written else place[1]
 
 
 def _model_usage(used: TokenUsage) -> ModelUsage:

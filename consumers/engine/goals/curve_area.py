@@ -1,6 +1,6 @@
-"""The area under a progress curve to the last bit of agent-inspect's, which is numpy's trapezoid rule rounded to 4 places.
+"""The area under a progress curve, equal to agent-inspect's to the last bit: numpy's trapezoid rule rounded to 4 places.
 
-At rounding ties the order of summation decides the last digit, so it is numpy's order here, without numpy.
+At rounding ties the order of summation decides the last digit, so this adds in numpy's order, without numpy.
 """
 
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 PLACES = 4
 """Decimal places of every progress, AUC and success value of agent-inspect."""
 
-_BLOCK = 128  # numpy sums up to so many terms with eight accumulators, and halves what is longer
+_BLOCK = 128  # numpy sums up to so many terms with eight accumulators, and halves longer sums
 _LANES = 8
 
 
 def sum_in_numpy_order(terms: Sequence[float]) -> float:
-    """The sum as numpy's pairwise summation gives it, last bit included.
+    """The sum in the order of numpy's pairwise summation, equal to the last bit.
 
-    From left to right this would be 0.9999999999999999:
+    Added from left to right it would be 0.9999999999999999:
 
     >>> sum_in_numpy_order([0.1] * 10)
     1.0
@@ -34,10 +34,10 @@ def sum_in_numpy_order(terms: Sequence[float]) -> float:
 
 
 def area_under(heights: Sequence[float]) -> float:
-    """Area under the polygon through `heights`, which stand at equal distances from 0 to 1; not rounded.
+    """Area under the polygon through `heights` at equal distances from 0 to 1; not rounded.
 
     Raises:
-        ValueError: There are fewer than two heights, so there is nothing between them.
+        ValueError: There are fewer than two heights.
     """
     if len(heights) < 2:
         raise ValueError(f"The area under a curve needs two points or more; there were {len(heights)}.")

@@ -1,6 +1,6 @@
-"""The goals of a call: which are reached, how fast it moves, and when it is stuck; judged turn by turn while it runs.
+"""Judges a call against its goals, turn by turn while it runs: subgoals reached, speed of progress, stalls.
 
-A turn is judged when it was left, and again only if what was said or done up to it turned out to be otherwise. Code
+A turn is judged when the call has left it, and again only if its words or tools, or those of a turn before, change. Code
 checks what it can; for the rest the call asks the judges and goes on. Nothing here waits.
 """
 
@@ -21,9 +21,9 @@ from consumers.engine.judging.open_questions import Answer, OpenQuestions
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.judging.turn_facts import TurnFacts
 from consumers.engine.records.call_memory import Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues, Value, result_of
-from consumers.engine.turns.live_call import LiveChanges, LiveSide
+from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, Votes
 from schemas.scores.all_records import (
@@ -39,7 +39,7 @@ from schemas.scores.all_records import (
 )
 
 LOOKED_AT_AGAIN = 3
-"""Turns before the newest whose texts may have come late. Older ones change only by a replay, which is seen."""
+"""Turns before the newest whose texts may come late. Older turns change only by a replay, which is noticed."""
 _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
@@ -49,39 +49,39 @@ class _Verdict(NamedTuple):
     votes: Votes
 
 
-class GoalSide:
+class GoalProgress:
     """Judges one call against its goal set; `needs_wakeup` is set when silence can now decide something sooner."""
 
     def __init__(
-        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, book: RecordBook
+        self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, revisions: Revisions
     ) -> None:
         self.goal_set = goal_set
         self.needs_wakeup = False
         self._plan = plan
         self._rules = rules
-        self._book = book
+        self._revisions = revisions
         self._checks = SubgoalChecks(plan)
         self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
         self._tools = ToolCorrectness(goal_set.expected_tool_calls)
-        self._asking = SubgoalQuestions(conversation_id, goal_set, rules, book.redactor)
+        self._asking = SubgoalQuestions(conversation_id, goal_set, rules, revisions.redactor)
         self._questions: OpenQuestions[About] = OpenQuestions()
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
         self._facts: dict[int, TurnFacts] = {}
         self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
         self._inputs: dict[int, str] = {0: goal_set.digest}
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
-        self._untold: set[int] = set()
-        self._said: dict[int, TurnScores] = {}
+        self._undecidable: set[int] = set()
+        self._published_scores: dict[int, TurnScores] = {}
         self._last = 0
         self._seen_turn = 0
         self._seen: tuple[bool | None, int] = (None, 0)
         self._is_over = False
         self._asks = True
-        self._stalls = Stalls(rules, book)
+        self._stalls = Stalls(rules, revisions)
 
     @property
     def next_wakeup_ms(self) -> int | None:
-        """Broker time at which silence decides something: a verdict is not waited for any more, or the call is stuck."""
+        """Broker time of the next deadline of a verdict, or of the next stall; None without any."""
         times_ms = [self._questions.next_deadline_ms, self._stalls.due_at_ms(self._since()) if self._is_open else None]
         return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
@@ -91,8 +91,8 @@ class GoalSide:
         return self._questions.next_deadline_ms is not None
 
     def announce(self, broker_ms: int, out: list[Effect]) -> None:
-        """Record the goal set: from now on it is the call's."""
-        fact = self._book.record(
+        """Records the goal set: from now on it is the call's."""
+        fact = self._revisions.make(
             GoalsFact, ("goals", None, 0), TurnStatus.OPEN, (self.goal_set.digest,), Cause(None, broker_ms),
             goal_set=self.goal_set, digest=self.goal_set.digest,
         )  # fmt: skip
@@ -100,10 +100,10 @@ class GoalSide:
             out.append(RecordFact(fact))
 
     def follow(
-        self, live: LiveSide, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
+        self, live: LiveCall, changes: LiveChanges | None, time_ms: int | None, broker_ms: int, out: list[Effect]
     ) -> None:
-        """The call has gone on: judge what was left, and what is not as it was. Texts are compared when a turn is left, or when
-        somebody asks without `changes`.
+        """Judges the turns that were left, and those that changed. Texts are compared when a turn is left, or
+        without `changes`.
         """
         current = live.turn
         seen = (live.is_simulated, live.history.replays.elements)
@@ -115,8 +115,8 @@ class GoalSide:
         self._seen_turn, self._seen = current, seen
         self._look(live, max(0, first), max(0, current - 1), time_ms, broker_ms, out)
 
-    def finish(self, live: LiveSide, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
-        """The call is over: every turn is judged as it is now, the last one too. `asks` says whether judges can still answer."""
+    def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+        """Judges every turn of a call that is over, the last one too. `asks` says whether judges can still answer."""
         self._is_over = True
         self._asks = asks
         last = live.turn
@@ -124,27 +124,27 @@ class GoalSide:
             last -= 1
         self._look(live, 0, last, time_ms, broker_ms, out)
 
-    def take(self, verdict: JudgeVerdict, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
-        """A judge has answered. What is asked next is asked about the turns as they are now."""
+    def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+        """Applies a verdict. The next questions are about the turns as they are now."""
         self.follow(live, None, None, broker_ms, out)
-        answer = self._questions.take(verdict, broker_ms)
+        answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], None, broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time is `now_ms`: verdicts that did not come, and a call that does not move."""
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, and finds a stall."""
         late = self._questions.expire(now_ms)
         if late:
             self._settle(late, None, now_ms, out)
         if self._is_open:
             self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
 
-    def speak(self, out: list[Effect]) -> None:
-        """A replay is over: what is still open is asked again, which costs nothing if it was answered."""
+    def end_replay(self, out: list[Effect]) -> None:
+        """Asks the open questions again after a replay; a question that was answered costs nothing."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
-    def take_back(self, subjects: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
-        """Withdraw what an earlier evaluator published of progress and this one does not know."""
+    def withdraw(self, subjects: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
+        """Withdraws progress that an earlier evaluator published and this one does not have."""
         cause = Cause(None, broker_ms)
         for name, turn, index in subjects:
             if name == "progress" and turn is not None:
@@ -153,11 +153,11 @@ class GoalSide:
                 self._publish(self._subgoal(index, TurnStatus.PROVISIONAL, cause), out)
 
     def set_agent(self, agent: str) -> None:
-        """Whose budget the judges' work is for."""
+        """Sets the agent whose budget pays for the judges' work."""
         self._asking.agent = agent
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
-        """The scores that are others now that the call is over; what no judge has answered by now says so."""
+        """Scores that change at the end of the call; subgoals without a verdict by now get a reason instead."""
         self._apply(self._questions.give_up())
         self._asks = False
         self._ask(0)
@@ -169,7 +169,7 @@ class GoalSide:
         return [record for record in records if record is not None]
 
     def values(self, *, is_over: bool) -> GoalValues:
-        """Returns the values of the whole call, so far or in the end."""
+        """The values of the whole call, so far or at its end."""
         tools: Value = None
         if self.goal_set.expected_tool_calls:
             tools = self._tools.at_end(self._last) if is_over else self._tools.at(self._last) if self._last else None
@@ -185,7 +185,7 @@ class GoalSide:
     # Turns.
 
     def _look(
-        self, live: LiveSide, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
+        self, live: LiveCall, first: int, last: int, time_ms: int | None, broker_ms: int, out: list[Effect]
     ) -> None:
         if last >= 1:
             self._stalls.begins(broker_ms)
@@ -211,11 +211,11 @@ class GoalSide:
             self._inputs[turn] = digest.hexdigest()
             self._curve.set_input(turn, self._inputs[turn])
         results = self._checks.results(is_over=self._is_over)
-        untold_since = self._checks.untold_since()
-        self._untold = {self._places[subgoal] for subgoal in untold_since}
+        undecidable_since = self._checks.undecidable_since()
+        self._undecidable = {self._places[subgoal] for subgoal in undecidable_since}
         for subgoal, result in results.items():
             reached_at = result.turn if result.state is CheckState.REACHED else None
-            self._curve.know(self._places[subgoal], reached_at, untold_since.get(subgoal))
+            self._curve.know(self._places[subgoal], reached_at, undecidable_since.get(subgoal))
         self._questions.forget_unless(lambda about, input_hash: self._inputs.get(turn_of(about)) == input_hash)
         self._settle([], time_ms, broker_ms, out)
 
@@ -227,39 +227,39 @@ class GoalSide:
                 return self._checks.set_turn(turn, facts)
             return False
         self._facts[turn] = facts
-        self._transcripts[turn] = transcript_of(turn, facts, self._book.redactor)
+        self._transcripts[turn] = transcript_of(turn, facts, self._revisions.redactor)
         if turn >= 1:
             self._checks.set_turn(turn, facts)
             self._tools.look(turn, facts.calls, self._asking.found)
         return True
 
     def _drop(self, turn: int, cause: Cause, out: list[Effect]) -> None:
-        """There is no such turn any more."""
+        """Drops a turn that does not exist any more."""
         if self._facts.pop(turn, None) is None:
             return
         del self._transcripts[turn]
         self._inputs.pop(turn, None)
         self._checks.drop_turn(turn)
-        if self._said.pop(turn, None) is not None:
+        if self._published_scores.pop(turn, None) is not None:
             self._publish(self._withdrawn(turn, cause), out)
 
-    def _says_anything(self, live: LiveSide, turn: int) -> bool:
+    def _says_anything(self, live: LiveCall, turn: int) -> bool:
         facts = facts_of(live, range(turn, turn + 1))[turn]
         return bool(facts.user_words or facts.assistant_words or facts.calls)
 
     # Questions.
 
     def _settle(self, answers: list[Answer[About]], time_ms: int | None, broker_ms: int, out: list[Effect]) -> None:
-        """Take answers, ask what is to be asked next, and publish what follows."""
+        """Applies answers, asks the next questions, and publishes the changed scores."""
         before = self._curve.reached_at
         self._apply(answers)
         requests = self._ask(broker_ms)
-        if not self._book.is_silent:
+        if not self._revisions.is_replaying:
             out.extend([RequestVerdict(request) for request in requests])
         self.needs_wakeup = True
         if self._curve.reached_at != before:
             self._stalls.moved(broker_ms)
-        self._say(Cause(time_ms, broker_ms), out)
+        self._publish_changes(Cause(time_ms, broker_ms), out)
 
     def _apply(self, answers: list[Answer[About]]) -> None:
         looked_at = set()
@@ -269,14 +269,14 @@ class GoalSide:
                 looked_at.add(answer.about.turn)
                 continue
             turn, place = answer.about
-            if not self._curve.take(turn, place, finding, answer.input_hash):
+            if not self._curve.fold(turn, place, finding, answer.input_hash):
                 continue
             self._verdicts.setdefault(place, {})[turn] = _Verdict(answer.input_hash, finding, answer.votes)
         for turn in looked_at & self._facts.keys():
             self._tools.look(turn, self._facts[turn].calls, self._asking.found)
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:
-        """Put every open question; answers that are known already may open others. Returns the requests to send."""
+        """Asks all open questions; known answers may open further ones. Returns the requests to send."""
         requests: list[JudgeRequest] = []
         budget = AskingBudget()
         while True:
@@ -296,38 +296,38 @@ class GoalSide:
             return Answer(about, input_hash, UnscoredReason.JUDGE_DISABLED)
         if self._questions.is_open(about, input_hash):
             return None
-        if budget.is_spent:  # it is looked at again with the next turn or answer, if there is to be one
+        if budget.is_spent:  # the next turn or answer considers it again, if one comes
             return None if self._asks else Answer(about, input_hash, UnscoredReason.CALL_CUT_OFF)
         transcript = budget.transcript(self._transcripts.get(number, ()) for number in range(turn + 1))
         request = self._asking.request(about, transcript, broker_ms)
         return self._questions.ask(about, input_hash, request, is_late=not self._asks)
 
-    def _standing(self, place: int) -> "_Verdict | None":
-        """The newest verdict on a subgoal that rests on what is so now."""
+    def _current_verdict(self, place: int) -> "_Verdict | None":
+        """The newest verdict on a subgoal whose input is current."""
         verdicts = self._verdicts.get(place, {})
         return next(
             (verdicts[t] for t in sorted(verdicts, reverse=True) if verdicts[t][0] == self._inputs.get(t)), None
         )
 
     def _unknown(self, place: int) -> UnscoredReason | None:
-        if place in self._untold:
+        if place in self._undecidable:
             return UnscoredReason.TIMES_UNKNOWN
-        standing = self._standing(place)
+        standing = self._current_verdict(place)
         return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None
 
     # Records.
 
-    def _say(self, cause: Cause, out: list[Effect]) -> None:
+    def _publish_changes(self, cause: Cause, out: list[Effect]) -> None:
         curve = self._curve
         for turn in range(1, curve.turns + 1):
             scores = curve.at(turn)
-            if scores != self._said.get(turn):
+            if scores != self._published_scores.get(turn):
                 record = self._progress(turn, scores, TurnStatus.PROVISIONAL, cause)
-                if record is not None or self._book.is_silent:
-                    self._said[turn] = scores
+                if record is not None or self._revisions.is_replaying:
+                    self._published_scores[turn] = scores
                 self._publish(record, out)
         for place, reached_turn in enumerate(curve.reached_at):
-            if reached_turn is not None or ("subgoal", None, place) in self._book.published:
+            if reached_turn is not None or ("subgoal", None, place) in self._revisions.published:
                 self._publish(self._subgoal(place, TurnStatus.PROVISIONAL, cause), out)
         if self._is_open:
             self._record_stall(self._stalls.by_turns(self._since(), self._last, cause), out)
@@ -338,14 +338,14 @@ class GoalSide:
         progress, auc, auc_now, ppt, success = results
         if progress is None or auc is None or auc_now is None or ppt is None or success is None:
             return None  # a verdict is open
-        return self._book.record(
+        return self._revisions.make(
             ProgressScore, ("progress", turn, 0), status, (*values, scores.reached, scores.missing), cause,
             result=progress, auc=auc, auc_if_ended_now=auc_now, ppt=ppt, success=success,
             reached=scores.reached, missing=scores.missing, subgoals=len(self.goal_set.subgoals),
         )  # fmt: skip
 
     def _withdrawn(self, turn: int, cause: Cause) -> ProgressScore | None:
-        return self._book.record(
+        return self._revisions.make(
             ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
             result=_WITHDRAWN, auc=_WITHDRAWN, auc_if_ended_now=_WITHDRAWN, ppt=_WITHDRAWN, success=_WITHDRAWN,
             reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
@@ -362,9 +362,9 @@ class GoalSide:
         subgoal = self.goal_set.subgoals[place]
         reached_turn = self._curve.reached_at[place]
         result = self._subgoal_result(place)
-        standing = self._standing(place)
+        standing = self._current_verdict(place)
         votes = Votes() if standing is None else standing.votes
-        return self._book.record(
+        return self._revisions.make(
             SubgoalScore, ("subgoal", None, place), status, (result, reached_turn, votes.complete, votes.incomplete),
             cause, has_value=reached_turn is not None, result=result, subgoal_id=subgoal.id,
             checked_by="judge" if subgoal.is_judged else "code", reached_turn=reached_turn,
@@ -379,7 +379,7 @@ class GoalSide:
 
     @property
     def _is_open(self) -> bool:
-        reached_at = enumerate(self._curve.reached_at)  # of what nobody can judge nobody knows that it is not reached
+        reached_at = enumerate(self._curve.reached_at)  # a subgoal that nobody can judge may have been reached
         return not self._is_over and any(turn is None and not self._unknown(place) for place, turn in reached_at)
 
     def _since(self) -> int:

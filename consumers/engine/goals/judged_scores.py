@@ -1,121 +1,124 @@
-"""What judges one call, as one: its goals, and the judges of its texts."""
+"""The judged scores of one call: its goal progress, and the ratings of its texts."""
 
 from collections.abc import Iterable
 
 from consumers.engine.effects import Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
-from consumers.engine.goals.goal_progress import GoalSide
+from consumers.engine.goals.goal_progress import GoalProgress
 from consumers.engine.judging.open_questions import MAX_KEPT_VERDICTS
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.judging.text_judges import TextJudges
 from consumers.engine.records.call_memory import CallMemory, Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues
-from consumers.engine.turns.live_call import LiveChanges, LiveSide
+from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeVerdict
 from schemas.scores.all_records import AnyScoreRecord
 
 
-class JudgedSides:
-    """Nothing, until the call has goals or its texts are judged. Effects are appended to `out`.
+class JudgedScores:
+    """Passes the events of a call on to its goal progress and its text judges; a call may have neither. Effects are appended to
+    `out`.
 
     Attributes:
-        known_goals: The goal set that the call has by its log, whatever is chosen today.
-        is_any: Whether there is anything that judges.
+        known_goals: The goal set that the log has for the call, whatever would be chosen today.
+        is_any: Whether the call has goals or text judges.
     """
 
     def __init__(
         self,
         conversation_id: str,
         chosen: ChosenGoals,
-        book: RecordBook,
+        revisions: Revisions,
         ratings: Ratings,
         memory: CallMemory | None = None,
     ) -> None:
         self.known_goals: GoalSet | None = None if memory is None else memory.goal_set
         self._conversation_id = conversation_id
         self._chosen = chosen
-        self._book = book
-        self._goals: GoalSide | None = None
+        self._revisions = revisions
+        self._goals: GoalProgress | None = None
         self._early_verdicts: list[tuple[JudgeVerdict, int]] = []
-        self._sides: list[GoalSide | TextJudges] = []
+        self._parts: list[GoalProgress | TextJudges] = []
         self._texts: TextJudges | None = None
         if chosen.rules.text_judges:
-            self._texts = TextJudges(conversation_id, chosen.rules, book, ratings)
-            self._sides.append(self._texts)
-        self.is_any = bool(self._sides)
+            self._texts = TextJudges(conversation_id, chosen.rules, revisions, ratings)
+            self._parts.append(self._texts)
+        self.is_any = bool(self._parts)
 
     @property
     def awaits_verdicts(self) -> bool:
         """Whether a question is open."""
-        return any(side.awaits_verdicts for side in self._sides)
+        return any(part.awaits_verdicts for part in self._parts)
 
-    def started(self, goals_id: str | None, agent: str, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
-        """A `call_started` came: the first for which there is a goal set decides which one the call has.
+    def started(self, goals_id: str | None, agent: str, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+        """Folds a `call_started`: the first one with a goal set decides the set of the call.
 
         Args:
-            goals_id: The set it names.
-            agent: The agent of the call as far as it is known now.
+            goals_id: Id of the goal set it names.
+            agent: The agent of the call as known now.
             live: The call's turns.
-            broker_ms: When the broker took it.
+            broker_ms: Broker time of its record.
             out: Effects.
         """
         if self._goals is None:
             goal_set = self.known_goals or self._chosen.choose(goals_id, agent)
             if goal_set is not None:
-                self._goals = self._chosen.side(self._conversation_id, goal_set, self._book)
-                self._sides.append(self._goals)
+                self._goals = self._chosen.progress(self._conversation_id, goal_set, self._revisions)
+                self._parts.append(self._goals)
                 self.is_any = True
                 self._goals.announce(broker_ms, out)
                 for verdict, came_ms in self._early_verdicts:
-                    self._goals.take(verdict, live, came_ms, out)
+                    self._goals.fold(verdict, live, came_ms, out)
                 self._early_verdicts.clear()
-        for side in self._sides:
-            side.set_agent(agent)
+        for part in self._parts:
+            part.set_agent(agent)
 
-    def follow(self, live: LiveSide, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
-        """The call has gone on."""
-        for side in self._sides:
-            side.follow(live, changes, time_ms, broker_ms, out)
-            if side.needs_wakeup:
-                side.needs_wakeup, live.needs_wakeup = False, True
+    def follow(self, live: LiveCall, changes: LiveChanges, time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+        """Judges the turns that were left or changed."""
+        for part in self._parts:
+            part.follow(live, changes, time_ms, broker_ms, out)
+            if part.needs_wakeup:
+                part.needs_wakeup, live.needs_wakeup = False, True
 
-    def take(self, verdict: JudgeVerdict, live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
-        """A judge has answered. A replay may read that before what names the goals."""
+    def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+        """Folds a verdict. A replay may read it before the event that names the goals."""
         if self._goals is None and len(self._early_verdicts) < MAX_KEPT_VERDICTS:
             self._early_verdicts.append((verdict, broker_ms))
-        for side in self._sides:
-            side.take(verdict, live, broker_ms, out)
+        for part in self._parts:
+            part.fold(verdict, live, broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time is `now_ms`: verdicts that did not come, and a call that does not move."""
-        for side in self._sides:
-            side.reached(now_ms, out)
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, and finds a stall."""
+        for part in self._parts:
+            part.reached(now_ms, out)
 
-    def finish(self, live: LiveSide, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
-        """The call is over: every turn is judged as it is now. `asks` says whether judges can still answer."""
-        for side in self._sides:
-            side.finish(live, time_ms, broker_ms, out, asks=asks)
+    def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+        """Judges every turn of a call that is over. `asks` says whether judges can still answer."""
+        for part in self._parts:
+            part.finish(live, time_ms, broker_ms, out, asks=asks)
 
     def next_wakeup(self, due_ms: int, *, is_over: bool) -> int:
-        """Broker time of the next thing that silence decides, if it decides the call's own at `due_ms` unless that is over."""
-        times_ms = [time_ms for side in self._sides if (time_ms := side.next_wakeup_ms)]
+        """Broker time of the next decision that silence can make; `due_ms` is the call's own, which no longer counts if it
+        `is_over`.
+        """
+        times_ms = [time_ms for part in self._parts if (time_ms := part.next_wakeup_ms)]
         return min(times_ms if is_over and times_ms else [due_ms, *times_ms])
 
-    def speak(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
-        """A replay is over: what is not known any more is taken back, what is still open is asked."""
+    def end_replay(self, gone: Iterable[Subject], broker_ms: int, out: list[Effect]) -> None:
+        """Withdraws scores without a value after a replay, and asks the open questions again."""
         if self._goals is not None:
-            self._goals.take_back(gone, broker_ms, out)
-        for side in self._sides:
-            side.speak(out)
+            self._goals.withdraw(gone, broker_ms, out)
+        for part in self._parts:
+            part.end_replay(out)
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
-        """The scores that are others now that the call is over."""
+        """Scores that change at the end of the call."""
         if self._texts is not None:
             self._texts.give_up()
         return [] if self._goals is None else self._goals.final_records(cause)
 
     def goal_values(self, *, is_over: bool) -> GoalValues | None:
-        """Returns the goals' values of the whole call, so far or in the end; None without goals."""
+        """The goals' values of the whole call, so far or at its end; None without goals."""
         return None if self._goals is None else self._goals.values(is_over=is_over)

@@ -1,7 +1,7 @@
-"""How far one call got, turn by turn: progress, the area under it, progress per turn and success, as verdicts come in.
+"""Progress of one call turn by turn, the area under its curve, progress per turn and success, as verdicts come in.
 
-After the same verdicts the numbers are agent-inspect's for the call up to that turn. The difference is the cost: a verdict is
-worked into what is known, and the area takes a few additions per turn. Turns count from 1; the greeting is no turn here.
+After the same verdicts the numbers are agent-inspect's for the call up to that turn. The difference is the cost: a verdict
+updates the known numbers, and the area takes a few additions per turn. Turns count from 1; the greeting is no turn here.
 """
 
 from collections.abc import Iterator
@@ -12,23 +12,23 @@ from consumers.engine.records.score_values import Value
 from schemas.goals.goal_set import DEFAULT_MAX_TURNS, MAX_SUBGOALS, MAX_TURNS
 from schemas.scores.all_records import UnscoredReason
 
-_UNIT = 10_000  # 10 to the PLACES: progress is rounded, so in these parts of 1 it is whole and its sums are exact
+_UNIT = 10_000  # 10 to the PLACES: rounded progress is a whole number of these parts of 1, so its sums are exact
 
 
 class TurnScores(NamedTuple):
-    """What is known after one turn, of the turns up to it.
+    """Scores after one turn, of the turns up to it.
 
     Attributes:
         turn: The last turn that counts; 0 while there is none.
         progress: Share of subgoals reached.
-        auc: Area under the progress curve from turn 1 to `max_turns`, the last value repeated for turns that are not there:
+        auc: Area under the progress curve from turn 1 to `max_turns`, with the last value repeated for missing turns:
             agent-inspect's AUC of these turns.
         auc_if_ended_now: Area under the progress curve of these turns alone, as if `max_turns` were the last of them.
         ppt: Progress divided by the turn that reached it first. It can fall while progress rises.
-        success: 1 when every subgoal is reached, else 0; known also when a missing verdict could not make it 1.
-        reached: How many subgoals are reached.
-        missing: How many are not reached and have no verdict of this turn that says so.
-        last_reached_turn: When the last of the reached ones was; None when none is.
+        success: 1 when every subgoal is reached, otherwise 0; known also when a missing verdict could not make it 1.
+        reached: Number of subgoals reached.
+        missing: Number of subgoals not reached, without a verdict of this turn.
+        last_reached_turn: Turn that reached the last of the reached subgoals; None when none is reached.
     """
 
     turn: int
@@ -47,7 +47,7 @@ def _without_scores(turn: int, gap: UnscoredReason) -> TurnScores:
 
 
 class _Prefix(NamedTuple):
-    """Turns 1 to one of them, summed up. The last three fields mean something only when `hole` is False."""
+    """Turns 1 to one of them, summed up. The last three fields have a meaning only when `hole` is False."""
 
     turn: int
     reached: int
@@ -55,7 +55,9 @@ class _Prefix(NamedTuple):
     last_reached_turn: int | None
     progress: float | UnscoredReason | None
     success: float | UnscoredReason | None
-    hole: UnscoredReason | bool | None  # False: progress is known after each of the turns; else why not, None for open
+    hole: (
+        UnscoredReason | bool | None
+    )  # False: progress is known after each of the turns; otherwise why not, None for open
     first_units: int
     last_units: int
     sum_units: int
@@ -67,17 +69,17 @@ class ProgressCurve:
     A subgoal is known by its place in the goal set, from 0. A verdict is about one subgoal after one turn and rests on that
     turn's input, which is everything up to it. A reached subgoal is not judged in later turns, so progress never falls,
     except when the input of the very turn that reached it changes: then the verdict is void and asked for again. A subgoal
-    that code checks needs no verdicts: code says where it is reached, and takes that back itself.
+    that code checks needs no verdicts: code says where it is reached, and can withdraw that.
     """
 
-    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_untold_since", "_verdicts")
+    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_undecidable_since", "_verdicts")
 
     def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
-        """No turn yet.
+        """Starts without turns.
 
         Args:
-            subgoals: How many subgoals the goal set has.
-            max_turns: The turn after which nothing is judged, and the width of the AUC.
+            subgoals: Number of subgoals in the goal set.
+            max_turns: The last turn that is judged, and the width of the AUC.
 
         Raises:
             ValueError: A number is out of bounds.
@@ -91,8 +93,8 @@ class ProgressCurve:
         self._verdicts: list[dict[int, bool | UnscoredReason]] = []
         self._reached_at: list[int | None] = [None] * subgoals
         self._by_code: set[int] = set()
-        self._untold_since: dict[int, int] = {}
-        self._prefixes: list[_Prefix] = []  # as far as they are computed and still hold
+        self._undecidable_since: dict[int, int] = {}
+        self._prefixes: list[_Prefix] = []  # as far as they are computed and current
 
     @property
     def turns(self) -> int:
@@ -101,16 +103,16 @@ class ProgressCurve:
 
     @property
     def reached_at(self) -> tuple[int | None, ...]:
-        """For each subgoal the first turn that was judged to have reached it; None while there is none."""
+        """For each subgoal the first turn judged to have reached it; None without one."""
         return tuple(self._reached_at)
 
     def set_input(self, turn: int, input_hash: str) -> bool:
-        """This turn is to be judged on this input. If it had another one, the verdicts that rested on it are void.
+        """Sets the input on which a turn is judged. Verdicts on another input of it become void.
 
         A turn that is passed over leaves later scores open until its input is set.
 
         Returns:
-            Whether that changed anything. What comes after `max_turns` is not judged and changes nothing.
+            Whether that changed anything. Turns after `max_turns` are not judged and change nothing.
 
         Raises:
             ValueError: The turn is not positive.
@@ -127,13 +129,13 @@ class ProgressCurve:
         return True
 
     def remove_from(self, first_gone: int) -> None:
-        """This turn and all after it are no turns any more."""
+        """Removes this turn and all after it."""
         for turn in range(self.turns, max(first_gone, 1) - 1, -1):
             self._void(turn)
             del self._hashes[turn - 1], self._verdicts[turn - 1]
 
-    def take(self, turn: int, subgoal: int, verdict: bool | UnscoredReason, input_hash: str) -> bool:  # noqa: FBT001  # a verdict is data
-        """A verdict on one subgoal after one turn, judged on that input; a reason when it could not be judged.
+    def fold(self, turn: int, subgoal: int, verdict: bool | UnscoredReason, input_hash: str) -> bool:  # noqa: FBT001  # a verdict is data
+        """Folds a verdict on one subgoal after one turn, judged on that input; a reason when it could not be judged.
 
         Returns:
             Whether it counts. It does not when the turn has another input by now.
@@ -155,13 +157,13 @@ class ProgressCurve:
         del self._prefixes[turn - 1 :]
         return True
 
-    def know(self, subgoal: int, reached_at: int | None, untold_since: int | None = None) -> bool:
-        """What code says of a subgoal. It holds for all turns.
+    def know(self, subgoal: int, reached_at: int | None, undecidable_since: int | None = None) -> bool:
+        """Sets the result of code for a subgoal, for all turns.
 
         Args:
             subgoal: Its place in the goal set.
             reached_at: The turn that reached it; None for not reached.
-            untold_since: From which turn on nobody can tell, because times are missing; None if that can be told.
+            undecidable_since: First turn from which missing times make it undecidable; None if it is decidable.
 
         Returns:
             Whether that changed anything.
@@ -173,14 +175,14 @@ class ProgressCurve:
         if reached_at is not None and reached_at < 1:
             raise ValueError(f"A subgoal is reached from turn 1 on; the turn was {reached_at}.")
         is_new = subgoal not in self._by_code
-        before = (self._reached_at[subgoal], self._untold_since.pop(subgoal, None))
-        if untold_since is not None:
-            self._untold_since[subgoal] = untold_since
-        if not is_new and before == (reached_at, untold_since):
+        before = (self._reached_at[subgoal], self._undecidable_since.pop(subgoal, None))
+        if undecidable_since is not None:
+            self._undecidable_since[subgoal] = undecidable_since
+        if not is_new and before == (reached_at, undecidable_since):
             return False
         self._by_code.add(subgoal)
         self._reached_at[subgoal] = reached_at
-        turns = [1] if is_new else [turn for turn in (*before, reached_at, untold_since) if turn is not None]
+        turns = [1] if is_new else [turn for turn in (*before, reached_at, undecidable_since) if turn is not None]
         del self._prefixes[min(turns) - 1 :]
         return True
 
@@ -199,7 +201,7 @@ class ProgressCurve:
                     break
 
     def at(self, turn: int) -> TurnScores:
-        """The scores of the call up to this turn; after `max_turns` they stay what they are.
+        """The scores of the call up to this turn; after `max_turns` they do not change.
 
         Raises:
             ValueError: The turn is not positive, or no input of it or of a later turn is known.
@@ -231,7 +233,7 @@ class ProgressCurve:
         return self.at(self.turns) if self.turns else _without_scores(0, UnscoredReason.NO_TURN_JUDGED)
 
     def _next_prefix(self) -> _Prefix:
-        """One more turn than the prefixes hold."""
+        """The prefix that is one turn longer than the longest known one."""
         before = self._prefixes[-1] if self._prefixes else None
         turn = len(self._prefixes) + 1
         reached, last_reached_turn = 0, None
@@ -269,20 +271,22 @@ class ProgressCurve:
         )
 
     def _by_code_after(self, turn: int, subgoal: int) -> bool | UnscoredReason:
-        """What code says after a turn of a subgoal that it does not know to be reached."""
-        since = self._untold_since.get(subgoal)
+        """Code's result after a turn for a subgoal that it does not find reached."""
+        since = self._undecidable_since.get(subgoal)
         return UnscoredReason.TIMES_UNKNOWN if since is not None and turn >= since else False
 
     def _area(self, last: _Prefix, width: int) -> Value:
-        """Of the curve up to that turn, its last value repeated up to the turn `width`; rounded as agent-inspect rounds."""
+        """Area of the curve up to that turn, its last value repeated up to the turn `width`; rounded as
+        agent-inspect rounds.
+        """
         if width == 1:
             return UnscoredReason.ONE_TURN_HAS_NO_AREA
         doubled = 2 * last.sum_units + 2 * (width - last.turn) * last.last_units - last.first_units - last.last_units
         units, rest = divmod(doubled, 2 * (width - 1))
         if rest != width - 1:
             return (units + (rest > width - 1)) / _UNIT
-        # Exactly between two results: what agent-inspect makes of it hangs on the bits it loses when it adds. Else the
-        # nearest tie is at least 1 / (2 * _UNIT * MAX_TURNS) away, thousands of times more than it can lose.
+        # Exactly between two results agent-inspect's answer depends on the bits it loses when it adds. Otherwise the nearest
+        # tie is at least 1 / (2 * _UNIT * MAX_TURNS) away, thousands of times more than it can lose.
         heights = [prefix.last_units / _UNIT for prefix in self._prefixes[: last.turn]]
         return round(area_under(heights + heights[-1:] * (width - last.turn)), PLACES)
 
@@ -291,7 +295,7 @@ class ProgressCurve:
         return round(progress / (last.last_reached_turn or 1), PLACES)
 
     def _void(self, turn: int) -> None:
-        """The verdicts of this turn count no more."""
+        """Makes the verdicts of this turn void."""
         self._verdicts[turn - 1] = {}
         for subgoal, reached_at in enumerate(self._reached_at):
             if reached_at == turn and subgoal not in self._by_code:

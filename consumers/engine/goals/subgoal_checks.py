@@ -1,21 +1,21 @@
-"""Which subgoals of a call that code can check are reached, turn by turn, and what shows it.
+"""Evaluates the code checks of a call turn by turn: which subgoals are reached, and the evidence.
 
-A check is known to be true, known to be false, or open, and what is known of a part of a call stays so when the call goes
+A check is known to be true, known to be false, or open, and a known result for a part of a call holds when the call goes
 on. The rules:
 
 - A leaf (`says`, `tool_called`, `tool_result`) is true from the first turn in which it holds. It is false only when its time is
   over: the call's end, or the end of the `within` around it.
 - `all_of` is true at the last of its parts and false at the first that is false; `any_of` is true at the first of its parts and
   false at the last.
-- `not` swaps the two. So a negated leaf is decided when its time is over, never before: outside a `within` that is the end
-  of the call. `not` of what has already come true is false at once.
+- `not` swaps the two. So a negated leaf is decided when its time is over, never before: outside a `within` that is the end of
+  the call. `not` of a true part is false at once.
 - `within` n turns is over at turn n, as soon as there is that turn or a later one. `within` s seconds counts from the start of
-  turn 1; a turn is in time when it ends in time, and the first turn that ends later is where the time is over. What is inside
-  a `within` is under its limit too, so of two limits the stricter one holds.
+  turn 1; a turn is in time when it ends in time, and the first turn that ends later is where the time is over. Checks inside a
+  `within` are under its limit too, so of two limits the stricter one holds.
 - A turn without times may be in time or not. If that decides, the check stays open, even when the call is over.
 
-The evidence of what is decided are the turns that show it: as long as their facts stay, it stays. For what did not happen,
-and for what happened in time, these are all turns up to where it was decided.
+The turns that show a result are its evidence: while their facts stay the same, so does the result. For something that did
+not happen, and for something that happened in time, these are all turns up to the deciding one.
 """
 
 from bisect import bisect_left, insort
@@ -32,7 +32,7 @@ MS_PER_SECOND: Final = 1_000
 
 
 class CheckState(StrEnum):
-    """How far a subgoal is: not decided; reached; not reached, and it cannot be any more."""
+    """States of a subgoal: not decided; reached; not reached, and it cannot be any more."""
 
     OPEN = "open"
     REACHED = "reached"
@@ -40,12 +40,12 @@ class CheckState(StrEnum):
 
 
 class CheckResult(NamedTuple):
-    """What is known of one subgoal.
+    """The result of one subgoal.
 
     Attributes:
-        state: How far it is.
-        turn: Where it was decided; None while it is open.
-        evidence: The turns that show it, in order; it stands as long as their facts stay. Empty while it is open.
+        state: State of the subgoal.
+        turn: The deciding turn; None while it is open.
+        evidence: The turns that show it, in order; the result holds while their facts stay the same. Empty while it is open.
     """
 
     state: CheckState
@@ -117,7 +117,7 @@ class CheckPlan:
 
 
 class _Window(NamedTuple):
-    """What time a check has: up to a turn, up to a number of ms from the call's start (None is no limit), and to the end."""
+    """The time of a check: up to a turn, up to a number of ms from the call's start (None is no limit), and to the end."""
 
     is_over: bool
     turns: int | None = None
@@ -131,7 +131,7 @@ class _Window(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Something decided: what, where, and by which turns."""
+    """A decided result: its value, turn and evidence."""
 
     value: bool
     turn: int
@@ -139,7 +139,7 @@ class _Known(NamedTuple):
 
 
 class SubgoalChecks:
-    """The subgoals of one call that code checks. It keeps of each turn whether leaves held, and its times: no texts."""
+    """The subgoals of one call that code checks. It keeps of each turn the leaves that hold and its times: no texts."""
 
     def __init__(self, plan: CheckPlan) -> None:
         self._plan = plan
@@ -151,11 +151,11 @@ class SubgoalChecks:
         self._results: dict[bool, Mapping[str, CheckResult]] = {}
 
     def set_turn(self, turn: int, facts: TurnFacts) -> bool:
-        """A turn is new or may have changed; only its own leaves are looked at again.
+        """Sets the facts of a new or changed turn; only its own leaves are evaluated again.
 
         Args:
             turn: Its number, from 1.
-            facts: What is known of it now.
+            facts: Its facts as known now.
 
         Returns:
             Whether anything in it is different.
@@ -177,7 +177,7 @@ class SubgoalChecks:
         return True
 
     def drop_turn(self, turn: int) -> bool:
-        """There is no such turn any more, as when the call's events turn out to be fewer turns.
+        """Drops a turn, for example when the call's events turn out to be fewer turns.
 
         Returns:
             Whether there was one.
@@ -192,11 +192,10 @@ class SubgoalChecks:
         return True
 
     def results(self, *, is_over: bool) -> Mapping[str, CheckResult]:
-        """What is known of every subgoal that code checks, by its id.
+        """The result of every subgoal that code checks, by its id.
 
         Args:
-            is_over: Whether the call is over, so that what has not happened will not happen. A call that has no turn
-                decides nothing.
+            is_over: Whether the call is over, so that nothing more can happen. A call without a turn decides nothing.
         """
         if is_over not in self._results:
             window = _Window(is_over)
@@ -205,10 +204,10 @@ class SubgoalChecks:
             }
         return self._results[is_over]
 
-    def untold_since(self) -> Mapping[str, int]:
-        """Subgoals of which nobody could tell whether they are reached if the call ended now, by their id.
+    def undecidable_since(self) -> Mapping[str, int]:
+        """Subgoals that would be undecidable if the call ended now, by id.
 
-        With each the first turn that may have decided it: something happened there, and whether that was in time is not known.
+        Each with the first turn that may have decided it: something happened there, but whether in time is unknown.
         """
         over = self.results(is_over=True)
         return {
@@ -219,7 +218,7 @@ class SubgoalChecks:
         }
 
     def _forget(self) -> None:
-        """What was derived from the turns is derived again when somebody asks."""
+        """Drops the results derived from turns; they are derived again on demand."""
         self._late_turns.clear()
         self._results.clear()
 
@@ -238,7 +237,7 @@ class SubgoalChecks:
                 assert_never(node)
 
     def _first_untimed(self, node: _Node, window: _Window) -> int | None:
-        """The first turn in which a part holds that has this time, where its times do not say whether it was in time."""
+        """The first turn in which a part with this window holds and whose times do not show whether it was in time."""
         match node:
             case _One(leaf):
                 return next((turn for turn in self._hits[leaf] if self._is_in_time(turn, window) is None), None)
@@ -257,7 +256,7 @@ class SubgoalChecks:
         for turn in hits:
             is_in_time = self._is_in_time(turn, window)
             if is_in_time:
-                # With a limit in ms, the times of the turns before it could put it out of time.
+                # With a limit in ms, the times of earlier turns could put it out of time.
                 first = turn if window.ms is None else 1
                 return _Known(value=True, turn=turn, evidence=frozenset(range(first, turn + 1)))
             may_be_in_time |= is_in_time is None
@@ -267,7 +266,7 @@ class SubgoalChecks:
         return _Known(value=False, turn=over_at, evidence=frozenset(range(1, over_at + 1)))
 
     def _is_in_time(self, turn: int, window: _Window) -> bool | None:
-        """Whether a turn counts for a check with this time; None when its times do not say."""
+        """Whether a turn is inside this window; None when its times do not show it."""
         if window.turns is not None and turn > window.turns:
             return False
         if window.ms is None:
@@ -278,7 +277,7 @@ class SubgoalChecks:
         return None if self._ended_after_ms(turn) is None else True
 
     def _over_at(self, window: _Window) -> int | None:
-        """The turn at which a check with this time is over; None while it is not."""
+        """The turn at which this window is over; None while it is not."""
         ends = []
         if window.turns is not None:
             ends += self._turns[bisect_left(self._turns, window.turns) :][:1]
@@ -289,21 +288,21 @@ class SubgoalChecks:
         return min(ends, default=None)
 
     def _late_turn(self, ms: float) -> int | None:
-        """The first turn that ended later than this after the call's start; None while no turn is known to."""
+        """The first turn known to have ended later than this after the call's start; None without one."""
         if ms not in self._late_turns:
             ended = ((turn, self._ended_after_ms(turn)) for turn in self._turns)
             self._late_turns[ms] = next((turn for turn, after in ended if after is not None and after > ms), None)
         return self._late_turns[ms]
 
     def _ended_after_ms(self, turn: int) -> int | None:
-        """From the start of turn 1 to the end of a turn; None when one of them is not known."""
+        """Time in ms from the start of turn 1 to the end of a turn; None when one of them is unknown."""
         start_ms = self._times.get(1, (None, None))[0]
         end_ms = self._times[turn][1]
         return None if start_ms is None or end_ms is None else end_ms - start_ms
 
 
 def _combined(parts: Sequence[_Known | None], *, needs_all: bool) -> _Known | None:
-    """All or any of them."""
+    """The result of all parts, or of any of them."""
     known = [part for part in parts if part is not None]
     decisive = [part for part in known if part.value is not needs_all]
     if decisive:
@@ -322,7 +321,7 @@ def _result(known: _Known | None) -> CheckResult:
 
 
 def _note(hits: list[int], turn: int, *, is_hit: bool) -> None:
-    """Note whether a leaf holds in a turn, in a list of turns that stays in order."""
+    """Notes whether a leaf holds in a turn, in an ordered list of turns."""
     place = bisect_left(hits, turn)
     was_hit = place < len(hits) and hits[place] == turn
     if is_hit and not was_hit:

@@ -1,4 +1,4 @@
-"""How subgoals and values of tool calls are put to a judge."""
+"""Makes the questions to judges about subgoals and about values of tool calls."""
 
 import json
 from collections.abc import Mapping
@@ -23,18 +23,18 @@ from schemas.wire import MAX_TEXT_CHARS
 AT_RISK: Final = 5
 """Priority of a call that is stuck, of 0 to 9: someone may still want to step in."""
 MAX_VALUE_CHARS: Final = 4_000
-"""What a judge sees of an argument or an answer that it is to check."""
+"""Longest argument or answer in a question about it."""
 
 About = tuple[int, int] | ToolQuestion
 """A turn and a subgoal's place in the goal set, or a value of a tool call."""
 
 
 class SubgoalQuestions:
-    """Makes the requests of one call, and remembers what was found of tool calls.
+    """Makes the requests of one call, and remembers the findings about tool calls.
 
     Attributes:
-        agent: Whose budget the judges' work is for.
-        priority: How urgent questions are; more for a call at risk.
+        agent: The agent whose budget pays for the judges' work.
+        priority: Urgency of questions; higher for a call at risk.
     """
 
     def __init__(self, conversation_id: str, goal_set: GoalSet, rules: GoalRules, redactor: CallRedactor) -> None:
@@ -49,7 +49,7 @@ class SubgoalQuestions:
         self._found: dict[str, bool | UnscoredReason] = {}
 
     def request(self, about: About, transcript: tuple[TranscriptItem, ...], broker_ms: int) -> JudgeRequest:
-        """The question as it is put."""
+        """The request for a question."""
         if isinstance(about, ToolQuestion):
             turn, subgoal_id, subgoal = (
                 about.turn,
@@ -59,29 +59,29 @@ class SubgoalQuestions:
         else:
             turn, place = about
             asked = self._goal_set.subgoals[place]
-            subgoal_id, subgoal = asked.id, self._told(asked.details)
+            subgoal_id, subgoal = asked.id, self._redacted_text(asked.details)
         rules, instruction = self._rules, self._goal_set.user_instruction
         return JudgeRequest(
             conversation_id=self._conversation_id, kind=JudgeKind.SUBGOAL, turn=turn, goal_set=self._ref,
-            subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._told(instruction),
+            subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._redacted_text(instruction),
             transcript=transcript, trials=rules.trials, stops_early=rules.stops_early,
             retry_waves=rules.retry_waves, prompt_version=PROMPT_VERSIONS[JudgeKind.SUBGOAL], asked_at_ms=broker_ms,
             deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent, priority=self.priority,
         )  # fmt: skip
 
-    def _told(self, text: str) -> str:
-        """A text of the goal set as judges get it: without personal data, as the call that they compare it with."""
+    def _redacted_text(self, text: str) -> str:
+        """A text of the goal set without personal data, as in the transcript that judges compare it with."""
         redacted = self._redacted.get(text)
         if redacted is None:
             redacted = self._redacted[text] = self._redactor.beginning(text, MAX_TEXT_CHARS)
         return redacted
 
     def found(self, question: ToolQuestion) -> Finding:
-        """What a judge said about a value of a tool call."""
+        """The known finding about a value of a tool call."""
         return self._found.get(_key(question))
 
     def find(self, answer: Answer[About]) -> bool | UnscoredReason:
-        """What an answer says; one about a tool call is remembered."""
+        """The finding in an answer; one about a tool call is remembered."""
         result = answer.result
         if isinstance(result, Judged):
             finding: bool | UnscoredReason = result.is_completed
@@ -93,7 +93,7 @@ class SubgoalQuestions:
 
 
 def turn_of(about: About) -> int:
-    """The turn that a question is about."""
+    """The turn of a question."""
     return about.turn if isinstance(about, ToolQuestion) else about[0]
 
 

@@ -1,8 +1,7 @@
-"""Which of the tool calls that a goal set expects were made, turn by turn.
+"""Finds the expected tool calls of a goal set among the calls that were made, turn by turn.
 
-The rules of matching are agent-inspect's. What costs nothing is looked at first, so a judge is asked only about calls that may
-still be right; and what is not known, or not yet, stays apart from what is wrong. Turns count from 1; a goal set's `turn`, an
-index, from 0.
+The rules of matching are agent-inspect's. Free comparisons come first, so a judge is asked only about calls that may still be
+right; and unknown stays apart from wrong. Turns count from 1; a goal set's `turn`, an index, from 0.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +15,15 @@ from schemas.scores.all_records import UnscoredReason
 
 
 class ToolQuestion(NamedTuple):
-    """What a judge is to say about a tool call that was made.
+    """A question to a judge about a tool call that was made.
 
     Attributes:
         turn: The turn in which it was made.
         expected: Place of the expected call in the goal set, from 0.
         made: Place of the call among those made in the turn, from 0.
         parameter: The argument it is about; None for the answer.
-        check: What must hold, in plain words.
-        value: What it must hold of; empty when the argument is not there.
+        check: The condition, in plain words.
+        value: The value it applies to; empty when the argument is missing.
         call: The call that was made.
     """
 
@@ -41,26 +40,26 @@ Finding = bool | UnscoredReason | None
 """Whether something is as expected; a reason when that cannot be known, None when it is not known yet."""
 
 Answers = Callable[[ToolQuestion], Finding]
-"""The judge's verdict on a question, as far as there is one."""
+"""The judge's finding for a question; None without a verdict so far."""
 
 
 class ToolCorrectness:
-    """The expected tool calls of one conversation and what became of them.
+    """The expected tool calls of one conversation and their findings.
 
-    A call that was made may serve several expected ones, and calls that nobody expects cost nothing: it shows what was
-    missed, not what was too much.
+    One call may serve several expected ones, and unexpected calls cost nothing: the score shows missing calls, not surplus
+    ones.
     """
 
     __slots__ = ("_expected", "_findings", "_questions")
 
     def __init__(self, expected: Sequence[ExpectedToolCall]) -> None:
-        """Nothing has been looked at."""
+        """Starts with nothing compared."""
         self._expected = tuple(expected)
         self._findings: dict[int, Finding] = {}
         self._questions: dict[int, tuple[ToolQuestion, ...]] = {}
 
     def look(self, turn: int, made: Sequence[CalledTool], answers: Answers) -> bool:
-        """Look for the calls that are expected in this turn among those made in it; again when either changes.
+        """Looks for the calls expected in this turn among those made in it; again when either changes.
 
         Returns:
             Whether a finding changed.
@@ -74,7 +73,7 @@ class ToolCorrectness:
         return self._findings != before
 
     def forget_from(self, first_gone: int) -> None:
-        """This turn and all after it are no turns any more."""
+        """Forgets this turn and all after it."""
         for place, expected in enumerate(self._expected):
             turn = _turn_of(expected)
             if turn is not None and turn >= first_gone:
@@ -82,13 +81,13 @@ class ToolCorrectness:
                 self._questions.pop(place, None)
 
     def open_questions(self) -> Iterator[ToolQuestion]:
-        """What a judge has to answer now. Of several calls of a tool only the first that may be right is asked about."""
+        """Questions for a judge now. Of several calls of a tool only the first that may be right is asked about."""
         for questions in self._questions.values():
             yield from questions
 
     @property
     def findings(self) -> tuple[Value, ...]:
-        """For each expected call 1 or 0, or why that is not known; None while it is open or its turn has not come."""
+        """For each expected call 1 or 0, or the reason for having neither; None while it is open or its turn has not come."""
         return tuple(_value(self._findings.get(place)) for place in range(len(self._expected)))
 
     def at(self, turn: int) -> Value:
@@ -109,7 +108,7 @@ class ToolCorrectness:
 
 
 class _Search:
-    """One expected call, looked for in one turn. `open` are the questions without an answer that hold it up."""
+    """The search for one expected call in one turn. `open` are the unanswered questions that it waits for."""
 
     def __init__(self, turn: int, expected: int, answers: Answers) -> None:
         self._turn = turn
@@ -118,7 +117,7 @@ class _Search:
         self.open: list[ToolQuestion] = []
 
     def finding(self, expected: ExpectedToolCall, made: Sequence[CalledTool]) -> Finding:
-        """The first call that is as expected decides, and one that may be holds up the rest."""
+        """The first call that is as expected decides; one that may be leaves the result open."""
         reason: Finding = False
         for place, call in enumerate(made):
             if call.tool.strip() == expected.tool.strip():
@@ -151,7 +150,7 @@ class _Search:
 
 
 def _argument(call: CalledTool, name: str) -> tuple[bool, Any]:
-    """Whether there is such an argument, and its value; the first whose name is the same but for blanks around it."""
+    """Whether the call has such an argument, and its value; names match without the blanks around them."""
     return next(((True, value) for each, value in call.arguments.items() if each.strip() == name.strip()), (False, ""))
 
 

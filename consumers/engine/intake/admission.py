@@ -1,4 +1,4 @@
-"""From a Kafka record to an event the engine can receive, or to a quarantine record that says why not."""
+"""Turns a Kafka record into an event for the engine, or into a quarantine record that explains why not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from schemas.undecodable import UndecodableRecord
 from schemas.wire import MAX_NAME_CHARS
 
 MAX_TOLD_CHARS = 300
-"""Of what was wrong and what was expected: both name fields, whose names may be anybody's words."""
+"""Longest explanation of a refusal: it names fields, and a field's name may be anybody's text."""
 WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
 WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go on without what was in it."
 
 
 @dataclass(slots=True)
 class Arrival:
-    """One decoded input record: where it stood, when the broker took it, whose it is and what it says."""
+    """One decoded input record with its place, broker time, conversation id and event."""
 
     source: InputSource
     offset: int
@@ -32,7 +32,9 @@ class Arrival:
 
 
 class BrokerRecord(Protocol):
-    """A record as aiokafka hands it over; `timestamp` in ms is the broker's or the producer's, as the topic is set up."""
+    """A record as aiokafka returns it; the topic's settings decide whether `timestamp`, in ms, is the broker's or the
+    producer's.
+    """
 
     @property
     def topic(self) -> str:
@@ -69,13 +71,13 @@ def admit(
     """Decode and check one record.
 
     Args:
-        source: Which input the record's topic is.
-        record: The record as it came from the broker, or what stands for those that the client could not decode.
+        source: The input that the record's topic is.
+        record: The record from the broker, or a stand-in for records that the client could not decode.
         limits: Bounds on size and on the distance between an event's own time and the broker's.
-        redactor: Goes over what a quarantine record repeats of the record; None is one with the default rules.
+        redactor: Redacts the parts of the record that a quarantine record repeats; by default one with the default rules.
 
     Returns:
-        The arrival, or the quarantine record to write in its place. Never raises for bad input.
+        The arrival, or the quarantine record to write instead. Bad input never raises.
     """
     if isinstance(record, UndecodableRecord):
         return _undecodable(record)

@@ -1,4 +1,4 @@
-"""Calls that are over, so that what comes again, or late, of one is recognised and opens no second call of its name."""
+"""Remembers closed calls, so that a repeated or late record of one is recognised and opens no second call of its name."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -6,23 +6,24 @@ from collections.abc import Mapping
 from schemas.events.codec import InputSource
 
 _Through = tuple[int, ...]
-_CLOSED_HERE: _Through = tuple(-1 for _ in InputSource)  # what comes again of it is recognised by its offset
+# later records are late; repeated ones have known offsets
+_CLOSED_HERE: _Through = tuple(-1 for _ in InputSource)
 
 
 class ClosedCalls:
-    """Closed conversation ids: those that a replay has yet to meet, all of them, and of the others the newest.
+    """Ids of closed calls: all that a replay can still meet, and of the others the newest.
 
-    A replay may begin long before the newest calls closed, at the first record of the oldest open call or, in a group without
-    offsets, at the first record there is. It meets a closed call again only where that has records at or after the offset at
-    which reading starts; how many those are is bounded by what the inputs hold. They are kept until the replay is behind the
-    last of them. The others matter only for records that came after their end, and their number is bounded.
+    A replay may begin long before the newest calls closed: at the first record of the oldest open call or, in a group without
+    offsets, at the first record of the log. It meets a closed call only if the call has records at or after the offset at which
+    reading starts; the size of the inputs bounds their number. They are kept until the replay has passed the last of them. The
+    others matter only for records that come after their end, and their number is bounded.
     """
 
     def __init__(self, most: int) -> None:
-        """None is closed.
+        """Starts without closed calls.
 
         Args:
-            most: How many are remembered that no replay meets again.
+            most: Closed calls remembered that no replay meets again.
         """
         self._most = most
         self._starts: Mapping[InputSource, int] | None = None
@@ -37,11 +38,11 @@ class ClosedCalls:
         return conversation_id in self._awaited or conversation_id in self._past
 
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
-        """The first record that will be read of each input. Unless this is known, every recalled call may be met again."""
+        """Notes the first offset that will be read of each input. Without it, every recalled call may be met again."""
         self._starts = dict(offsets)
 
     def recall(self, conversation_id: str, through: Mapping[InputSource, int]) -> None:
-        """An earlier evaluator has closed this call, having folded it that far."""
+        """Notes that an earlier evaluator closed this call after folding the inputs `through` these offsets."""
         last = tuple(through.get(source, -1) for source in InputSource)
         self._awaited.pop(conversation_id, None)
         self._past.pop(conversation_id, None)
@@ -53,7 +54,7 @@ class ClosedCalls:
             self._remember(conversation_id, last)
 
     def close(self, conversation_id: str, last_offsets: Mapping[InputSource, int]) -> None:
-        """A call has closed here. `last_offsets` is how far the inputs have been read."""
+        """Notes that a call has closed here. `last_offsets` are the newest offsets read."""
         self._remember(conversation_id, _CLOSED_HERE)
         if self._awaited and all(
             last_offsets.get(source, -1) >= offset
@@ -65,7 +66,7 @@ class ClosedCalls:
                 self._remember(each, last)
 
     def was_folded(self, conversation_id: str, source: InputSource, offset: int) -> bool | None:
-        """Whether this record was a part of the closed call; None when no such call has closed."""
+        """Whether the closed call had folded this record; None when no such call has closed."""
         last = self._awaited.get(conversation_id) or self._past.get(conversation_id)
         return None if last is None else offset <= last[_PLACES[source]]
 

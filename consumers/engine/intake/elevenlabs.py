@@ -1,18 +1,18 @@
-"""What the live events of a real ElevenLabs agent say of a call: its words, its tools, and when each was heard of.
+"""Reads the live events of a real ElevenLabs agent: its words, its tools, and their times.
 
-What belongs together is put together whatever comes first: a correction and the answer that it corrects, the two ways in
-which a client's tool is announced, a tool's answer and its full form.
+Events that belong together are joined in any order: a correction with the corrected answer, the two announcements of a
+client's tool, a tool's answer with its full form.
 """
 
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
-from consumers.engine.turns.bot.history import SpeakingTurns
-from consumers.engine.turns.bot.machine import AgentWords, Moment, Words
+from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
+from consumers.engine.turns.bot.turn_machine import AgentWords, SpeechMoment, Words
 from consumers.engine.turns.call_end import CallEnd
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_agent import (
     NO_WORDS,
@@ -41,14 +41,14 @@ AGENT_EVENTS: Final = (
     AgentFailed,
     ConversationRecord,
 )
-"""What an ElevenLabs agent and its provider say of a call, as far as a rule reads it."""
+"""Types of events of an ElevenLabs agent and its provider that a rule reads."""
 
 MAX_REPLIES_OF_AN_ID: Final = 256
-"""Answers with the same id, or without one, that a correction is looked for; a provider gives each answer an id of its own."""
+"""Answers with the same id, or without one, that a correction can match; a provider gives each answer an id of its own."""
 
 _WITHOUT_ID: Final = -1
-# How well these words are known, as places among those of the other sources: what was heard of an answer first, then the whole
-# of it, as in the audit log; of the caller, what the agent understood stands behind that log.
+# Ranks of these words among those of the other sources, the best known first: of an answer, the part that was heard, then the
+# whole of it, as in the audit log; of the caller, the agent's transcript ranks behind that log.
 _HEARD_RANK, _WRITTEN_RANK, _USER_RANK = 0, 1, 1
 
 
@@ -59,7 +59,7 @@ class _Reply(NamedTuple):
     is_exact: bool
 
     def said(self, heard: str | None) -> AgentWords:
-        """As it is on the timeline; `heard` is what of it was heard, where the caller cut it off."""
+        """The words for the timeline; `heard` is the part that was heard of an answer that the caller cut off."""
         whole = Words(is_user=False, rank=_HEARD_RANK, ref=self.text, event_id=self.event_id)
         if heard is None:
             return AgentWords((whole,), self.is_exact)
@@ -67,9 +67,7 @@ class _Reply(NamedTuple):
 
 
 class AgentEvents:
-    """The agent's events of one call. Nothing of them is in EVA's history, and where a simulated caller hears the call they
-    are not needed.
-    """
+    """The agent's events of one call. EVA's history has none of them, and a call with a simulated caller does not need them."""
 
     __slots__ = ("_heard", "_replies", "_tools")
 
@@ -78,77 +76,77 @@ class AgentEvents:
         self._heard: dict[int, dict[str, str]] = {}
         self._tools = ReportedTools(InputSource.ELEVENLABS)
 
-    def take(self, event: Any, time_ms: int, live: LiveSide, end: CallEnd) -> bool:
-        """One event, received at `time_ms`, or the record of the conversation.
+    def fold(self, event: Any, time_ms: int, live: LiveCall, end: CallEnd) -> bool:
+        """Folds one event, received at `time_ms`, or the record of the conversation.
 
         Returns:
-            Whether it says that the call is over.
+            Whether the call is over by it.
         """
         if isinstance(event, ConversationRecord):
             return self._on_record(event, live, end)
         end.awaits_record = True
-        if live.speaking is not None:
-            self._on_event(event, time_ms, live, live.speaking)
+        if live.bot is not None:
+            self._on_event(event, time_ms, live, live.bot)
         return False
 
-    def _on_record(self, record: ConversationRecord, live: LiveSide, end: CallEnd) -> bool:
-        live.take_record(record)
+    def _on_record(self, record: ConversationRecord, live: LiveCall, end: CallEnd) -> bool:
+        live.fold_agent_record(record)
         if record.is_final:
-            end.recorded(live.taken)
+            end.recorded(live.broker_moment)
             live.needs_wakeup = True
         return record.is_final
 
-    def _on_event(self, event: Any, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_event(self, event: Any, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         match event:
             case UserTranscript():
-                self._on_user(event, time_ms, live, speaking)
+                self._on_user(event, time_ms, live, bot)
             case AgentResponse():
-                self._on_reply(event, time_ms, live, speaking)
+                self._on_reply(event, time_ms, live, bot)
             case AgentResponseCorrection():
-                self._on_correction(event, speaking)
+                self._on_correction(event, bot)
             case Interruption():
-                self._on_interruption(event, time_ms, live, speaking)
+                self._on_interruption(event, time_ms, live, bot)
             case ToolRequested():
-                self._on_tool(event, time_ms, live, speaking)
+                self._on_tool(event, time_ms, live, bot)
             case ToolReplied():
-                self._on_tool_reply(event, time_ms, live, speaking)
+                self._on_tool_reply(event, time_ms, live, bot)
             case _:
-                pass  # that it begins, that an answer is complete, that something failed: no turn is otherwise by it
+                pass  # start of the conversation, end of an answer, errors: none changes a turn
 
-    def _on_user(self, event: UserTranscript, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_user(self, event: UserTranscript, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         said = event.user_transcription_event
         text = said.user_transcript.strip()
         if text in NO_WORDS:
             return
         words = Words(is_user=True, rank=_USER_RANK, ref=text, event_id=said.event_id)
-        speaking.from_agent(Moment.AGENT_HEARD, time_ms, said.event_id, AgentWords((words,), event.is_time_exact))
-        if event.is_time_exact and not speaking.machine.has_user_events:
-            live.user_fell_silent(time_ms, speaking.machine.turn)
+        bot.from_agent(SpeechMoment.AGENT_HEARD, time_ms, said.event_id, AgentWords((words,), event.is_time_exact))
+        if event.is_time_exact and not bot.machine.has_user_events:
+            live.user_fell_silent(time_ms, bot.machine.turn)
 
-    def _on_reply(self, event: AgentResponse, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_reply(self, event: AgentResponse, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         said = event.agent_response_event
         reply = _Reply(0, said.agent_response.strip(), said.event_id, event.is_time_exact)
         if not reply.text:
             return
-        key = speaking.from_agent(Moment.AGENT_SAID, time_ms, said.event_id, reply.said(None))
+        key = bot.from_agent(SpeechMoment.AGENT_SAID, time_ms, said.event_id, reply.said(None))
         event_id = _WITHOUT_ID if said.event_id is None else said.event_id
         replies = self._replies.setdefault(event_id, [])
         if len(replies) < MAX_REPLIES_OF_AN_ID:
             replies.append(reply._replace(key=key))
-            self._correct(event_id, speaking)
+            self._correct(event_id, bot)
         if event.is_time_exact:
             live.someone_speaks(time_ms)
 
-    def _on_correction(self, event: AgentResponseCorrection, speaking: SpeakingTurns) -> None:
+    def _on_correction(self, event: AgentResponseCorrection, bot: BotHistory) -> None:
         said = event.agent_response_correction_event
         event_id = _WITHOUT_ID if said.event_id is None else said.event_id
         heard = self._heard.setdefault(event_id, {})
         original, corrected = said.original_agent_response.strip(), said.corrected_agent_response.strip()
         heard[original] = min(heard.get(original, corrected), corrected, key=_shortest)
-        self._correct(event_id, speaking)
+        self._correct(event_id, bot)
 
-    def _correct(self, event_id: int, speaking: SpeakingTurns) -> None:
-        """Give the answers with this id the words that were heard of them."""
+    def _correct(self, event_id: int, bot: BotHistory) -> None:
+        """Replaces the answers with this id by the part of them that was heard."""
         corrections = self._heard.get(event_id)
         replies = self._replies.get(event_id, ())
         if not corrections:
@@ -158,39 +156,39 @@ class AgentEvents:
             if heard is None and len(replies) == 1 and event_id != _WITHOUT_ID:
                 heard = min(
                     corrections.values(), key=_shortest
-                )  # the original is told in slightly other words at times
+                )  # the provider sometimes repeats the original in slightly other words
             said = reply.said(heard)
-            if speaking.timeline.payload(reply.key) != said:
-                speaking.timeline.replace(reply.key, said)
+            if bot.timeline.payload(reply.key) != said:
+                bot.timeline.replace(reply.key, said)
 
-    def _on_interruption(self, event: Interruption, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
-        speaking.from_agent(Moment.AGENT_CUT_OFF, time_ms, event.interruption_event.event_id, ())
+    def _on_interruption(self, event: Interruption, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
+        bot.from_agent(SpeechMoment.AGENT_CUT_OFF, time_ms, event.interruption_event.event_id, ())
         if event.is_time_exact:
             live.someone_speaks(time_ms)
 
-    def _on_tool(self, event: ToolRequested, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_tool(self, event: ToolRequested, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         called = event.data
         is_news = self._tools.called(
-            speaking, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id
+            bot, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id
         )
         if is_news and event.is_time_exact:
-            live.silence.tool_called(time_ms, live.taken)
+            live.dead_air.tool_called(time_ms, live.broker_moment)
 
-    def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveSide, speaking: SpeakingTurns) -> None:
+    def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         replied = event.data
         if replied.is_called is False:
-            return  # it was not run, so it has not answered
+            return  # a tool that did not run has not answered
         is_news = self._tools.answered(
-            speaking, replied.tool_call_id, replied.tool_name, time_ms, _parsed(replied), replied.event_id,
+            bot, replied.tool_call_id, replied.tool_name, time_ms, _parsed(replied), replied.event_id,
             is_error=bool(replied.is_error),
         )  # fmt: skip
         if is_news and event.is_time_exact:
-            live.silence.tool_answered(time_ms, live.taken)
+            live.dead_air.tool_answered(time_ms, live.broker_moment)
             live.needs_wakeup = True
 
 
 def _parsed(replied: ToolReply) -> object:
-    """What the tool answered: an object where the text holds one, so that an error in it is seen."""
+    """The tool's answer, parsed where the text holds JSON, so that an error in it is found."""
     result = replied.full_tool_result
     if isinstance(result, str) and result.lstrip()[:1] in ("{", "["):
         try:
@@ -201,5 +199,5 @@ def _parsed(replied: ToolReply) -> object:
 
 
 def _shortest(text: str) -> tuple[int, str]:
-    """What was heard is what is left after every cut."""
+    """Sort key: after several cuts the shortest text is the part that was heard."""
     return len(text), text

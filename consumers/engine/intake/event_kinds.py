@@ -1,10 +1,10 @@
-"""Which events steer a call, which leave something in it, and what an audio event is to EVA."""
+"""Tables of event types: the ones that steer a call, the ones whose content is kept, and EVA's kind of each audio event."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.effects import Effect
-from consumers.engine.turns.timeline.entries import Kind
+from consumers.engine.turns.timeline.elements import ElementKind
 from schemas.events.audit import AuditAssistant, AuditToolCall, AuditToolResponse, AuditUser
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.codec import UnrecognizedEvent
@@ -22,16 +22,16 @@ from schemas.events.simulator import AssistantSpeech, UserSpeech
 from schemas.judging import JudgeVerdict
 
 AUDIO_KINDS: Final = {
-    (True, True): Kind.USER_AUDIO_START, (True, False): Kind.USER_AUDIO_END,
-    (False, True): Kind.ASSISTANT_AUDIO_START, (False, False): Kind.ASSISTANT_AUDIO_END,
+    (True, True): ElementKind.USER_AUDIO_START, (True, False): ElementKind.USER_AUDIO_END,
+    (False, True): ElementKind.ASSISTANT_AUDIO_START, (False, False): ElementKind.ASSISTANT_AUDIO_END,
 }  # fmt: skip
-"""By whether it is the user's, and whether sound begins."""
+"""Kind by (whether the user's, whether a start)."""
 
 UNKNOWN: Final = frozenset({UnrecognizedEvent, AgentEvent})
-"""Events of a type that this version does not know."""
+"""Events of types that this version does not know."""
 
 STEERING: Final = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdict, ConversationRecord})
-"""Events of no stream: that one of them came on a topic says nothing of how far its stream is."""
+"""Events outside the streams: their time does not advance a stream's watermark."""
 
 KEPT: Final = frozenset(
     (
@@ -56,20 +56,22 @@ KEPT: Final = frozenset(
     ToolReplied,
     ConversationRecord,
 }
-"""Events of which a text or a value is kept until the call closes. Of an LLM call, the largest of all, only its time is."""
+"""Events with a text or a value that is kept until the call closes. Of an LLM call, the largest of all, only the
+time is kept.
+"""
 
 EventHandler = Callable[[Any, Any, int, list[Effect]], None]
-"""Takes the call, the event, its time in ms and the list for effects."""
+"""Takes the call, the event, its time in ms and the list of effects."""
 
 
 class EventRule(NamedTuple):
-    """How a call treats one kind of event.
+    """Treatment of one type of event.
 
     Attributes:
-        handler: What reads it; None for one that nobody reads.
-        is_of_a_stream: Whether its time says how far its stream is.
-        is_kept: Whether something of it is kept until the call closes.
-        outcome: What the events counter calls one that came in time.
+        handler: Reads it; None where nothing does.
+        is_of_a_stream: Whether its time advances the watermark of its stream.
+        is_kept: Whether some of its content is kept until the call closes.
+        outcome: Label in the events counter when it comes in time.
     """
 
     handler: EventHandler | None
@@ -79,5 +81,5 @@ class EventRule(NamedTuple):
 
 
 def rule_of(kind: type, handler: EventHandler | None) -> EventRule:
-    """The rule for a kind of event, looked up once instead of at each event."""
+    """The rule for a type of event, made once instead of at each event."""
     return EventRule(handler, kind not in STEERING, kind in KEPT, "unknown" if kind in UNKNOWN else "folded")

@@ -1,9 +1,9 @@
-"""What the records of pipecat's observers are to a call: words, tools, and measurements."""
+"""Gives the records of pipecat's observers to the parts of a call that read them: words, tools, measurements."""
 
 from typing import Final
 
 from consumers.engine.measures.measures import Measures
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource
 from schemas.events.pipecat import FunctionCallRecord, ObserverRecord
 from schemas.events.pipecat_metrics import PipecatMetric
@@ -12,13 +12,13 @@ PIPECAT_RECORDS: Final = (FunctionCallRecord, ObserverRecord, PipecatMetric)
 _MESSAGES: Final = frozenset({"user_message", "assistant_message"})
 
 
-def take_pipecat_record(
-    event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveSide, measures: Measures
+def fold_pipecat_record(
+    event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveCall, measures: Measures
 ) -> int:
-    """Tell the parts of a call that read it.
+    """Folds one observer record.
 
     Returns:
-        Characters that are kept of it until the call closes; those of a function call are counted with its record.
+        Characters of it that are kept until the call closes; those of a function call count with its record.
     """
     if isinstance(event, ObserverRecord):
         text = event.data.get("content") if isinstance(event.data, dict) else None

@@ -1,5 +1,5 @@
-"""Recognising repeated records: by producer and event id, by the simulator's sequence with the same bytes, or by the id that
-an ElevenLabs agent gave an event, with its words.
+"""Recognises repeated records: by producer and event id, by the simulator's sequence and bytes, or by an ElevenLabs event id
+with its words.
 
 Never by content alone: callers do say the same thing twice. Ids and bytes are remembered as 8-byte hashes in flat arrays.
 """
@@ -13,13 +13,13 @@ from schemas.events.codec import InputSource
 MAX_PRODUCERS = 16
 """Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
 
-_AGENT = "\0agent"  # what the agent itself says of its events, whoever brought them: no producer has this name
+_AGENT = "\0agent"  # the agent's own ids of its events, whichever producer sent them; no producer has this name
 
 
 class SeenEvents:
-    """What one producer sent in one call, newest `bound` events.
+    """The newest `bound` events of one producer in one call.
 
-    An event whose sequence is above all earlier ones is new without a look; only others are searched for.
+    An event with a sequence above all earlier ones is new without a search; others are searched for.
     """
 
     __slots__ = ("_bound", "_digests", "_highest")
@@ -30,10 +30,10 @@ class SeenEvents:
         self._highest: int | None = None
 
     def is_repeat(self, identity: bytes, sequence: int | None) -> bool:
-        """Whether this event was seen before; if not, it is from now on.
+        """Whether this event was seen before; from now on it was.
 
         Args:
-            identity: What makes it the same event: its id, or its sequence and bytes.
+            identity: Equal for repeats of one event: its id, or its sequence and bytes.
             sequence: Its number among the producer's events; None when it has none.
         """
         digest = int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "big")
@@ -45,12 +45,12 @@ class SeenEvents:
             self._highest = sequence
         self._digests.append(digest)
         if len(self._digests) > self._bound:
-            del self._digests[: self._bound // 2]  # in halves, so that it stays cheap
+            del self._digests[: self._bound // 2]  # half at once: one deletion for many appends
         return False
 
 
 class Repeats:
-    """What the producers of one call have sent."""
+    """The events that the producers of one call have sent."""
 
     __slots__ = ("_bound", "_seen")
 
@@ -59,7 +59,7 @@ class Repeats:
         self._seen: dict[str, SeenEvents] = {}
 
     def is_repeat(self, arrival: Arrival) -> bool:
-        """Whether the record was there before: by its envelope's id, of the simulator by sequence and bytes."""
+        """Whether the record was seen before: by the id of its envelope, or for the simulator by sequence and bytes."""
         envelope = arrival.envelope
         sequence: int | None
         is_elevenlabs = arrival.source is InputSource.ELEVENLABS
@@ -69,14 +69,14 @@ class Repeats:
             producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
         else:
             sequence = getattr(arrival.event, "sequence", None)
-            # Where no model declares it, a field of that name holds whatever the producer put there.
+            # Without a declared field of the model, `sequence` is whatever the producer sent.
             if not is_elevenlabs or not isinstance(sequence, int):
                 return False
             producer, identity = "", b"%d:%s" % (sequence, arrival.value)
         return self._has_seen(producer, identity, sequence)
 
     def _is_repeated_by_agent(self, arrival: Arrival) -> bool:
-        """A reconnected monitor is sent the last events again: the bridge gives them other ids and times."""
+        """A monitor that reconnects is sent the last events again, and the bridge gives them new ids and times."""
         identity = getattr(arrival.event, "identity", None)
         return identity is not None and self._has_seen(_AGENT, identity, None)
 

@@ -1,4 +1,4 @@
-"""The turns of a conversation as goals are judged on them: what was said, which tools were used, from when to when."""
+"""The turns of a conversation as goals are judged on them: words, tools, and times."""
 
 from collections.abc import Mapping
 from json import dumps
@@ -9,18 +9,18 @@ from consumers.engine.redaction.call_redaction import CallRedactor
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.heard.heard_turn import MS_PER_SECOND, HeardTurn
 from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.tool_uses import PairedUse, outcome_of
 from schemas.judging import TranscriptItem
 from schemas.scores.all_records import ToolOutcome
 from schemas.wire import MAX_TEXT_CHARS
 
 MAX_ITEM_CHARS = 20_000
-"""What is kept of one tool's arguments or answer in a judge's transcript; the longest recorded ones have 6,000."""
+"""Longest arguments or answer of one tool in a judge's transcript; the longest recorded ones have 6,000."""
 
 
-def facts_of(live: LiveSide, turns: range) -> dict[int, TurnFacts]:
-    """The facts of these turns as known now. A turn that is not there has empty facts: nothing happened in it."""
+def facts_of(live: LiveCall, turns: range) -> dict[int, TurnFacts]:
+    """The facts of these turns as known now. A turn that does not exist has empty facts."""
     heard = live.heard(since=turns.start)
     return {number: _facts(heard.turn(number)) for number in turns}
 
@@ -61,7 +61,7 @@ def transcript_of(turn: int, facts: TurnFacts, redactor: Redactor | CallRedactor
 
 
 def _answer(call: CalledTool) -> object:
-    """The answer, which says that the tool failed where it did: a judge sees nothing else of it."""
+    """The answer, marked as failed where the tool failed: a judge sees no other sign of it."""
     says_enough = call.is_success or outcome_of(call.answer) is ToolOutcome.ERROR
     return call.answer if says_enough else {"status": "error", "result": call.answer}
 
@@ -74,7 +74,7 @@ def _called(use: PairedUse) -> CalledTool:
 
 def _json(value: object, redactor: Redactor | CallRedactor) -> str:
     text = _dumped(value)
-    # What is cut is no JSON any more, so it is a text like others.
+    # A cut value is no JSON any more, so it is redacted as text.
     if len(text) > MAX_ITEM_CHARS:
         return redactor.beginning(text, MAX_ITEM_CHARS)
     redacted = redactor.redact_value(value)

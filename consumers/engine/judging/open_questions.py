@@ -1,4 +1,4 @@
-"""What a call has asked the judges and still waits for. Who asks again on the same input gets the answer there was."""
+"""The open questions of a call to its judges. A question asked again on the same input gets the earlier answer."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -15,19 +15,19 @@ from schemas.judging import (
 from schemas.scores.all_records import UnscoredReason
 
 MAX_KEPT_VERDICTS: Final = 2_000
-"""Verdicts of a call that are kept for when their question is asked (again): 20 turns have some 100."""
+"""Verdicts of a call that are kept until their question is asked (again): 20 turns have some 100."""
 
 About = TypeVar("About")
 
 
 class Answer(NamedTuple, Generic[About]):
-    """What became of a question.
+    """The end of a question.
 
     Attributes:
-        about: What it was about.
-        input_hash: The input it was asked on, as the asker names it.
-        result: The verdict, or why there is none.
-        votes: Of the verdict.
+        about: Subject of the question.
+        input_hash: Hash of its input, as the asker named it.
+        result: The verdict, or the reason for having none.
+        votes: Votes of the verdict.
     """
 
     about: About
@@ -46,42 +46,42 @@ class OpenQuestions(Generic[About]):
     """The questions of one call, by request id."""
 
     def __init__(self) -> None:
-        """None is open."""
+        """Starts without open questions."""
         self._open: dict[str, _Open[About]] = {}
         self._verdicts: OrderedDict[str, tuple[int, JudgeVerdict]] = OrderedDict()
 
     @property
     def requests(self) -> Iterator[JudgeRequest]:
-        """What is asked and not answered, in the order of asking."""
+        """Opens questions, in the order of asking."""
         return (question.request for question in self._open.values())
 
     @property
     def abouts(self) -> Iterator[About]:
-        """What the open questions are about."""
+        """Subjects of the open questions."""
         return (question.about for question in self._open.values())
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Broker time at which the next of them is not waited for any more; None when none is open."""
+        """Broker time of the next deadline; None when no question is open."""
         return min((question.request.deadline_ms for question in self._open.values()), default=None)
 
     def is_open(self, about: About, input_hash: str) -> bool:
-        """Whether just this is asked and not answered: then there is no need to write the question down again."""
+        """Whether this question on this input is open, so that it need not be written again."""
         return any(question.about == about and question.input_hash == input_hash for question in self._open.values())
 
     def ask(
         self, about: About, input_hash: str, request: JudgeRequest, *, is_late: bool
     ) -> JudgeRequest | Answer[About] | None:
-        """A question is to be answered.
+        """Asks a question.
 
         Args:
-            about: What it is about.
-            input_hash: The input it is asked on.
+            about: Subject of the question.
+            input_hash: Hash of the input it is asked on.
             request: The question.
-            is_late: Whether the call is closing, so that nobody can be asked any more.
+            is_late: Whether the call is closing, so that no answer can come any more.
 
         Returns:
-            The request to send; None when it is asked already; or the answer, where it is known or known not to come.
+            The request to send; None when it is open already; or the answer, if it is known or cannot come.
         """
         if request.is_too_large:
             return Answer(about, input_hash, UnscoredReason.TOO_LONG)
@@ -89,7 +89,7 @@ class OpenQuestions(Generic[About]):
         if name in self._open:
             return None
         known = self._verdicts.get(name)
-        # The input is again what it was, or a replay reads the answer first.
+        # The input has returned to an earlier state, or a replay reads the answer first.
         if known is not None and (is_late or known[0] < request.deadline_ms):
             return _answer(about, input_hash, known[1])
         if is_late:
@@ -97,8 +97,8 @@ class OpenQuestions(Generic[About]):
         self._open[name] = _Open(about, input_hash, request)
         return request
 
-    def take(self, verdict: JudgeVerdict, broker_ms: int) -> Answer[About] | None:
-        """A verdict; None when it answers nothing that is open, or came too late."""
+    def fold(self, verdict: JudgeVerdict, broker_ms: int) -> Answer[About] | None:
+        """The answer that a verdict gives; None when no open question matches, or the deadline has passed."""
         self._verdicts.setdefault(verdict.request_id, (broker_ms, verdict.model_copy(update={"answers": ()})))
         if len(self._verdicts) > MAX_KEPT_VERDICTS:
             self._verdicts.popitem(last=False)
@@ -109,15 +109,15 @@ class OpenQuestions(Generic[About]):
         return _answer(question.about, question.input_hash, verdict)
 
     def expire(self, now_ms: int) -> list[Answer[About]]:
-        """Broker time has reached `now_ms`: what is not waited for any more."""
+        """Answers without a verdict for the questions whose deadline broker time has reached."""
         return self._drop(lambda question: question.request.deadline_ms <= now_ms, UnscoredReason.DEADLINE)
 
     def give_up(self) -> list[Answer[About]]:
-        """The call is closed before the answers could come."""
+        """Answers without a verdict for all open questions, at the close."""
         return self._drop(lambda _: True, UnscoredReason.CALL_CUT_OFF)
 
     def forget_unless(self, is_wanted: Callable[[About, str], bool]) -> None:
-        """Questions on an input that is not so any more are not waited for."""
+        """Drops the questions on inputs that are outdated."""
         for name, question in list(self._open.items()):
             if not is_wanted(question.about, question.input_hash):
                 del self._open[name]
@@ -137,7 +137,7 @@ def _answer(about: About, input_hash: str, verdict: JudgeVerdict) -> Answer[Abou
 
 
 def unscored(reason: UnjudgedReason) -> UnscoredReason:
-    """The judge's reason in the words of scores, which are the same.
+    """The judge's reason as a reason of scores; both have the same values.
 
     >>> all(unscored(reason) for reason in UnjudgedReason)
     True

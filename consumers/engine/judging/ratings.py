@@ -1,4 +1,4 @@
-"""What judges have rated of a call's texts so far: by turn, and of the call."""
+"""The ratings that judges gave to a call's texts so far: by turn, and of the call."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ class Ratings:
     """The newest outcome of each kind, with the turn up to which it counts.
 
     Attributes:
-        changed_turns: Turns whose ratings have changed since somebody who publishes them cleared this.
+        changed_turns: Turns whose ratings changed; the publisher clears it.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Ratings:
 
 
 def result_of(outcome: Outcome) -> Result:
-    """The outcome as records say it."""
+    """The outcome as the result of a record."""
     match outcome:
         case Rated(normalised=normalised):
             return Scored(value=normalised)

@@ -1,4 +1,4 @@
-"""How goals are judged and when a call counts as stuck: the settings of the engine that are no bounds."""
+"""The rules of judging goals and of calling a call stuck: the engine's settings that are no bounds."""
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 

@@ -1,7 +1,7 @@
-"""EVA's text judges, live: single turns as they are left, and the call so far with at most one question under way.
+"""EVA's text judges, live: each turn when the call leaves it, and the call so far with at most one open question.
 
-A turn's rating rests on the call up to it, and is asked again when that changes. Faithfulness is the lowest rating of any
-version of the call that was judged; conversation progression that of the newest. Nothing here waits.
+A turn's rating rests on the call up to it, and is asked again when that part changes. Faithfulness is the lowest rating of
+all judged versions of the call, conversation progression the rating of the newest. Nothing here waits.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from consumers.engine.judging.open_questions import Answer, OpenQuestions
 from consumers.engine.judging.ratings import OF_THE_CALL, OF_TURNS, Outcome, Ratings
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.judging.turn_facts import TurnFacts
-from consumers.engine.records.revisions import RecordBook
-from consumers.engine.turns.live_call import LiveChanges, LiveSide
+from consumers.engine.records.revisions import Revisions
+from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.events.call import PipelineType
 from schemas.judging import (
     PROMPT_VERSIONS,
@@ -30,7 +30,7 @@ from schemas.judging import (
 from schemas.scores.all_records import UnscoredReason
 
 LOOKED_AT_AGAIN: Final = 3
-"""Turns before the newest that are compared with what they were: their texts may have come late."""
+"""Turns before the newest that are compared again: their texts may come late."""
 
 _About = tuple[JudgeKind, int]
 
@@ -42,12 +42,12 @@ class TextJudges:
         needs_wakeup: Set when silence can now decide something sooner.
     """
 
-    def __init__(self, conversation_id: str, rules: GoalRules, book: RecordBook, ratings: Ratings) -> None:
+    def __init__(self, conversation_id: str, rules: GoalRules, revisions: Revisions, ratings: Ratings) -> None:
         self.needs_wakeup = False
         self._agent = "unknown"
         self._conversation_id = conversation_id
         self._rules = rules
-        self._book = book
+        self._revisions = revisions
         self._ratings = ratings
         self._questions: OpenQuestions[_About] = OpenQuestions()
         self._facts: dict[int, TurnFacts] = {}
@@ -62,11 +62,11 @@ class TextJudges:
 
     @property
     def next_wakeup_ms(self) -> int | None:
-        """Broker time at which a verdict is not waited for any more; None while none is."""
+        """Broker time of the next deadline of a verdict; None without an open question."""
         return self._questions.next_deadline_ms
 
-    def follow(self, live: LiveSide, _changes: LiveChanges, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
-        """The call has gone on: turns that were left are judged, and those that changed."""
+    def follow(self, live: LiveCall, _changes: LiveChanges, _time_ms: int, broker_ms: int, out: list[Effect]) -> None:
+        """Judges the turns that the call has left, and those that changed."""
         seen = (live.turn, live.is_simulated, live.history.replays.elements)
         if self._is_over or seen[0] == self._seen[0]:
             return
@@ -74,19 +74,19 @@ class TextJudges:
         self._seen = seen
         self._look(live, first, seen[0] - 1, broker_ms, out)
 
-    def finish(self, live: LiveSide, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
-        """The call is over; `asks` says whether judges can still answer."""
+    def finish(self, live: LiveCall, _time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
+        """Judges the whole call at its end; `asks` says whether judges can still answer."""
         self._is_over, self._is_late = True, not asks
         self._look(live, 0, live.turn, broker_ms, out)
 
-    def take(self, verdict: JudgeVerdict, _live: LiveSide, broker_ms: int, out: list[Effect]) -> None:
-        """A judge has answered."""
-        answer = self._questions.take(verdict, broker_ms)
+    def fold(self, verdict: JudgeVerdict, _live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
+        """Applies a verdict."""
+        answer = self._questions.fold(verdict, broker_ms)
         if answer is not None:
             self._settle([answer], broker_ms, out)
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time is `now_ms`: verdicts that did not come."""
+        """Expires verdicts whose deadline broker time `now_ms` has reached."""
         late = self._questions.expire(now_ms)
         if late:
             self._settle(late, now_ms, out)
@@ -97,15 +97,15 @@ class TextJudges:
         return self._questions.next_deadline_ms is not None
 
     def set_agent(self, agent: str) -> None:
-        """Whose budget the judges' work is for."""
+        """Sets the agent whose budget pays for the judges' work."""
         self._agent = agent
 
-    def speak(self, out: list[Effect]) -> None:
-        """A replay is over: what is still open is asked again."""
+    def end_replay(self, out: list[Effect]) -> None:
+        """Asks the open questions again after a replay."""
         out.extend([RequestVerdict(request) for request in self._questions.requests])
 
     def give_up(self) -> None:
-        """The call closes: what no judge has answered by now becomes a rating that says so."""
+        """Closes the open questions at the end of the call: they become ratings with a reason."""
         self._is_late = True
         self._apply(self._questions.give_up())
         self._ask(0)
@@ -113,11 +113,11 @@ class TextJudges:
 
     # Questions.
 
-    def _look(self, live: LiveSide, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
-        last = max(-1, last)  # a call can fall back before its greeting
+    def _look(self, live: LiveCall, first: int, last: int, broker_ms: int, out: list[Effect]) -> None:
+        last = max(-1, last)  # a call can return to before its greeting
         for turn in range(last + 1, self._last + 1):
             for known in (self._facts, self._transcripts, self._inputs):
-                known.pop(turn, None)  # there is no such turn any more
+                known.pop(turn, None)  # the turn does not exist any more
             for kind in OF_TURNS:
                 if self._found.pop((kind, turn), None) is not None:
                     self._ratings.rate_turn(kind, turn, None)
@@ -135,7 +135,7 @@ class TextJudges:
             before = self._facts.get(turn)
             self._facts[turn] = facts
             if before is None or before.content_hash != facts.content_hash:
-                self._transcripts[turn] = transcript_of(turn, facts, self._book.redactor)
+                self._transcripts[turn] = transcript_of(turn, facts, self._revisions.redactor)
         self._inputs[-1] = live.history.pipeline_type.value
         for turn in range(first, last + 1):
             digest = hashlib.blake2b(self._inputs[turn - 1].encode(), digest_size=16)
@@ -146,7 +146,7 @@ class TextJudges:
     def _settle(self, answers: list[Answer[_About]], broker_ms: int, out: list[Effect]) -> None:
         self._apply(answers)
         requests = self._ask(broker_ms)
-        if not self._book.is_silent:
+        if not self._revisions.is_replaying:
             out.extend([RequestVerdict(request) for request in requests])
         self.needs_wakeup = True
         self._rate()
@@ -165,7 +165,7 @@ class TextJudges:
         return requests
 
     def _newest(self, kind: JudgeKind) -> list[int]:
-        """The call so far, unless a question about it is under way: then the next one waits for that."""
+        """The newest version of the call, unless a question about it is open; then the next version waits for the answer."""
         is_under_way = any(about[0] is kind for about in self._questions.abouts)
         return [] if self._last < 0 or is_under_way else [self._last]
 
@@ -173,7 +173,7 @@ class TextJudges:
         kind, turn = about
         input_hash = self._inputs[turn]
         if self._asked.get(about) == input_hash or (budget.is_spent and not self._is_late):
-            return None  # if it must wait, it is looked at again with the next one
+            return None  # a question that must wait is considered again with the next one
         self._asked[about] = input_hash
         self._questions.forget_unless(lambda open_about, open_hash: open_about != about or open_hash == input_hash)
         if not self._rules.asks_judge:
@@ -203,7 +203,7 @@ class TextJudges:
             self._found[answer.about] = result if isinstance(result, Outcome) else UnscoredReason.INVALID_ANSWERS
 
     def _rate(self) -> None:
-        """Hand on what is known: of turns, and of the call so far."""
+        """Passes on the known ratings: of turns, and of the call so far."""
         for (kind, turn), outcome in self._found.items():
             if kind in OF_TURNS and turn <= self._last:
                 self._ratings.rate_turn(kind, turn, outcome)

@@ -1,4 +1,4 @@
-"""What a check by code sees of one turn, and whether the leaves of a check hold there."""
+"""The facts of one turn that checks by code read, and whether the leaves of a check hold in it."""
 
 import hashlib
 import json
@@ -12,12 +12,12 @@ from schemas.goals.checks import Between, Equals, Matcher, Matches, OneOf, Prese
 from schemas.goals.patterns import compiled, is_found
 
 MAX_SEARCHED_CALLS: Final = 50
-"""Tool calls of a turn that are looked at, the first ones; a turn makes some five, more than this is a loop of the agent."""
+"""Tool calls of a turn that are checked, the first ones; a turn makes some five, a loop of the agent more."""
 WHOLE_ANSWER: Final = "."
-"""The path of a tool's whole answer."""
+"""Path of a tool's whole answer."""
 
 _ABSENT: Final = object()
-"""What is at a path that leads nowhere."""
+"""Value at a path that leads nowhere."""
 
 
 class CalledTool(NamedTuple):
@@ -26,8 +26,8 @@ class CalledTool(NamedTuple):
     Attributes:
         tool: Its name.
         arguments: Its parameters by name.
-        answer: What it answered, as JSON has it.
-        is_success: Whether the answer says that it worked; None while there is none.
+        answer: Its answer as a JSON value.
+        is_success: Whether the tool succeeded; None without an answer.
     """
 
     tool: str
@@ -38,14 +38,14 @@ class CalledTool(NamedTuple):
 
 @dataclass(frozen=True)
 class TurnFacts:
-    """One turn, from the end of the assistant's answer before it to the end of its own.
+    """One turn, from the end of the assistant's previous answer to the end of its own.
 
     Attributes:
-        user_words: What the user said, empty if nothing or not known yet.
-        assistant_words: What the assistant said in answer; the same.
+        user_words: The user's words; empty without any, or before they are known.
+        assistant_words: The assistant's answer; likewise.
         calls: The tools used, in the order of their calls.
-        start_ms: When the turn began, on the clock of the call's events; None when nobody knows.
-        end_ms: When the last of it that is known of happened; None when nobody knows.
+        start_ms: Start of the turn on the clock of the call's events; None when unknown.
+        end_ms: Time of the last known event of the turn; None when unknown.
     """
 
     user_words: str
@@ -56,9 +56,9 @@ class TurnFacts:
 
     @cached_property
     def content_hash(self) -> str:
-        """Hash of what was said and done, without the times: what the leaves of a check depend on."""
-        told = [self.user_words, self.assistant_words, [list(call) for call in self.calls]]
-        text = json.dumps(told, sort_keys=True, ensure_ascii=False, default=str)
+        """Hash of the words and tools without the times: the input of a check's leaves."""
+        facts = [self.user_words, self.assistant_words, [list(call) for call in self.calls]]
+        text = json.dumps(facts, sort_keys=True, ensure_ascii=False, default=str)
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -66,7 +66,7 @@ class Leaf(Protocol):
     """The part of a check that looks at one turn."""
 
     def holds_in(self, turn: TurnFacts) -> bool:
-        """Whether it comes true in this turn, taken alone."""
+        """Whether it holds in this turn alone."""
 
 
 def leaf_of(check: Says | ToolCalled | ToolResult) -> Leaf:
@@ -84,7 +84,7 @@ class _Said:
 
 
 class _Wanted(NamedTuple):
-    """What one argument or one part of an answer must be."""
+    """The wanted value of one argument or one part of an answer."""
 
     path: str
     matcher: Matcher
@@ -139,7 +139,7 @@ def _wanted(matchers: Mapping[str, Matcher]) -> tuple[_Wanted, ...]:
 
 
 def _at(whole: object, path: str) -> Any:
-    """What is at a path of names and indexes with dots between them. A name that has dots itself comes first."""
+    """The value at a path of names and indexes joined by dots. A name that contains dots itself comes first."""
     if path == WHOLE_ANSWER:
         return whole
     if isinstance(whole, Mapping) and path in whole:
@@ -156,7 +156,7 @@ def _at(whole: object, path: str) -> Any:
 
 
 def is_same(value: object, wanted: object) -> bool:
-    """Equality as JSON has it: numbers by value, and a truth value is no number."""
+    """Equality of JSON values: numbers by value, and a truth value is no number."""
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     if isinstance(value, Mapping) and isinstance(wanted, Mapping):
@@ -167,7 +167,7 @@ def is_same(value: object, wanted: object) -> bool:
 
 
 def _text(value: object) -> str:
-    """What a pattern is searched in."""
+    """The text in which a pattern is searched."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

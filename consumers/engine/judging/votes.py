@@ -1,6 +1,6 @@
-"""How a judge's answers to one question become one verdict: reading a grade, and voting in waves.
+"""Turns a judge's answers to one question into one verdict: reads grades, and votes in waves.
 
-Voting is a state machine without I/O: it says how many identical requests to send now, and is told their answers.
+Voting is a state machine without I/O: it says how many identical requests to send now, and takes their answers.
 """
 
 import re
@@ -32,14 +32,14 @@ def grade_of(text: str | None) -> bool | None:
 
 
 class VoteFailure(StrEnum):
-    """Why a vote ended without a verdict: an answer stayed invalid to the last retry; neither side can reach a majority."""
+    """Why a vote ended without a verdict: an answer stayed invalid to the last retry; no majority can be reached."""
 
     RETRIES_EXHAUSTED = "retries_exhausted"
     TOO_FEW_VALID = "too_few_valid"
 
 
 class Voting:
-    """One question put to a judge an odd number of times; the majority decides. Two ways, both agent-inspect's.
+    """One question asked an odd number of times; the majority decides. Two ways, both agent-inspect's.
 
     - With `stops_early`, a wave is never larger than what could still decide the vote. An invalid answer uses up its
       trial and is not asked again; the majority is one of all trials, not of the valid answers.
@@ -51,7 +51,7 @@ class Voting:
     Attributes:
         votes_complete: Valid answers so far that say complete.
         votes_incomplete: Valid answers so far that say incomplete.
-        votes_invalid: Answers so far that were no vote, those that were asked again included.
+        votes_invalid: Invalid answers so far, including those that were asked again.
     """
 
     __slots__ = (
@@ -67,12 +67,12 @@ class Voting:
     )
 
     def __init__(self, trials: int, *, stops_early: bool, retry_waves: int = 5) -> None:
-        """Nothing is asked yet.
+        """Starts with nothing asked.
 
         Args:
-            trials: How many times the question may be put; odd, so that there is no tie.
+            trials: Times the question may be asked; odd, so that there is no tie.
             stops_early: Which of the two ways.
-            retry_waves: How often invalid answers are asked for again; without effect when the vote stops early.
+            retry_waves: Times that invalid answers are asked for again; without effect when the vote stops early.
 
         Raises:
             ValueError: `trials` is even or not positive, or `retry_waves` is negative.
@@ -95,17 +95,17 @@ class Voting:
 
     @property
     def next_wave(self) -> int:
-        """How many requests to send now; 0 when the vote is decided or has failed."""
+        """Number of requests to send now; 0 when the vote is decided or has failed."""
         if self.failure is not None or self.verdict is not None:
             return 0
         if not self._stops_early:
             return self._pending
-        # Never more than are left: the vote would have failed.
+        # No more than the remaining trials: beyond them the vote has failed.
         return self._majority - max(self.votes_complete, self.votes_incomplete)
 
     @property
     def verdict(self) -> bool | None:
-        """What the majority says, True for complete; None while it is open and when the vote has failed."""
+        """The majority's verdict, True for complete; None while it is open and when the vote has failed."""
         if self.failure is not None:
             return None
         if self._stops_early:
@@ -114,8 +114,8 @@ class Voting:
             return None
         return None if self._pending else self.votes_complete > self.votes_incomplete
 
-    def take(self, answers: Sequence[bool | None]) -> None:
-        """The answers of the wave that `next_wave` asked for, in any order; None is an invalid one.
+    def fold(self, answers: Sequence[bool | None]) -> None:
+        """Count the answers of the wave that `next_wave` asked for, in any order; None is an invalid one.
 
         Raises:
             ValueError: There are more or fewer answers than were asked for.

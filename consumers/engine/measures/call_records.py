@@ -1,4 +1,4 @@
-"""The record of a call: everything measured of it as a whole, while it runs and in the end."""
+"""The record of a call: all measures of it as a whole, while it runs and at its end."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -8,7 +8,7 @@ from consumers.engine.measures.eva.live_scores import Metrics, metric_fields, me
 from consumers.engine.measures.stages.values import STAGES
 from consumers.engine.measures.talk.talk_measure import Speech
 from consumers.engine.measures.words.transcript_errors import CallDifferences
-from consumers.engine.records.revisions import Cause, Fields, RecordBook
+from consumers.engine.records.revisions import Cause, Fields, Revisions
 from consumers.engine.records.score_values import GoalValues, Value, result_of
 from schemas.judging import JudgeKind
 from schemas.scores.all_records import CallValues, Result, TurnStatus, UnscoredReason
@@ -22,13 +22,13 @@ class CallMeasured(NamedTuple):
 
     Attributes:
         through_turn: The last turn that counts.
-        speech: How it sounds.
-        differences: How far its transcripts differ.
-        metrics: EVA's.
-        agreement: By the place of a stage, in how many turns several sources measured it and in how many they disagree.
-        ratings: What judges say of the call, each with the turn up to which it counts.
-        goals: What its goals say; None without any.
-        unscored_turns: By value, in how many turns it is not known, by reason; at the close.
+        speech: Measures of its sound and words.
+        differences: Differences between its transcripts.
+        metrics: EVA's metrics.
+        agreement: By the place of a stage: turns in which several sources measured it, and turns in which they disagree.
+        ratings: Judges' ratings of the call, each with the turn up to which it counts.
+        goals: Values of its goals; None without any.
+        unscored_turns: By value, the number of turns without it, by reason; at the close.
     """
 
     through_turn: int
@@ -42,7 +42,7 @@ class CallMeasured(NamedTuple):
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """Plain values from which everything else follows."""
+        """Plain values from which all fields follow."""
         return (
             self.through_turn,
             self.speech.inputs,
@@ -73,9 +73,9 @@ class CallMeasured(NamedTuple):
         return fields
 
 
-def call_record(book: RecordBook, measured: CallMeasured, cause: Cause, *, is_over: bool) -> CallValues | None:
-    """The call as it is now, if that differs from what was published; when it is over in any case."""
-    return book.record(
+def call_record(revisions: Revisions, measured: CallMeasured, cause: Cause, *, is_over: bool) -> CallValues | None:
+    """The record of the call, if it differs from the published one; at the end of the call in any case."""
+    return revisions.make(
         CallValues, SUBJECT, TurnStatus.FINAL if is_over else TurnStatus.PROVISIONAL, (is_over, *measured.inputs), cause,
         fields=measured.fields,
     )  # fmt: skip

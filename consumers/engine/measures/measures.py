@@ -1,14 +1,14 @@
-"""What is measured of one call beside its moments: one record for each turn, and one for the call as a whole.
+"""The measures of one call beside its moments. They publish one record for each turn, and one for the call as a whole.
 
-Nothing is measured that nobody reads: a turn when the call leaves it, when it is settled and at the close, the call as a whole at
-most every so often. While a call is replayed nothing is; when the replay has caught up, everything is measured once.
+A turn is measured when the call leaves it, when it is settled and at the close; the call as a whole at intervals. During a
+replay nothing is measured; at its end everything is measured once.
 """
 
 from collections.abc import Iterable
 from typing import Any, Final
 
 from consumers.engine.effects import Count, Effect, PublishScore
-from consumers.engine.goals.judged_scores import JudgedSides
+from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.call_records import CallMeasured, call_record
@@ -18,38 +18,41 @@ from consumers.engine.measures.talk.talk_measure import MAX_RUNNING_WORK, speech
 from consumers.engine.measures.turn_records import NAME, TurnRecords
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors
 from consumers.engine.records.call_memory import CallMemory, Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues
 from consumers.engine.turns.heard.heard_turn import HeardSides
-from consumers.engine.turns.live_call import LiveChanges, LiveSide
+from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.events.codec import InputSource
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues
 
 LONG_CALL_MS: Final = 120_000
-"""A call is long from here on: before that its own record comes at the close, which is soon enough."""
+"""Age from which a call is long: a shorter call gets its own record only at the close, which is soon enough."""
 
 
 OLDER_BY: Final = 10
-"""Then its values are published again only when it is older by this part: they take longer the more turns there are, and change less.
-So two hours cost no more for each event than five minutes."""
+"""A long call's record is published again when the call is older by one part in this many: the record costs more the more
+turns there are, and changes less. So two hours cost no more for each event than five minutes.
+"""
 
 
 class Measures:
     """The measures of one call.
 
     Attributes:
-        stages: How long the stages of each answer took.
+        stages: Latencies of the stages of each answer.
         eva: EVA's metrics.
     """
 
-    def __init__(self, book: RecordBook, limits: Limits, ratings: Ratings, memory: CallMemory | None = None) -> None:
+    def __init__(
+        self, revisions: Revisions, limits: Limits, ratings: Ratings, memory: CallMemory | None = None
+    ) -> None:
         self.stages = StageLatencies(limits)
         self.eva = EvaScores(ratings)
-        self._book = book
+        self._revisions = revisions
         self._ratings = ratings
         self._transcripts = TranscriptErrors()
-        self._turns = TurnRecords(book, self.stages, self.eva, self._transcripts, ratings, memory)
+        self._turns = TurnRecords(revisions, self.stages, self.eva, self._transcripts, ratings, memory)
         self._every_ms = limits.call_values_every_ms
         self._dirty: set[int] = set()
         self._turn = 0
@@ -60,28 +63,28 @@ class Measures:
         self._known: tuple[HeardSides, bool] | None = None
 
     def observe(self, source: InputSource, event: Any, time_ms: int) -> None:
-        """An event that changes no turn and says how long something took, or what it used."""
+        """Folds an event that changes no turn and reports latencies or tokens."""
         self.stages.observe(source, event, time_ms)
 
     def follow(
-        self, live: LiveSide, changes: LiveChanges, cause: Cause, judged: JudgedSides, out: list[Effect]
+        self, live: LiveCall, changes: LiveChanges, cause: Cause, judged: JudgedScores, out: list[Effect]
     ) -> None:
-        """Turns may have changed: measures those that were left, if one was left now or is settled.
+        """Measures the changed turns that were left, if the call has left a turn now or a turn is settled.
 
         Args:
             live: The call.
-            changes: Which turns.
-            cause: What changed them.
-            judged: What judges the call.
+            changes: The changed turns. `refresh` of the live call has made them and updated the turns.
+            cause: When they changed.
+            judged: Goals and text judges of the call.
             out: Effects are appended here.
         """
         touched, settled = changes.touched, changes.settled
-        # What is heard late of an answer also says how long it went on under the next turn.
+        # Late sound of an answer also changes how long it overlapped the next turn.
         self._dirty.update(touched, (turn + 1 for turn in touched))
         turn = live.turn
         if self._call_due_ms is None:
             self._call_due_ms = cause.broker_ms + LONG_CALL_MS
-        if self._book.is_silent:
+        if self._revisions.is_replaying:
             if turn != self._turn:
                 self._turn = turn
                 self._is_call_due(cause.broker_ms)
@@ -101,7 +104,7 @@ class Measures:
             self._publish(live, self._measure_call(live, cause, judged.goal_values(is_over=False), out), cause, out)
 
     def _is_call_due(self, broker_ms: int) -> bool:
-        """Whether the record of the call is due at this change of turn; a replay counts those that were, and says none of them."""
+        """Whether the record of the call is due at this change of turn; a replay moves the clock and publishes none."""
         if self._call_due_ms is None or broker_ms < self._call_due_ms:
             return False
         age_ms = broker_ms - self._call_due_ms + self._age_at_due_ms
@@ -109,31 +112,33 @@ class Measures:
         self._call_due_ms = broker_ms + self._age_at_due_ms - age_ms
         return True
 
-    def catch_up(self, live: LiveSide, cause: Cause) -> None:
-        """A replay has come as far as what was published: its book takes everything measured by now, and says what is new."""
+    def catch_up(self, live: LiveCall, cause: Cause) -> None:
+        """Measures everything once at the end of a replay, before `Revisions.end_replay` compares it with the
+        published records.
+        """
         self.stages.drain_counts()
         self._dirty |= live.turns.turns
         self._measure(live, cause)
         self.eva.settled(live, live.turns.ever_settled)
 
     def compare_at_close(self, context: MetricContext) -> bool:
-        """One step of what must be done before the final values are there at once; returns whether it was the last."""
+        """Takes one step of the comparisons that precede the final values; returns whether it was the last."""
         return self._transcripts.compare_at_close(context)
 
     def final_records(
-        self, live: LiveSide, context: MetricContext, cause: Cause, judged: JudgedSides
+        self, live: LiveCall, context: MetricContext, cause: Cause, judged: JudgedScores
     ) -> list[AnyScoreRecord]:
-        """The records of turns that are others now that the call is over, and the record of the call."""
+        """The records of turns that change at the end of the call, and the record of the call."""
         turns, heard = sorted(live.turns.turns), live.heard()
-        self._take_recorded(live, turns)
+        self._fold_recorded(live, turns)
         changed = self._dirty | self.stages.stale_turns(heard, self._dirty) | self._ratings.changed_turns
         changed |= self._transcripts.finish(context)
         metrics = self.eva.finish(live, heard, context)
         last_ms = cause.event_time_ms
         end_ms = heard.sound_end_ms(last_ms)
-        gone = [turn for name, turn, _ in self._book.published if name == NAME and turn not in live.turns.turns]
+        gone = [turn for name, turn, _ in self._revisions.published if name == NAME and turn not in live.turns.turns]
         records: list[TurnValues | CallValues | None] = [
-            self._turns.take_back(turn, cause) for turn in gone if turn is not None
+            self._turns.withdraw(turn, cause) for turn in gone if turn is not None
         ]
         for number, turn in heard.turns(turns).items():
             may_differ = number in changed or number >= heard.current or turn.rests_on_open_sound
@@ -149,43 +154,43 @@ class Measures:
             judged.goal_values(is_over=True),
             self._turns.unscored,
         )
-        records.append(call_record(self._book, measured, cause, is_over=True))
+        records.append(call_record(self._revisions, measured, cause, is_over=True))
         return [record for record in records if record is not None]
 
     def closing_counts(self) -> list[Count]:
-        """For the metrics, when every final value is there."""
+        """Counts for the metrics, once every final value is there."""
         return [*self.stages.drain_counts(), *self.eva.closing_counts()]
 
-    def take_back(self, live: LiveSide, subjects: Iterable[Subject], cause: Cause, out: list[Effect]) -> None:
-        """Withdraw the turns that an earlier evaluator published and this one does not know."""
+    def withdraw(self, live: LiveCall, subjects: Iterable[Subject], cause: Cause, out: list[Effect]) -> None:
+        """Withdraws turns that an earlier evaluator published and this one does not have."""
         for name, turn, _ in subjects:
             if name == NAME and turn is not None and live.turns.view(turn) is None:
-                record = self._turns.take_back(turn, cause)
+                record = self._turns.withdraw(turn, cause)
                 out += [] if record is None else [PublishScore(record)]
 
-    def _measure(self, live: LiveSide, cause: Cause) -> list[TurnValues]:
-        """The records of the turns that were left and may have changed; the others wait until they are left."""
+    def _measure(self, live: LiveCall, cause: Cause) -> list[TurnValues]:
+        """The records of the changed turns that were left; other changed turns wait until they are left."""
         dirty, rated = self._dirty, self._ratings.changed_turns
         heard = live.heard()
         known = heard.sides, live.has_speech_events
-        if known != self._known:  # of every turn it is known now that a side was silent, and not only unheard
+        if known != self._known:  # a side without sound was silent in every turn, and not merely unheard
             self._known = known
             dirty |= live.turns.turns
         if rated:
             dirty |= rated
             rated.clear()
-        self._take_recorded(live, dirty)
+        self._fold_recorded(live, dirty)
         dirty |= self.stages.stale_turns(heard, dirty)
         left = {turn for turn in dirty if turn < heard.current}
         left |= self._transcripts.compare(heard, left)
         self._dirty = dirty - left
         gone = {turn for turn in self._dirty if live.turns.view(turn) is None}
         self._dirty -= gone
-        records = [self._turns.record(live, heard, turn, cause) for turn in sorted(left | gone)]
+        records = [self._turns.make(live, heard, turn, cause) for turn in sorted(left | gone)]
         return [record for record in records if record is not None]
 
     def _measure_call(
-        self, live: LiveSide, cause: Cause, goals: GoalValues | None, out: list[Effect]
+        self, live: LiveCall, cause: Cause, goals: GoalValues | None, out: list[Effect]
     ) -> list[CallValues]:
         """The record of the call so far; none once making them has cost too much."""
         if self._transcripts.is_over_limit and not self._is_compared_out:
@@ -204,24 +209,24 @@ class Measures:
             speech,
             self._transcripts.of_call(live, None),
             self.eva.running_metrics(live, heard),
-            {},  # whether sources agree is judged by all that they say, so at the close
+            {},  # agreement of the sources is judged at the close, on all their reports
             self._ratings.of_call(),
             goals,
             {},
         )
-        record = call_record(self._book, measured, cause, is_over=False)
+        record = call_record(self._revisions, measured, cause, is_over=False)
         return [] if record is None else [record]
 
     def _publish(
-        self, live: LiveSide, records: Iterable[TurnValues | CallValues], cause: Cause, out: list[Effect]
+        self, live: LiveCall, records: Iterable[TurnValues | CallValues], cause: Cause, out: list[Effect]
     ) -> None:
         for record in records:
             live.announce(cause.broker_ms, out)
             out.append(PublishScore(record))
 
-    def _take_recorded(self, live: LiveSide, turns: Iterable[int]) -> None:
-        """What the record of an ElevenLabs agent has measured of these turns; nothing of one that it does not know."""
+    def _fold_recorded(self, live: LiveCall, turns: Iterable[int]) -> None:
+        """Folds the values of an ElevenLabs agent's record for these turns; a turn that it lacks has none."""
         record = live.record
         if record is not None:
             for turn in turns:
-                self.stages.take_convai(turn, record.metrics(turn))
+                self.stages.fold_convai(turn, record.metrics(turn))

@@ -1,4 +1,4 @@
-"""The record of a turn: everything measured of it, as one row."""
+"""The record of a turn: all measures of it, as one row."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,14 +8,14 @@ from consumers.engine.judging.ratings import Outcome, Ratings, rating_fields, re
 from consumers.engine.measures.eva.live_scores import EvaScores, taking_fields, taking_inputs
 from consumers.engine.measures.eva.timing.turn_values import NOT_ANSWERED, TurnValue
 from consumers.engine.measures.stages.latencies import StageLatencies
-from consumers.engine.measures.stages.turn_stages import Told
+from consumers.engine.measures.stages.turn_stages import StageReading
 from consumers.engine.measures.stages.values import STAGES
 from consumers.engine.measures.talk.talk_measure import Talk, talk_of
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors, TurnDifferences
 from consumers.engine.records.call_memory import CallMemory
-from consumers.engine.records.revisions import Cause, Fields, RecordBook, hash_of
+from consumers.engine.records.revisions import Cause, Fields, Revisions, hash_of
 from consumers.engine.turns.heard.heard_turn import HeardSides, HeardTurn, HeardTurns
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.turn_view import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
 from schemas.judging import JudgeKind, Rated
 from schemas.scores.all_records import (
@@ -35,21 +35,21 @@ _GREETING: Final = NotApplicable(reason="the greeting answers nobody")
 _WITHDRAWN: Final = Unscored(reason=UnscoredReason.WITHDRAWN)
 _OBSERVED: Final[tuple[TurnValueName, ...]] = ("turn_taking", "estimate_error_ms", "conciseness", "speakability")
 COUNTED_NAMES: Final = (*_OBSERVED, *(STAGE_PREFIX + stage for stage in STAGES))
-"""What `first_known` may name; the place of each is its bit in a turn's mask of what is known already."""
+"""Names in `first_known`; the place of each is its bit in a turn's mask of known values."""
 _BITS: Final = {name: 1 << place for place, name in enumerate(COUNTED_NAMES)}
 
 
 def mask_of(names: Iterable[str]) -> int:
-    """The names of `first_known` as bits; a name that nobody knows any more is left out."""
+    """The names of `first_known` as bits; names that no longer exist are left out."""
     return sum(_BITS.get(name, 0) for name in set(names))
 
 
 class _Row(NamedTuple):
-    """What is measured of a turn now."""
+    """The measures of a turn as they are now."""
 
     view: TurnView
     waited: Result
-    stages: list[Told]
+    stages: list[StageReading]
     taking: TurnValue | None
     talk: Talk
     differences: TurnDifferences
@@ -57,14 +57,14 @@ class _Row(NamedTuple):
 
     @property
     def estimate_error_ms(self) -> float | None:
-        """By how much the live estimate was off, where a record has the latency too."""
+        """Error of the live estimate in ms, where a record has the latency too."""
         if self.view.recorded_ms is None or self.view.heard_ms is None:
             return None
         return round(self.view.heard_ms - self.view.recorded_ms, MS_DIGITS)
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """Plain values from which everything else follows."""
+        """Plain values from which all fields follow."""
         view, waited = self.view, self.waited
         return (
             (view.user_end_s, view.assistant_start_s, view.anchor, view.source, view.recorded_ms),
@@ -78,7 +78,7 @@ class _Row(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The counted values that have one, as bits."""
+        """The counted values that are known, as bits."""
         names = [STAGE_PREFIX + STAGES[stage.stage] for stage in self.stages]
         if self.taking is not None and self.taking.score is not None:
             names.append("turn_taking")
@@ -109,7 +109,7 @@ class _Row(NamedTuple):
 
 
 def _mark(sides: HeardSides, taking: TurnValue | None, waited: Result) -> str:
-    """Differs where a row differs for another reason than what happened in its turn: what is known of the call, or its end."""
+    """A mark of the row's inputs outside its turn: facts about the call, and its end."""
     reason = None if isinstance(waited, Scored) else waited.reason
     return hash_of((taking_inputs(taking), reason, sides))
 
@@ -118,12 +118,12 @@ class TurnRecords:
     """Makes the records of a call's turns.
 
     Attributes:
-        unscored: By value, in how many turns of the closed call it is not known, by reason.
+        unscored: By value, the number of turns of the closed call without it, by reason.
     """
 
     def __init__(
         self,
-        book: RecordBook,
+        revisions: Revisions,
         stages: StageLatencies,
         eva: EvaScores,
         transcripts: TranscriptErrors,
@@ -131,7 +131,7 @@ class TurnRecords:
         memory: CallMemory | None,
     ) -> None:
         self.unscored: dict[str, Counter[UnscoredReason]] = {}
-        self._book = book
+        self._revisions = revisions
         self._stages = stages
         self._eva = eva
         self._transcripts = transcripts
@@ -141,36 +141,36 @@ class TurnRecords:
         if memory is not None:
             self._counted = {turn: mask_of(names) for turn, names in memory.counted.items()}
 
-    def record(self, live: LiveSide, heard: HeardTurns, number: int, cause: Cause) -> TurnValues | None:
-        """The turn as it is now, if that differs from what was published; it is withdrawn when there is none."""
+    def make(self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause) -> TurnValues | None:
+        """The record of the turn, if it differs from the published one; withdraws it when the turn does not exist."""
         view, turn = live.turns.view(number), heard.turn(number)
         if view is None or turn is None:
-            return self.take_back(number, cause)
+            return self.withdraw(number, cause)
         taking, waited = self._eva.turn_value(live, heard, number), self._waited(live, number, view)
         self._seen[number] = (turn.words.mark, _mark(heard.sides, taking, waited))
         return self._published(live, heard, turn, view, taking, waited, cause, None)
 
     def has_other_words(self, heard: HeardTurns, number: int) -> bool:
-        """Whether other words of the turn are known than when it was recorded."""
+        """Whether the known words of the turn differ from those of its last record."""
         turn = heard.turn(number)
         return turn is None or number not in self._seen or self._seen[number][0] != turn.words.mark
 
     def final_record(
-        self, live: LiveSide, heard: HeardTurns, number: int, cause: Cause, end_ms: int | None, *, may_differ: bool
+        self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause, end_ms: int | None, *, may_differ: bool
     ) -> TurnValues | None:
-        """The turn when the call is over, if that differs from what was published.
+        """The final record of the turn, if it differs from the published one.
 
         Args:
             live: The call.
             heard: Its turns.
-            number: Which.
-            cause: When the call was over.
-            end_ms: When sound without an end stops.
-            may_differ: Whether it may be another than when it was recorded last; otherwise only its words and its score can be.
+            number: Number of the turn.
+            cause: End of the call.
+            end_ms: End of open sound.
+            may_differ: Whether other measures than its words and its score may differ from its last record.
         """
         view, turn = live.turns.view(number), heard.turn(number)
         if view is None or turn is None:
-            return self.take_back(number, cause)
+            return self.withdraw(number, cause)
         taking = self._eva.turn_value(live, heard, number)
         waited = self._waited(live, number, view)
         if number == heard.current and number >= 1 and view.has_user and not view.has_assistant:
@@ -180,23 +180,23 @@ class TurnRecords:
             return None
         return self._published(live, heard, turn, view, taking, waited, cause, end_ms, status=TurnStatus.FINAL)
 
-    def take_back(self, turn: int, cause: Cause) -> TurnValues | None:
-        """There is no such turn: withdraws what was published of it."""
-        if (NAME, turn, 0) not in self._book.published:
+    def withdraw(self, turn: int, cause: Cause) -> TurnValues | None:
+        """Withdraws the record of a turn that does not exist."""
+        if (NAME, turn, 0) not in self._revisions.published:
             return None
-        return self._book.record(
+        return self._revisions.make(
             TurnValues, (NAME, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
             voice_to_voice_ms=_WITHDRAWN, is_withdrawn=True,
         )  # fmt: skip
 
-    def _waited(self, live: LiveSide, turn: int, view: TurnView) -> Result:
+    def _waited(self, live: LiveCall, turn: int, view: TurnView) -> Result:
         if turn < 1:
             return _GREETING
         reason = unmeasured_reason(view, has_speech_events=live.has_speech_events)
         return voice_to_voice_ms(view) or Unscored(reason=reason)
 
     def _published(
-        self, live: LiveSide, heard: HeardTurns, turn: HeardTurn, view: TurnView, taking: TurnValue | None, waited: Result,
+        self, live: LiveCall, heard: HeardTurns, turn: HeardTurn, view: TurnView, taking: TurnValue | None, waited: Result,
         cause: Cause, end_ms: int | None, *, status: TurnStatus | None = None,
     ) -> TurnValues | None:  # fmt: skip
         number = turn.number
@@ -209,13 +209,13 @@ class TurnRecords:
             self._transcripts.of_turn(live, number),
             self._ratings.of_turn(number),
         )
-        return self._book.record(
+        return self._revisions.make(
             TurnValues, (NAME, number, 0), status or live.turns.status(number), row.inputs, cause,
             has_value=waited != NOT_ANSWERED, fields=lambda: row.fields(number, self._first_known(number, row.known)),
         )  # fmt: skip
 
     def _first_known(self, turn: int, known: int) -> tuple[str, ...]:
-        """The values that no record had before."""
+        """Names of the values that no earlier record had."""
         counted = self._counted.get(turn, 0)
         if not known & ~counted:
             return ()

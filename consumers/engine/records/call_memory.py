@@ -1,4 +1,4 @@
-"""What `scores` holds of a call that was still open when its evaluator ended: what its successor must not say again."""
+"""The records of an open call that an earlier evaluator published: its successor must not publish them again."""
 
 from typing import NamedTuple
 
@@ -16,11 +16,11 @@ from schemas.scores.all_records import (
 from schemas.topics import SOURCE_BY_TOPIC
 
 Subject = tuple[str, int | None, int]
-"""Name, turn and index: what a record is about. A higher revision of a subject replaces a lower one."""
+"""Name, turn and index of a record. A higher revision of a subject replaces a lower one."""
 
 
 class Recalled(NamedTuple):
-    """The newest record of a subject that was written."""
+    """The newest record of a subject in the log."""
 
     revision: int
     input_hash: str
@@ -33,11 +33,10 @@ class CallMemory:
 
     Attributes:
         published: Newest record of each subject.
-        offsets: How far each input was folded when the last of them was made.
-        silences_ms: Since when each silence lasted that was declared dead air. They were known by waiting, so they stand,
-            whatever a replay would find.
-        goal_set: The call's goals, whatever their source has by now.
-        counted: By turn, the values that were ever published and so are counted, as `first_known` names them.
+        offsets: Last offset folded of each input, as of the newest record.
+        silences_ms: Start of each declared dead air. Waiting revealed them, so they are final, whatever a replay finds.
+        goal_set: The call's goals, even if their source has changed since.
+        counted: By turn, names of the values ever published and so counted, as in `first_known`.
     """
 
     __slots__ = ("counted", "goal_set", "offsets", "published", "silences_ms")
@@ -49,8 +48,8 @@ class CallMemory:
         self.goal_set: GoalSet | None = None
         self.counted: dict[int, set[str]] = {}
 
-    def take(self, record: AnyScoreRecord | ScoredElsewhere) -> None:
-        """One more record of the call."""
+    def fold(self, record: AnyScoreRecord | ScoredElsewhere) -> None:
+        """Reads one more record of the call."""
         subject = (record.name, record.turn, record.index)
         last = self.published.get(subject)
         self.published[subject] = Recalled(
@@ -71,7 +70,7 @@ class CallMemory:
 
 
 def sources(offsets: dict[str, int]) -> dict[InputSource, int]:
-    """Offsets by input instead of by topic; a topic that is no input of ours is left out."""
+    """Offsets by input instead of by topic, without topics that are no input."""
     return {SOURCE_BY_TOPIC[topic]: offset for topic, offset in offsets.items() if topic in SOURCE_BY_TOPIC}
 
 

@@ -1,4 +1,4 @@
-"""What one of EVA's metrics says of a call, in EVA's own encoding: its zeros for what it cannot compute, its errors, its skips."""
+"""The result of one EVA metric for a call in EVA's encoding: zeros for values it cannot compute, errors, skips."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,13 @@ class MetricResult:
     """One metric of one call.
 
     Attributes:
-        score: On the metric's own scale; None when it was skipped. EVA's 0.0 stands beside an `error`.
+        score: On the metric's own scale; None when skipped. With an `error` it is EVA's 0.0.
         normalized_score: From 0 (worst) to 1 (best); None for a metric without such a scale, or skipped.
-        details: What the score rests on, under EVA's keys. JSON values; turn ids are texts.
+        details: Grounds of the score under EVA's keys. JSON values; turn ids are texts.
         error: Why EVA could not compute it, in EVA's words.
         skipped: Whether the call has nothing that this metric measures.
-        sub_metrics: Parts of the score by name; a missing one had nothing to average, None is a value EVA leaves open.
+        sub_metrics: Parts of the score by name; a part without values to average is absent, None is a value that EVA leaves
+            open.
     """
 
     score: float | None
@@ -45,10 +46,10 @@ def scored(
 
 
 def skipped(details: Mapping[str, Any] | None = None) -> MetricResult:
-    """The call has nothing that the metric measures."""
+    """The result of a call without anything that the metric measures."""
     return MetricResult(None, None, details or {}, skipped=True)
 
 
 def failed(error: str) -> MetricResult:
-    """EVA cannot compute the metric: an error, and its zero."""
+    """The result of a metric that EVA cannot compute: an error, and its zero."""
     return MetricResult(0.0, 0.0, error=error)

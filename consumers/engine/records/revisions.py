@@ -1,4 +1,4 @@
-"""What a call has published: revisions, so that nothing is published twice and every change has the next number."""
+"""Numbers the records of one call: nothing is published twice, and every change gets the next revision."""
 
 import hashlib
 import re
@@ -14,8 +14,7 @@ from schemas.topics import TOPIC_BY_SOURCE
 
 Record = TypeVar("Record", bound=AnyScoreRecord)
 Fields = Mapping[str, Any]
-"""The fields that only one kind of record has, by name."""
-
+"""Fields of one kind of record only, by name."""
 
 _HASH_BITS = 64
 _IS_HASH = re.compile("[0-9a-f]{16}")
@@ -23,49 +22,49 @@ _HASH_MASK = (1 << _HASH_BITS) - 1
 
 
 class Published(int):
-    """The newest record of a subject: its revision, the hash of what it was computed from, and whether any had a value.
+    """The newest record of a subject: its revision, the hash of its inputs, and whether any revision so far had a value.
 
-    One number, because a call keeps some thirty of them for as long as it is open.
+    One integer, because an open call keeps some thirty of them.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, revision: int, input_hash: str, *, had_value: bool) -> "Published":
-        """Puts the three together. The hash is that of `hash_of`; one that another version made in another way is hashed."""
+        """Packs the three. `input_hash` comes from `hash_of`; a hash of another form, made by another version, is hashed again."""
         digits = input_hash if _IS_HASH.fullmatch(input_hash) else hash_of((input_hash,))
         return cls((revision << _HASH_BITS | int(digits, 16)) << 1 | had_value)
 
     @property
     def revision(self) -> int:
-        """Its number among the revisions of its subject."""
+        """Number of the revision, from 1."""
         return self >> _HASH_BITS + 1
 
     @property
     def input_hash(self) -> str:
-        """As `hash_of` gives it."""
+        """Hash of the inputs, as `hash_of` writes it."""
         return f"{self >> 1 & _HASH_MASK:016x}"
 
     @property
     def had_value(self) -> bool:
-        """Whether it or one before it had a value."""
+        """Whether this revision or an earlier one had a value."""
         return bool(self & 1)
 
 
 class Cause(NamedTuple):
-    """When something happened that changed a value.
+    """When a value changed.
 
     Attributes:
-        event_time_ms: On the call's own clock; None where it has no time there.
-        broker_ms: When the broker took the record that did it, or until when silence lasted.
+        event_time_ms: On the call's own clock; None where the change has no time there.
+        broker_ms: Broker time of the record that changed it, or of the end of the silence that did.
     """
 
     event_time_ms: int | None
     broker_ms: int
 
 
-class _Held(NamedTuple):
-    """What would have been published while the book was silent, last of its subject."""
+class _Muted(NamedTuple):
+    """The newest record of a subject that a replay kept back."""
 
     record_type: type[Any]
     status: TurnStatus
@@ -82,19 +81,19 @@ class _Held(NamedTuple):
 _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
-class RecordBook:
-    """Makes the records of one call. Texts of a call go through `redactor` before they become a part of a record, also as one
-    of its inputs: their hash would tell a telephone number to anyone who tries them all.
+class Revisions:
+    """Makes the records of one call. A text passes `redactor` before it enters a record or the inputs of one: from a hash,
+    anyone could find a telephone number by trying all of them.
 
-    A book with a memory is silent until the replay has come as far as what the memory holds: a replay may interleave the
-    inputs differently and pass through values that nobody has seen.
+    A call that is recalled starts with a memory and replays. No record leaves until the replay reaches the offsets of the
+    memory, because a replay may interleave the inputs differently and pass through values that were never published.
 
     Attributes:
-        labels: Those of the call, as known now.
+        labels: Labels of the call, as known now.
         offsets: Last offset folded of each input.
         published: Newest record of each subject.
         redactor: Takes personal data out of texts.
-        is_silent: Whether the call is replayed below what was published of it.
+        is_replaying: Whether records are kept back until `end_replay`.
     """
 
     def __init__(
@@ -107,8 +106,8 @@ class RecordBook:
         self._conversation_id = conversation_id
         self._code_version = code_version
         self._memory = memory
-        self.is_silent = memory is not None
-        self._held: dict[Subject, _Held] = {}
+        self.is_replaying = memory is not None
+        self._muted: dict[Subject, _Muted] = {}
         self.labels = CallLabels()
         self.offsets: dict[InputSource, int] = {}
         self.published: dict[Subject, Published] = {}
@@ -116,17 +115,17 @@ class RecordBook:
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether a silent book has come as far as the last record of its memory, on every input."""
+        """Whether the replay has reached the offsets of the memory on every input."""
         offsets = self.offsets
         return self._memory is not None and all(
             offsets.get(source, -1) >= offset for source, offset in self._memory.offsets.items()
         )
 
     def offsets_by_topic(self) -> dict[str, int]:
-        """Last offset folded, for each input topic of the call."""
+        """Last offset folded of each input topic."""
         return {TOPIC_BY_SOURCE[source]: offset for source, offset in self.offsets.items()}
 
-    def record(
+    def make(
         self,
         record_type: type[Record],
         subject: Subject,
@@ -139,17 +138,17 @@ class RecordBook:
         fields: Callable[[], Fields] | None = None,
         **more: Any,
     ) -> Record | None:
-        """The next record about `subject`; None when its inputs are those of the last one, or while silent.
+        """The next record about `subject`; None when the inputs have not changed since the last one, and during a replay.
 
         Args:
-            record_type: Which record.
-            subject: What it is about.
-            status: How final it is.
-            inputs: What the value was computed from; plain values, and they decide whether anything changed.
-            cause: What changed it, and when.
-            has_value: Whether it says something that counts; the first such revision is marked.
-            labels: By default those of the call.
-            fields: Makes the record's own fields where that is work, which is done only if something changed.
+            record_type: Type of the record.
+            subject: Name, turn and index.
+            status: How much it can still change.
+            inputs: Plain values that the value was computed from. Equal inputs make no new record.
+            cause: When the value changed.
+            has_value: Whether the record counts as a value; the first such revision is marked `is_first`.
+            labels: By default the labels of the call.
+            fields: Makes the record's own fields; called only if the inputs changed, for fields that cost work.
             more: The record's own fields.
         """
         last = self.published.get(subject)
@@ -161,26 +160,26 @@ class RecordBook:
         self.published[subject] = Published.of(revision, input_hash, had_value=had_value or has_value)
         own = more if fields is None else fields()
         if self._memory is not None:
-            self._held[subject] = _Held(record_type, status, input_hash, cause.event_time_ms, has_value, own)
+            self._muted[subject] = _Muted(record_type, status, input_hash, cause.event_time_ms, has_value, own)
             return None
         return self._made(
             record_type, subject, status, input_hash, cause, own,
             revision=revision, is_first=has_value and not had_value, labels=labels,
         )  # fmt: skip
 
-    def speak(self, broker_ms: int) -> tuple[list[AnyScoreRecord], list[Subject]]:
-        """End the silence, at this broker time.
+    def end_replay(self, broker_ms: int) -> tuple[list[AnyScoreRecord], list[Subject]]:
+        """Ends the replay at this broker time.
 
         Returns:
-            The difference between what is known now and what was published, numbered on from there; and the subjects
-            that were published and are not known any more, which their owner must take back.
+            Records of the values that differ from the published ones, with the next revisions; and the published subjects
+            that have no value any more, which the caller must withdraw.
         """
-        memory, self._memory, self.is_silent = self._memory, None, False
-        held, self._held = self._held, {}
+        memory, self._memory, self.is_replaying = self._memory, None, False
+        muted, self._muted = self._muted, {}
         known = memory.published if memory is not None else {}
         records: list[AnyScoreRecord] = []
-        for subject in sorted(held, key=_call_first):
-            new = held[subject]
+        for subject in sorted(muted, key=_call_first):
+            new = muted[subject]
             recalled = known.get(subject)
             if recalled is None:
                 if new.is_withdrawal:
@@ -201,7 +200,7 @@ class RecordBook:
             )  # fmt: skip
         gone = []
         for subject, recalled in known.items():
-            if subject not in held:
+            if subject not in muted:
                 self.published[subject] = Published.of(
                     recalled.revision, recalled.input_hash, had_value=recalled.had_value
                 )
@@ -242,7 +241,7 @@ class RecordBook:
 
 
 def hash_of(inputs: tuple[Any, ...]) -> str:
-    """What a record says its value was computed from: equal for equal inputs, in any process."""
+    """Hash of a record's inputs: equal for equal inputs, in every process."""
     return hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()
 
 

@@ -1,20 +1,20 @@
-"""What is known of a score: its value, why it has none, or nothing yet."""
+"""Values of scores inside the engine: a number, a reason why there is none, or nothing yet."""
 
 from typing import NamedTuple
 
 from schemas.scores.all_records import Result, Scored, Unscored, UnscoredReason
 
 Value = float | UnscoredReason | None
-"""A score inside the engine; None while a verdict that it needs is open, so that there is nothing to publish."""
+"""A score inside the engine; None while it waits for a verdict, with nothing to publish."""
 
 
 class GoalValues(NamedTuple):
-    """What a call's goals say of it as a whole.
+    """The goals' values for a call as a whole.
 
     Attributes:
-        tool_correctness: The share of the expected tool calls that were made; None without any, or before the first turn.
+        tool_correctness: Share of the expected tool calls that were made; None without any, or before the first turn.
         success_final_turn: Whether every subgoal was reached by the last turn; None while the call runs.
-        unscored_subgoals: How many subgoals nobody could judge, by reason; at the close.
+        unscored_subgoals: Number of subgoals without a judgement, by reason; at the close.
     """
 
     tool_correctness: Value
@@ -23,7 +23,7 @@ class GoalValues(NamedTuple):
 
 
 def result_of(value: float | UnscoredReason) -> Result:
-    """The value as a score record says it.
+    """The value as the result of a score record.
 
     >>> result_of(0.5)
     Scored(outcome='scored', value=0.5)

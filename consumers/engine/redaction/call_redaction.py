@@ -1,4 +1,4 @@
-"""Redaction of one call's texts: each is redacted once, and no step of the call redacts more than a bound.
+"""Redacts the texts of one call: each once, and no step of the call more than a bound.
 
 The same words leave the engine several times: in questions to judges, and in the transcript. The call keeps each redacted text,
 so that the next reader does not search it again.
@@ -11,8 +11,9 @@ from consumers.engine.effects import Count
 from consumers.engine.redaction.redactor import TOO_LONG, Redactor
 
 MAX_CHARS_PER_STEP: Final = 50_000
-"""Characters that one step of a call looks at closely: some 0.4 s at worst. A turn with tools has a few thousand, of which most
-hold nothing and end at a glance. A transcript goes on in the next step; of a question to judges the rest is left out."""
+"""Characters that one step of a call searches closely: some 0.4 s at worst. A turn with tools has a few thousand, and most of
+its texts hold nothing and end at a glance. A transcript goes on in the next step; the rest of a question to judges is left out.
+"""
 MAX_KEPT_TEXTS: Final = 4_096
 """Texts whose redaction is kept: two sides of 1,000 turns, and as many that have changed since."""
 _DIGEST_BYTES: Final = 16
@@ -23,14 +24,14 @@ class CallRedactor:
 
     Attributes:
         has_room: Whether the step may redact more.
-        texts_left_out: How many texts were left out since `drain_counts`.
+        texts_left_out: Number of texts left out since the last `drain_counts`.
     """
 
     def __init__(self, redactor: Redactor) -> None:
-        """Nothing is redacted yet.
+        """Starts with nothing redacted.
 
         Args:
-            redactor: Knows the rules, and is shared by the calls of a partition.
+            redactor: Has the rules, and is shared by the calls of a partition.
         """
         self.texts_left_out = 0
         self._redactor = redactor
@@ -39,11 +40,11 @@ class CallRedactor:
 
     @property
     def has_room(self) -> bool:
-        """Whether the step may redact more. What it redacts next may go beyond the bound once, by one text."""
+        """Whether the step may redact more. The next text may exceed the bound once."""
         return self._left > 0
 
     def begin_step(self) -> None:
-        """A record is folded, time passes, or the close goes on."""
+        """Begins a step: a record is folded, time passes, or the close goes on."""
         self._left = MAX_CHARS_PER_STEP
 
     def redact(self, text: str) -> str:
@@ -57,7 +58,7 @@ class CallRedactor:
         if not self.has_room:
             return self._left_out()
         redacted: str = self._counted(self._redactor.redact, text)
-        # What is as it was needs no second copy.
+        # An unchanged text needs no second copy.
         self._known[digest] = text if redacted == text else redacted
         if len(self._known) > MAX_KEPT_TEXTS:
             del self._known[next(iter(self._known))]
@@ -77,7 +78,7 @@ class CallRedactor:
         return self._counted(self._redactor.redact_value, value) if self.has_room else self._left_out()
 
     def drain_counts(self) -> list[Count]:
-        """How many texts were left out since this was last asked."""
+        """Counts of texts left out since the last drain."""
         left_out, self.texts_left_out = self.texts_left_out, 0
         return [Count("callgauge_limits_hit_total", ("redaction",), left_out)] if left_out else []
 

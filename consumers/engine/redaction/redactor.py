@@ -1,6 +1,6 @@
-"""Takes personal data out of texts before they leave the engine. Scores are computed on what was said; what leaves is this.
+"""Removes personal data from texts before they leave the engine. Scores are computed on the original words.
 
-What is found is replaced by its type in brackets, which nothing looks into again: redacting twice is redacting once.
+Each finding is replaced by its type in brackets, and no search looks into those again: redacting twice is redacting once.
 """
 
 import re
@@ -22,18 +22,19 @@ from schemas.goals.patterns import compiled
 from schemas.redaction import CUSTOM, Detector, RedactionRules, tag_of
 
 MAX_ROUNDS: Final = 10
-"""A text is looked at again after something was taken out, until nothing is found; the second look nearly always ends it."""
+"""Most searches of a text: it is searched again after each replacement; the second search nearly always finds nothing."""
 FEWEST_DIGITS: Final = 4
 LEAST_NUMBER: Final = 100_000
-"""A number smaller than this has too few digits to be anything that is looked for."""
+"""Smallest number with enough digits to be a finding."""
 MOST_NUMBER: Final = 10**40
-"""A number larger than this has too many."""
+"""Largest number with few enough digits to be a finding."""
 MAX_CHARS: Final = 50_000
-"""Characters of one text, or of one JSON value in texts that can hold something, that are looked at: an hour of talk without
-an answer. What is beyond is left out, and `TOO_LONG` stands for it. At worst that many take half a second."""
+"""Characters that are searched of one text, or of the texts of one JSON value: an hour of talk without an answer. The rest is
+left out and replaced by `TOO_LONG`. At worst that many take half a second.
+"""
 TOO_LONG: Final = "[TOO_LONG]"
 MARGIN_CHARS: Final = 400
-"""Longer than anything that is found: an account number said digit by digit has 150."""
+"""Longer than any finding: an account number dictated digit by digit has 150."""
 
 _NUMBERS: Final = re.compile(r"\d+")
 _LETTERS: Final = re.compile(r"[a-z]+")
@@ -44,22 +45,22 @@ _SEALED: Final = re.compile(r"\[[A-Z][A-Z_]{1,39}\]")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\W]+")
 _TELLING_WORDS: Final = frozenset({"dot", "point", "gmail", "yahoo", "outlook", "hotmail", "icloud", "birthday", "dob"})
 _KEYS_OF_A_PLACE: Final = 2
-"""How many keys above a value tell what it is: its own and the one around."""
+"""Keys above a value that give it a meaning: its own and the one around."""
 _IN_ORDER: Final = (Detector.EMAIL, Detector.IBAN, Detector.CARD, Detector.BIRTH_DATE, Detector.PHONE)
-"""What is certain comes first, so that nothing else takes a part of it."""
+"""The most certain detector first, so that no other takes a part of its finding."""
 
 
 class Redactor:
-    """Takes out what the rules say. Deterministic, without a memory of texts, and fit for a snapshot.
+    """Removes personal data by the rules. Deterministic, without a memory of texts, and fit for a snapshot.
 
     Attributes:
-        rules: What is looked for.
-        counts: What was taken out by type, since whoever reads it last emptied it.
-        looked_at_chars: Characters looked at closely, ever; what cannot hold anything is not.
+        rules: Rules of the search.
+        counts: Findings by type since the reader last cleared them.
+        looked_at_chars: Characters searched closely, ever; texts that cannot hold anything are not.
     """
 
     def __init__(self, rules: RedactionRules | None = None) -> None:
-        """Without rules the default ones: everything is looked for."""
+        """Without rules the default ones apply: everything is searched for."""
         self.rules = rules or RedactionRules()
         self.counts: Counter[str] = Counter()
         self.looked_at_chars = 0
@@ -68,7 +69,7 @@ class Redactor:
         self._patterns = {tag_of(name): compiled(pattern) for name, pattern in self.rules.patterns.items()}
 
     def redact(self, text: str) -> str:
-        """The text with the type of everything found in the place of it.
+        """The text with each finding replaced by its type.
 
         Example:
             >>> Redactor().redact("It's jane dot doe at example dot com, card four one one one, 1111 1111 1111.")
@@ -81,12 +82,12 @@ class Redactor:
         return self._redact(text, "")
 
     def beginning(self, text: str, most: int, key: str = "") -> str:
-        """The redacted text up to about `most` characters. Nothing is cut off in its middle and so overlooked.
+        """The redacted text up to about `most` characters. No finding is cut in its middle and so overlooked.
 
         Args:
             text: The text.
-            most: How much of it is wanted.
-            key: What it is the value of, if that is known.
+            most: Characters wanted.
+            key: The key whose value it is, if known.
 
         Example:
             >>> Redactor().beginning("card 4111 1111 1111 1111 is mine", 12)
@@ -96,14 +97,14 @@ class Redactor:
             return text[:most]
         read = text[: most + 2 * MARGIN_CHARS]
         redacted = self._redact(read, _words_of((key,)) if key else "")
-        # What is cut where reading ended may be the beginning of something.
+        # Characters cut at the end of reading may be the beginning of a finding.
         certain = len(redacted) - (MARGIN_CHARS if len(read) < len(text) else 0)
         return redacted[: max(0, min(most, certain))]
 
     def redact_value(self, value: Any) -> Any:
         """A JSON value of the same shape. Texts are redacted, keys too, and numbers that are personal data become texts.
 
-        A key tells what its value is, as words before it would: ten digits under `phone` are a telephone number.
+        A key explains its value, as words before it would: ten digits under `phone` are a telephone number.
 
         Example:
             >>> Redactor().redact_value({"customer": {"phone": 4155550123, "seats": 2}})
@@ -112,11 +113,11 @@ class Redactor:
         return _Value(self._redact, self.is_worth_a_look).redacted(value, ()) if self.rules.enabled else value
 
     def is_worth_a_look(self, text: str) -> bool:
-        """Whether there can be anything in it; where there cannot, redacting it changes nothing and costs nothing."""
+        """Whether the text can hold a finding; otherwise redacting it changes nothing and costs nothing."""
         return self.rules.enabled and (bool(self._patterns) or may_hold_any(text))
 
     def _redact(self, text: str, lead: str) -> str:
-        """Looks until nothing is found. `lead` are words that stand before the text and are not of it."""
+        """Searches until nothing is found. `lead` are words that stand before the text without being part of it."""
         for _ in range(MAX_ROUNDS):
             redacted = self._look(text, lead)
             if redacted == text:
@@ -125,7 +126,7 @@ class Redactor:
         return text
 
     def _look(self, text: str, lead: str) -> str:
-        """One look for everything."""
+        """Searches once with every detector."""
         if self._patterns:
             self.looked_at_chars += len(text)
         for tag, pattern in self._patterns.items():
@@ -169,7 +170,7 @@ class Redactor:
 
 
 class _Value:
-    """A JSON value on its way through a redactor, which looks at so much of it and no more."""
+    """A JSON value on its way through a redactor, which searches so much of it and no more."""
 
     def __init__(self, redact: Callable[[str, str], str], is_worth_a_look: Callable[[str], bool]) -> None:
         self._redact = redact
@@ -187,7 +188,7 @@ class _Value:
             # 4155550123.0 is no other number than 4155550123.
             text = str(int(value) if float(value).is_integer() else value)
             redacted = self._text(text, keys)
-            # A number stays one or is taken out whole, so that the value stays JSON.
+            # A number stays a number or is replaced whole, so that the value stays JSON.
             return value if redacted == text else _SEALED.findall(redacted)[0]
         return value
 
@@ -197,7 +198,7 @@ class _Value:
             name = self._text(key, ()) if isinstance(key, str) else key
             number = len(redacted)
             while name != key and (name in redacted or name in value):
-                name, number = f"{name} {number}", number + 1  # a key of its own, as it was
+                name, number = f"{name} {number}", number + 1  # a key of its own, as before
             redacted[name] = self.redacted(each, (*keys, str(name))[-_KEYS_OF_A_PLACE:])
         return redacted
 
@@ -210,7 +211,7 @@ class _Value:
 
 
 def may_hold_any(text: str) -> bool:
-    """Whether there can be anything in it; nearly all that is said ends here, after some microseconds."""
+    """Whether the text can hold a finding; nearly all speech ends here, after some microseconds."""
     if "@" in text or sum(map(len, _NUMBERS.findall(text))) >= FEWEST_DIGITS:
         return True
     lower = text.lower()
@@ -226,12 +227,12 @@ def may_hold_any(text: str) -> bool:
 
 def _words_of(keys: tuple[str, ...]) -> str:
     """Keys as words that stand before their value: `dateOfBirth` is "date of birth: "."""
-    # Nobody looks further back for what a value is, and a producer may have keys of any length.
+    # No search reads further back for a value's meaning, and a producer may have keys of any length.
     return " ".join(_HUMP.sub(" ", _SEALED.sub(" ", key[-MARGIN_CHARS:])).strip() for key in keys) + ": "
 
 
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
-    """What a pattern finds, apart from what was taken out already; one that reaches into that takes it along whole."""
+    """Findings of a pattern outside of earlier tags; a finding that reaches into a tag includes all of it."""
     sealed = [Span(*found.span()) for found in _SEALED.finditer(text)]
     end = first = 0
     for found in pattern.finditer(text):

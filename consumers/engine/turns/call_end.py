@@ -1,15 +1,15 @@
-"""When a call is over although nothing more is heard of it: announced, silent for too long, or too long altogether."""
+"""Decides when a call without further events is over: announced, silent for too long, or too long altogether."""
 
 from consumers.engine.limits import Limits
-from consumers.engine.turns.dead_air import Taken
+from consumers.engine.turns.dead_air import BrokerMoment
 from schemas.scores.all_records import CloseReason
 
 
 class CallEnd:
-    """The end of one call, by the broker's times of its records.
+    """The end of one call, by the broker times of its records.
 
     Attributes:
-        last_ms: Of the latest record so far.
+        last_ms: Broker time of the latest record so far.
         awaits_record: Whether the agent is one of ElevenLabs: its record follows the end of the call.
     """
 
@@ -19,36 +19,36 @@ class CallEnd:
         self.last_ms = first_ms
         self._limits = limits
         self._first_ms = first_ms
-        self._announced: Taken | None = None
+        self._announced: BrokerMoment | None = None
         self._reason = CloseReason.ENDED
         self._recorded_ms: int | None = None
         self.awaits_record = False
 
     def heard(self, broker_ms: int) -> None:
-        """A record was taken at this time."""
+        """Notes a record with this broker time."""
         if broker_ms > self.last_ms:
             self.last_ms = broker_ms
         elif broker_ms < self._first_ms:
             self._first_ms = broker_ms
 
-    def announce(self, taken: Taken, reason: CloseReason) -> bool:
-        """Somebody says that the call is over. Of several the one that the broker took first counts.
+    def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
+        """Notes an announced end of the call. Of several the first in the broker's order counts.
 
         Returns:
             Whether this is the first so far.
         """
-        if self._announced is not None and taken >= self._announced:
+        if self._announced is not None and at >= self._announced:
             return False
-        self._announced, self._reason = taken, reason
+        self._announced, self._reason = at, reason
         return True
 
-    def recorded(self, taken: Taken) -> None:
-        """The record of a conversation that is over was taken; of several the first counts."""
-        if self._recorded_ms is None or taken.broker_ms < self._recorded_ms:
-            self._recorded_ms = taken.broker_ms
+    def recorded(self, at: BrokerMoment) -> None:
+        """Notes the record of a conversation that is over; of several the first counts."""
+        if self._recorded_ms is None or at.broker_ms < self._recorded_ms:
+            self._recorded_ms = at.broker_ms
 
     def by_silence(self) -> tuple[int, CloseReason]:
-        """If nothing more comes: from which broker time on the call is over, and why."""
+        """Broker time from which the call is over if no record follows, and the reason."""
         limits = self._limits
         due_ms, reason = self.last_ms + limits.idle_ms, CloseReason.IDLE
         longest_ms = self._first_ms + limits.max_call_duration_ms

@@ -1,9 +1,9 @@
-"""Dead air: nobody speaks and no tool runs after the caller has finished, for longer than a threshold.
+"""Dead air: after the caller has finished, nobody speaks and no tool runs for longer than a threshold.
 
-It is known by the absence of events, so it is decided once and not taken back. Live time is the broker's; the detector's
+Only the absence of events reveals it, so it is decided once and never withdrawn. Live time is the broker's; the detector's
 delay, which the event itself shows, counts as silence already passed. Whether a tool or an answer came in time depends on
-records of several topics, so each waits here until broker time is past it, and they count in the broker's order: whichever
-topic is read first, the same silences are found.
+records of several topics. So each moment waits here until broker time has passed it, and moments are applied in the broker's
+order: the order of reading the topics does not matter.
 """
 
 from bisect import insort
@@ -12,11 +12,11 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 MAX_WAITING_MOMENTS: Final = 1_000
-"""Moments of a call that wait for broker time: minutes of it. Beyond that the oldest counts as if time were there."""
+"""Moments of a call that may wait for broker time: minutes of it. Beyond that the oldest is applied early."""
 
 
 class DeadAir(NamedTuple):
-    """A silence that became dead air: since when (event time), in which turn, the how many-th, known when (broker time)."""
+    """A silence that became dead air: its start (event time), turn, number, and the broker time at which it was known."""
 
     silent_since_ms: int
     turn: int
@@ -24,8 +24,8 @@ class DeadAir(NamedTuple):
     known_at_ms: int
 
 
-class Taken(NamedTuple):
-    """When the broker took a record; of two taken at once, that of the lower input rank comes first."""
+class BrokerMoment(NamedTuple):
+    """Broker time of a record; of two at the same time, the lower input rank comes first."""
 
     broker_ms: int
     input_rank: int
@@ -42,8 +42,8 @@ class _Kind(IntEnum):
 
 
 class _Moment(NamedTuple):
-    """Sorts as it counts: `place` is that among the call's moments, so two are never compared beyond it. `due_at_ms` is when
-    a silence that begins here becomes dead air; 0 where none does.
+    """One moment; sorts in the order of application. `place` is its number among the call's moments, so a comparison never goes
+    beyond it. `due_at_ms` is the broker time at which a silence that begins here becomes dead air; 0 where none begins.
     """
 
     broker_ms: int
@@ -55,7 +55,7 @@ class _Moment(NamedTuple):
     turn: int
 
 
-class SilenceWatch:
+class DeadAirWatch:
     """Watches one call. Times ending in `_at_ms` and `broker_ms` are the broker's, others the call's own."""
 
     __slots__ = (
@@ -65,8 +65,8 @@ class SilenceWatch:
         "_declared_ms",
         "_due_at_ms",
         "_found",
+        "_has_other_source",
         "_is_line_down",
-        "_is_told_elsewhere",
         "_last_start_ms",
         "_latest_ms",
         "_place",
@@ -96,58 +96,58 @@ class SilenceWatch:
         self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
-        self._is_told_elsewhere = False
+        self._has_other_source = False
         self._tool_called_ms: int | None = None
         self._counted_since_ms: int | None = None
         self._user_end_ms = 0
-        self._answered = (0, 0)  # the latest answer of a tool: when, and when the silence after it becomes dead air
+        self._answered = (0, 0)  # latest answer of a tool: its time, and when the silence after it becomes dead air
         self.count = 0
 
     @property
     def due_at_ms(self) -> int | None:
-        """Broker time at which a silence may become dead air; None while nothing is waited for."""
+        """Broker time at which a silence may become dead air; None without one."""
         return self._wakeup_at_ms
 
-    def user_ended(self, end_ms: int, logged_ms: int, taken: Taken, turn: int) -> None:
-        """The user fell silent at `end_ms`, which was noticed at `logged_ms`."""
+    def user_ended(self, end_ms: int, logged_ms: int, at: BrokerMoment, turn: int) -> None:
+        """Begins a silence at `end_ms`; the user's end was noticed at `logged_ms`."""
         noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
-        self._wait(_Kind.USER_ENDED, end_ms, taken, self._threshold_ms - noticed_after_ms, turn)
+        self._wait(_Kind.USER_ENDED, end_ms, at, self._threshold_ms - noticed_after_ms, turn)
 
-    def speech_started(self, start_ms: int, taken: Taken) -> None:
-        """Someone speaks from `start_ms`: the silence is over; dead air if it had lasted by the call's own clock."""
-        self._wait(_Kind.SPEECH_STARTED, start_ms, taken)
+    def speech_started(self, start_ms: int, at: BrokerMoment) -> None:
+        """Ends the silence at `start_ms`; it was dead air if it had lasted by the call's own clock."""
+        self._wait(_Kind.SPEECH_STARTED, start_ms, at)
 
-    def tool_called(self, time_ms: int, taken: Taken) -> None:
-        """A tool runs: waiting is explained from now on; dead air if the silence before had lasted too long."""
-        self._wait(_Kind.TOOL_CALLED, time_ms, taken)
+    def tool_called(self, time_ms: int, at: BrokerMoment) -> None:
+        """Pauses the silence while a tool runs; it was dead air if it had already lasted too long."""
+        self._wait(_Kind.TOOL_CALLED, time_ms, at)
 
-    def tool_answered(self, time_ms: int, taken: Taken) -> None:
-        """A tool has answered: silence counts from there."""
-        self._wait(_Kind.TOOL_ANSWERED, time_ms, taken, self._threshold_ms)
+    def tool_answered(self, time_ms: int, at: BrokerMoment) -> None:
+        """Begins the silence again at the answer of a tool."""
+        self._wait(_Kind.TOOL_ANSWERED, time_ms, at, self._threshold_ms)
 
-    def function_called(self, time_ms: int, taken: Taken) -> None:
-        """Pipecat says that a tool runs, which counts until the first tool that another source tells of."""
-        self._wait(_Kind.FUNCTION_CALLED, time_ms, taken)
+    def function_called(self, time_ms: int, at: BrokerMoment) -> None:
+        """Notes that pipecat reports a running tool; it counts until another source reports a tool."""
+        self._wait(_Kind.FUNCTION_CALLED, time_ms, at)
 
-    def function_settled(self, time_ms: int, taken: Taken) -> None:
-        """Pipecat says that it does not run any more."""
-        self._wait(_Kind.FUNCTION_SETTLED, time_ms, taken, self._threshold_ms)
+    def function_settled(self, time_ms: int, at: BrokerMoment) -> None:
+        """Notes that pipecat reports the end of that tool."""
+        self._wait(_Kind.FUNCTION_SETTLED, time_ms, at, self._threshold_ms)
 
-    def line_went_down(self, taken: Taken) -> None:
-        """The call is over: nobody waits for an answer any more."""
-        self._wait(_Kind.LINE_DOWN, 0, taken)
+    def line_went_down(self, at: BrokerMoment) -> None:
+        """Ends the watch: the call is over, and nobody waits for an answer."""
+        self._wait(_Kind.LINE_DOWN, 0, at)
 
     def leave_to_the_log(self) -> None:
-        """What was dead air in this call is written already: nothing is declared."""
+        """Declares nothing in this call: the log has its dead air."""
         self._hang_up()
 
     def recall(self, silences_ms: Collection[int]) -> None:
-        """The silences that began at these times are declared, whoever did it: none is declared again."""
+        """Treats the silences with these starts as declared, by any evaluator: none is declared again."""
         self.count = len(silences_ms)
         self._declared_ms = silences_ms
 
     def reached(self, now_ms: int) -> list[DeadAir]:
-        """Every input is known up to broker time `now_ms`: the dead air that this decides, oldest first."""
+        """The dead air decided by broker time `now_ms`, up to which every input is known; oldest first."""
         waiting = self._waiting
         while True:
             due_at_ms = None if self._running_tools else self._due_at_ms
@@ -166,19 +166,19 @@ class SilenceWatch:
         found, self._found = self._found, []
         return found
 
-    def _wait(self, kind: _Kind, time_ms: int, taken: Taken, silent_ms: int | None = None, turn: int = 0) -> None:
+    def _wait(self, kind: _Kind, time_ms: int, at: BrokerMoment, silent_ms: int | None = None, turn: int = 0) -> None:
         if self._is_line_down:
             return
-        rank = taken.input_rank
-        # A topic's own order stands whatever its times say.
-        broker_ms = self._latest_ms[rank] = max(taken.broker_ms, self._latest_ms.get(rank, 0))
+        rank = at.input_rank
+        # A topic keeps its own order, whatever its times.
+        broker_ms = self._latest_ms[rank] = max(at.broker_ms, self._latest_ms.get(rank, 0))
         due_at_ms = 0 if silent_ms is None else max(broker_ms + silent_ms + self._allowance_ms, broker_ms + 1)
         self._place += 1
         waiting = self._waiting
         insort(waiting, _Moment(broker_ms, rank, self._place, kind, time_ms, due_at_ms, turn))
         if len(waiting) > MAX_WAITING_MOMENTS:
             self._apply(waiting.pop(0))
-        # Whoever ends a silence need not be looked at before that would have become dead air.
+        # A moment that ends a silence needs no wake-up before that silence would have become dead air.
         if due_at_ms and (self._wakeup_at_ms is None or due_at_ms < self._wakeup_at_ms):
             self._wakeup_at_ms = due_at_ms
 
@@ -191,8 +191,8 @@ class SilenceWatch:
             case _Kind.SPEECH_STARTED:
                 self._on_speech_started(moment)
             case _Kind.TOOL_CALLED | _Kind.TOOL_ANSWERED:
-                self._on_tool_told_elsewhere(moment)
-            case _Kind.FUNCTION_CALLED | _Kind.FUNCTION_SETTLED if self._is_told_elsewhere:
+                self._on_other_tool(moment)
+            case _Kind.FUNCTION_CALLED | _Kind.FUNCTION_SETTLED if self._has_other_source:
                 pass
             case _Kind.FUNCTION_CALLED:
                 self._on_tool_called(moment)
@@ -208,10 +208,10 @@ class SilenceWatch:
         self._since_ms = self._user_end_ms = end_ms
         self._turn = moment.turn
         if self._tool_called_ms is not None and self._tool_called_ms < end_ms:
-            self._running_tools = 0  # a tool of an earlier turn that never answered explains nothing here
+            self._running_tools = 0  # an unanswered tool of an earlier turn explains no waiting here
         self._due_at_ms = moment.due_at_ms
         answered_ms, answered_due_ms = self._answered
-        if answered_ms > end_ms:  # it was taken before, though it happened later
+        if answered_ms > end_ms:  # it came before this end, but happened later
             self._since_ms, self._due_at_ms = answered_ms, answered_due_ms
 
     def _on_speech_started(self, moment: _Moment) -> None:
@@ -223,10 +223,10 @@ class SilenceWatch:
             self._declare(moment.broker_ms)
         self._since_ms = self._due_at_ms = None
 
-    def _on_tool_told_elsewhere(self, moment: _Moment) -> None:
-        if not self._is_told_elsewhere:
-            self._is_told_elsewhere = True
-            self._running_tools = 0  # pipecat's, of which nothing more is heard
+    def _on_other_tool(self, moment: _Moment) -> None:
+        if not self._has_other_source:
+            self._has_other_source = True
+            self._running_tools = 0  # pipecat's tools, whose reports are ignored from now on
         if moment.kind is _Kind.TOOL_CALLED:
             self._on_tool_called(moment)
         else:
@@ -234,7 +234,7 @@ class SilenceWatch:
 
     def _on_tool_called(self, moment: _Moment) -> None:
         if moment.time_ms < self._user_end_ms:
-            return  # called before the caller had finished: it explains no waiting now
+            return  # a call before the caller had finished explains no waiting now
         has_lasted = self._since_ms is not None and moment.time_ms - self._since_ms >= self._threshold_ms
         if has_lasted and not self._running_tools:
             self._declare(moment.broker_ms)

@@ -1,10 +1,10 @@
-"""What pipecat's `FunctionCallObserver` says of a call's tools: they are its tools where no audit log has any."""
+"""Tools of a call from pipecat's `FunctionCallObserver`; they count where no audit log has tools."""
 
 from typing import Final
 
-from consumers.engine.turns.bot.history import SpeakingTurns
+from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
-from consumers.engine.turns.dead_air import SilenceWatch, Taken
+from consumers.engine.turns.dead_air import BrokerMoment, DeadAirWatch
 from schemas.events.codec import InputSource
 from schemas.events.pipecat import FunctionCall
 
@@ -12,8 +12,8 @@ _MS_PER_SECOND: Final = 1_000
 
 
 class FunctionCalls:
-    """Follows one call. A tool that the model has only asked for is not in use: it may wait for another, and never run. One
-    that was cancelled runs no more and has not answered.
+    """Follows the function calls of one call. A requested tool is not in use yet: it may wait for another, and never run. A
+    cancelled tool runs no more and has no answer.
     """
 
     __slots__ = ("_heard", "_log_has_tools", "_tools")
@@ -23,13 +23,13 @@ class FunctionCalls:
         self._heard: set[tuple[str, bool]] = set()
         self._log_has_tools = False
 
-    def take(
-        self, call: FunctionCall, logged_ms: int, taken: Taken, silence: SilenceWatch, speaking: SpeakingTurns | None
+    def fold(
+        self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
     ) -> bool:
-        """One moment of a function call. Where a simulated caller hears the call, there is no `speaking`.
+        """Folds one event of a function call. `bot` is None where a simulated caller hears the call.
 
         Returns:
-            Whether a tool runs no more.
+            Whether a tool has stopped running.
         """
         call_id, name = call.tool_call_id, call.function_name
         is_over = call.is_over
@@ -38,21 +38,21 @@ class FunctionCalls:
         at_ms = logged_ms if call.timestamp is None else int(call.timestamp * _MS_PER_SECOND)
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
-            silence.function_settled(at_ms, taken) if is_over else silence.function_called(at_ms, taken)
-        if speaking is None or self._log_has_tools:
+            dead_air.function_settled(at_ms, at) if is_over else dead_air.function_called(at_ms, at)
+        if bot is None or self._log_has_tools:
             return is_over
         if not is_over:
-            self._tools.called(speaking, call_id, name, at_ms, call.arguments)
+            self._tools.called(bot, call_id, name, at_ms, call.arguments)
         elif call.in_progress_at is not None:
-            self._tools.called(speaking, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
+            self._tools.called(bot, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
         if call.has_answered:
             result = call.result if call.error is None else {"status": "error", "message": call.error}
-            self._tools.answered(speaking, call_id, name, at_ms, result, is_error=call.has_failed)
+            self._tools.answered(bot, call_id, name, at_ms, result, is_error=call.has_failed)
         return is_over
 
-    def give_way(self, speaking: SpeakingTurns | None) -> None:
-        """The audit log has a tool, so its tools are the call's."""
+    def give_way(self, bot: BotHistory | None) -> None:
+        """Drops these tools: the audit log has tools, and they are the call's."""
         if not self._log_has_tools:
             self._log_has_tools = True
-            if speaking is not None:
-                self._tools.withdraw(speaking)
+            if bot is not None:
+                self._tools.withdraw(bot)

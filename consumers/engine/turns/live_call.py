@@ -1,8 +1,8 @@
-"""The live side of a call: turns as heard now, latencies, interruptions, tools and silences, as records to publish.
+"""The live call: turns as heard now, and their latencies, interruptions, tools and silences as records to publish.
 
-A call is heard through the simulated caller's audio events where it has them, which are EVA's own turns; else through what
-the bot says of who speaks. The first audio event switches from the one to the other, as a revision. What is estimated of an
-ElevenLabs agent's turns gives way to what the record of the conversation has, once it is there.
+A call with a simulated caller is heard through the caller's audio events, which make EVA's own turns; any other call through
+the bot's events. The first audio event switches from the bot's turns to EVA's, as a revision. Estimates of an ElevenLabs
+agent's turns give way to the values of the conversation record, once it is there.
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.limits import Limits
 from consumers.engine.records.call_memory import CallMemory, Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.agent_records import AgentRecords
-from consumers.engine.turns.bot.history import SpeakingTurns
-from consumers.engine.turns.bot.machine import Moment, SpeakingMachine, SpeakingTurn, Words
-from consumers.engine.turns.dead_air import DeadAir, SilenceWatch, Taken
+from consumers.engine.turns.bot.history import BotHistory
+from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine, SpeechMoment, Words
+from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch
 from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.eva.turn_machine import TurnMachine
+from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.function_calls import FunctionCalls
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot, views_by_the_bot
 from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller, views_by_the_caller
 from consumers.engine.turns.heard.heard_turn import HeardTurns
-from consumers.engine.turns.moments import LiveTurns
-from consumers.engine.turns.timeline.entries import ToolUse, key_time_ms
+from consumers.engine.turns.moments import TurnMoments
+from consumers.engine.turns.timeline.elements import ToolUse, key_time_ms
 from consumers.engine.turns.timeline.turn_view import TurnView
 from schemas.events.call import PipelineType
 from schemas.events.codec import InputSource
@@ -35,16 +35,16 @@ from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.pipecat import FunctionCall, message_began_ms
 from schemas.scores.all_records import Anchor, AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
 
-_STARTS = frozenset({Moment.VAD_STARTED, Moment.TURN_STARTED, Moment.BOT_STARTED})
-_NOBODY = SpeakingTurn()
+_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED, SpeechMoment.BOT_STARTED})
+_NOBODY = BotTurn()
 MAX_KEPT_LABELS = 16
-"""Changes of a call's labels that are kept; a call says once or twice what it is."""
+"""Changes of a call's labels that are kept; a call has one or two."""
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
-"""Which of two records comes first that the broker took in the same millisecond, on two topics."""
+"""Order of two records of different topics with the same broker time."""
 
 
 class LiveChanges(NamedTuple):
-    """The turns that one event may have changed, those that are settled by it, and those whose uses of tools are others."""
+    """Turns that one event may have changed, turns that it settled, and turns with changed uses of tools."""
 
     touched: AbstractSet[int] = frozenset()
     settled: Sequence[int] = ()
@@ -54,27 +54,29 @@ class LiveChanges(NamedTuple):
 NO_CHANGES = LiveChanges()
 
 
-class LiveSide:
-    """Follows `history` and the moments it is told.
+class LiveCall:
+    """Follows `history` and the speech moments of one call.
 
     Attributes:
         needs_wakeup: Set when silence can now do something sooner.
-        history: EVA's side of the call.
-        broker_ms: When the broker took the record in hand.
+        history: EVA's history of the call.
+        broker_ms: Broker time of the record that is folded now.
         input_rank: The rank of its input.
-        turns: The turns and what was published of them.
-        silence: Looks for dead air.
+        turns: The turns and their published moments.
+        dead_air: Watches for dead air.
     """
 
-    def __init__(self, history: EvaHistory, book: RecordBook, limits: Limits, memory: CallMemory | None = None) -> None:
+    def __init__(
+        self, history: EvaHistory, revisions: Revisions, limits: Limits, memory: CallMemory | None = None
+    ) -> None:
         self.needs_wakeup = True
         self.broker_ms = self.input_rank = 0
-        self.turns = LiveTurns(book)
-        self.silence = SilenceWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
+        self.turns = TurnMoments(revisions)
+        self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history = history
-        self._book = book
+        self._revisions = revisions
         self._limits = limits
-        self._speaking: SpeakingTurns | None = SpeakingTurns(history.replays)
+        self._bot: BotHistory | None = BotHistory(history.replays)
         self._watermarks: dict[InputSource, int] = {}
         self._settle_at_ms: float = inf
         self._has_announced = False
@@ -88,23 +90,23 @@ class LiveSide:
 
     @property
     def has_speech_events(self) -> bool:
-        """Whether anything said who spoke when."""
-        return self._speaking is None or self._speaking.has_moments
+        """Whether any event reports who spoke when."""
+        return self._bot is None or self._bot.has_moments
 
     @property
-    def speaking(self) -> SpeakingTurns | None:
-        """The bot's own view of who speaks; None where a simulated caller hears the call."""
-        return self._speaking
+    def bot(self) -> BotHistory | None:
+        """The bot's own history; None where a simulated caller hears the call."""
+        return self._bot
 
     @property
     def is_simulated(self) -> bool:
         """Whether a simulated caller hears the call."""
-        return self._speaking is None
+        return self._bot is None
 
     @property
-    def machine(self) -> TurnMachine | SpeakingMachine:
-        """Whose turns the call is heard in: EVA's where a simulated caller hears it, else the bot's own."""
-        return self.history.machine if self._speaking is None else self._speaking.machine
+    def machine(self) -> EvaTurnMachine | BotTurnMachine:
+        """The machine whose turns count: EVA's where a simulated caller hears the call, otherwise the bot's."""
+        return self.history.machine if self._bot is None else self._bot.machine
 
     @property
     def turn(self) -> int:
@@ -112,10 +114,10 @@ class LiveSide:
         return self.machine.turn
 
     def heard(self, since: int | None = None) -> HeardTurns:
-        """The turns as they are now, in one shape, each built when somebody reads it; of their log what is `since` that turn."""
-        if self._speaking is None:
+        """The turns as they are now, in one shape, each built on demand; of EVA's trace only the part `since` that turn."""
+        if self._bot is None:
             return HeardByTheCaller(self.history, self.turns.tools, since)
-        return HeardByTheBot(self._speaking.machine, self.history, self.turns.tools)
+        return HeardByTheBot(self._bot.machine, self.history, self.turns.tools)
 
     @property
     def record(self) -> AgentRecord | None:
@@ -123,9 +125,9 @@ class LiveSide:
         return self._records.current
 
     @property
-    def taken(self) -> Taken:
-        """When the broker took the record in hand, as what orders it among others."""
-        return Taken(self.broker_ms, self.input_rank)
+    def broker_moment(self) -> BrokerMoment:
+        """Broker time and input rank of the record that is folded now."""
+        return BrokerMoment(self.broker_ms, self.input_rank)
 
     @property
     def newest_ms(self) -> int:
@@ -133,7 +135,7 @@ class LiveSide:
         return max(self._watermarks.values(), default=0)
 
     def note_time(self, source: InputSource, time_ms: int) -> bool:
-        """Move the stream's watermark; true when every stream was past this time by the allowed lateness."""
+        """Moves the stream's watermark; true when every stream was past this time by the allowed lateness."""
         self._logged_ms = time_ms
         watermarks = self._watermarks
         own_ms = watermarks.get(source)
@@ -146,26 +148,26 @@ class LiveSide:
             watermarks[source] = time_ms
         return time_ms < low_ms - self._limits.allowed_lateness_ms
 
-    def moment(self, moment: Moment, at_s: float) -> None:
-        """The bot says that somebody began or stopped to speak."""
-        speaking = self._speaking
-        if speaking is None:
+    def moment(self, moment: SpeechMoment, at_s: float) -> None:
+        """Folds a start or end of speech that the bot reports."""
+        bot = self._bot
+        if bot is None:
             return
-        speaking.spoken(moment, at_s)
-        machine = speaking.machine
+        bot.spoken(moment, at_s)
+        machine = bot.machine
         if moment in _STARTS:
             self.someone_speaks(int(at_s * 1000))
         elif machine.bot_turn is None and (
-            (moment is Moment.VAD_STOPPED and machine.pending_vad is None)
-            or (moment is Moment.TURN_RELEASED and not machine.turns.get(machine.turn, _NOBODY).vad_starts)
+            (moment is SpeechMoment.VAD_STOPPED and machine.pending_vad is None)
+            or (moment is SpeechMoment.TURN_RELEASED and not machine.turns.get(machine.turn, _NOBODY).vad_starts)
         ):
             self.user_fell_silent(int(at_s * 1000), machine.turn)
 
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
-        """The simulated caller heard sound begin or end; EVA's history has it already."""
+        """Folds a start or end of sound at the simulated caller; EVA's history must have it already."""
         machine = self.history.machine
-        if self._speaking is not None:
-            self._speaking = None
+        if self._bot is not None:
+            self._bot = None
             self.history.listener = None
             machine.touched |= self.turns.turns | set(machine.turns) | self._records.forget()
         if is_start:
@@ -174,96 +176,96 @@ class LiveSide:
             self.user_fell_silent(int(at_s * 1000), machine.user_start_turn)
 
     def user_text(self, time_ms: int, key: int) -> None:
-        """The agent understood a whole turn of the caller; only in a cascade is that stamped when the turn ended."""
-        speaking = self._speaking
-        if speaking is None:
+        """Folds the agent's transcript of a whole turn of the caller; only in a cascade does its stamp mark the turn's end."""
+        bot = self._bot
+        if bot is None:
             return
-        speaking.audited(Moment.USER_TEXT, time_ms, time_ms / 1000)
-        speaking.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
-        if speaking.machine.hears_transcripts and not speaking.machine.has_user_events:
-            self.user_fell_silent(time_ms, speaking.machine.turn)
+        bot.audited(SpeechMoment.USER_TEXT, time_ms, time_ms / 1000)
+        bot.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
+        if bot.machine.hears_transcripts and not bot.machine.has_user_events:
+            self.user_fell_silent(time_ms, bot.machine.turn)
 
     def assistant_text(self, time_ms: int, key: int) -> None:
-        """The agent answered."""
-        if self._speaking is not None:
-            self._speaking.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
+        """Folds an answer of the agent."""
+        if self._bot is not None:
+            self._bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
 
     def fell_back(self, time_ms: int) -> None:
-        """The agent's turn-end timer stepped in."""
-        if self._speaking is not None:
-            self._speaking.fell_back(time_ms)
+        """Folds a step of the agent's turn-end timer."""
+        if self._bot is not None:
+            self._bot.fell_back(time_ms)
 
     def message(self, time_ms: int, text: str, data: dict[str, Any], *, is_user: bool) -> None:
-        """Pipecat's own record of what somebody said, for calls whose audit log does not have it."""
-        if self._speaking is None:
+        """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
+        if self._bot is None:
             return
         if (
             not is_user
-        ):  # one that was cut off is written when the caller has begun already, and belongs to the turn before
+        ):  # an utterance that was cut off is logged after the caller has begun, and belongs to the turn before
             time_ms = message_began_ms(data, time_ms)
-        self._speaking.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
+        self._bot.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
 
     def pipeline_type_set(self) -> None:
-        """The history goes by the rules of this type now; so do the transcripts heard."""
-        if self._speaking is not None:
-            self._speaking.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
+        """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
+        if self._bot is not None:
+            self._bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
-        """A tool is about to run."""
-        self._function_calls.give_way(self._speaking)
-        if self._speaking is not None:
-            self._speaking.audited(Moment.TOOL_CALL, time_ms, use)
-        self.silence.tool_called(time_ms, self.taken)
+        """Folds the call of a tool."""
+        self._function_calls.give_way(self._bot)
+        if self._bot is not None:
+            self._bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
+        self.dead_air.tool_called(time_ms, self.broker_moment)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
-        """A tool has answered."""
-        self._function_calls.give_way(self._speaking)
-        if self._speaking is not None:
-            self._speaking.audited(Moment.TOOL_RESPONSE, time_ms, use)
-        self.silence.tool_answered(time_ms, self.taken)
+        """Folds the answer of a tool."""
+        self._function_calls.give_way(self._bot)
+        if self._bot is not None:
+            self._bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
+        self.dead_air.tool_answered(time_ms, self.broker_moment)
         self.needs_wakeup = True
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
-        """Pipecat says how far a tool has got."""
-        if self._function_calls.take(call, time_ms, self.taken, self.silence, self._speaking):
+        """Folds pipecat's report of a tool's progress."""
+        if self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self._bot):
             self.needs_wakeup = True
 
     def text_placed(self, key: int) -> None:
-        """A group of the bot's text begins: its speech, in a call whose bot does not say when it speaks."""
-        speaking = self._speaking
-        if speaking is not None:
-            speaking.text_placed(key)
-            if not speaking.machine.has_bot_events:
+        """Adds a text group of the bot: its speech, in a call whose bot does not report when it speaks."""
+        bot = self._bot
+        if bot is not None:
+            bot.text_placed(key)
+            if not bot.machine.has_bot_events:
                 self.someone_speaks(key_time_ms(key))
 
     def text_displaced(self, key: int) -> None:
-        """It does not."""
-        if self._speaking is not None:
-            self._speaking.text_displaced(key)
+        """Removes the text group of the bot at `key`."""
+        if self._bot is not None:
+            self._bot.text_displaced(key)
 
-    def take_record(self, record: ConversationRecord) -> None:
-        """What an ElevenLabs agent's provider has recorded of the call; of several the one that says most counts."""
-        self._records.take(record)
+    def fold_agent_record(self, record: ConversationRecord) -> None:
+        """Folds a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
+        self._records.fold(record)
 
     def may_have_changed(self, time_ms: int) -> bool:
-        """Whether an event of this time may have changed a turn, or may settle one. Nine of ten do not."""
+        """Whether an event of this time may have changed or settled a turn. Nine of ten do not."""
         return bool(self.machine.touched) or self._records.is_any or time_ms >= self._settle_at_ms
 
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
-        """Publish the moments that are new, and settle turns that every stream has passed."""
+        """Publishes the changed moments, and settles the turns that every stream has passed. Empties `touched` of the machine."""
         machine = self.machine
         touched = machine.touched
         with_tools: set[int] = set()
-        if self._records.is_any and self._speaking is not None:
-            touched |= self._records.follow(self._speaking.machine, out)
+        if self._records.is_any and self._bot is not None:
+            touched |= self._records.follow(self._bot.machine, out)
         if touched:
             machine.touched = set()
             views = self._views(touched)
             records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
             touched |= with_tools
             self._publish(records, out)
-            if not self._has_announced and not self._book.is_silent:
-                self.announce(cause.broker_ms, out)  # a call is there with its first turn, whatever is known of that
+            if not self._has_announced and not self._revisions.is_replaying:
+                self.announce(cause.broker_ms, out)  # a call is announced with its first turn, whatever is known of it
             self._plan_settling()
         settled: Sequence[int] = ()
         if (cause.event_time_ms or 0) >= self._settle_at_ms:
@@ -274,68 +276,68 @@ class LiveSide:
                 self._plan_settling()
         return LiveChanges(touched, settled, with_tools)
 
-    def speak(self, cause: Cause, out: list[Effect]) -> list[Subject]:
-        """The replay has come as far as what was published: publish the difference, and from now on every change.
+    def end_replay(self, cause: Cause, out: list[Effect]) -> list[Subject]:
+        """Ends the replay: publishes the difference to the published moments, and from now on every change.
 
         Returns:
-            What was published and is not known any more; the moments among it are taken back.
+            Published subjects without a value now; the moments among them are withdrawn here.
         """
         memory, self._memory = self._memory, None
         if memory is None:
             return []
         self.announce(cause.broker_ms, out)
-        records, gone = self._book.speak(cause.broker_ms)
+        records, gone = self._revisions.end_replay(cause.broker_ms)
         self._publish(records, out)
-        self._publish(self.turns.take_back(gone, cause), out)
+        self._publish(self.turns.withdraw(gone, cause), out)
         self._declare_missed(memory, out)
         return gone
 
     def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Broker time is `now_ms`."""
-        self._found += self.silence.reached(now_ms)
+        """Declares the dead air that broker time `now_ms` decides."""
+        self._found += self.dead_air.reached(now_ms)
         self._declare_dead_air(out)
 
-    def restate(self, fact: DeadAirFact, out: list[Effect]) -> None:
-        """The log says that the caller waited here: so it was, whatever today's threshold makes of it."""
+    def declare_logged(self, fact: DeadAirFact, out: list[Effect]) -> None:
+        """Declares dead air as the log has it, whatever today's threshold."""
         dead_air = DeadAir(fact.silent_since_ms, fact.turn or 0, fact.index, fact.caused_at_ms)
         self._record_dead_air(dead_air, fact.threshold_ms, out)
 
     def set_labels(self, labels: CallLabels, broker_ms: int, out: list[Effect]) -> None:
-        """What is known of the call; a change is published at once."""
-        if labels != self._book.labels:
-            self._book.labels = labels
+        """Sets the labels of the call; a change is published at once."""
+        if labels != self._revisions.labels:
+            self._revisions.labels = labels
             self._labels_by_ms.append((self.broker_ms, labels))
             del self._labels_by_ms[:-MAX_KEPT_LABELS]
             self._has_announced = False
         self.announce(broker_ms, out)
 
     def announce(self, broker_ms: int, out: list[Effect]) -> None:
-        """The call itself, before the first thing said about it and whenever its labels change."""
+        """Publishes the call itself, before its first other record and whenever its labels change."""
         if self._has_announced:
             return
         self._has_announced = True
         subject = ("call_started", None, 0)
-        inputs = (self._book.labels.model_dump_json(),)
-        record = self._book.record(CallStartedFact, subject, TurnStatus.OPEN, inputs, Cause(None, broker_ms))
+        inputs = (self._revisions.labels.model_dump_json(),)
+        record = self._revisions.make(CallStartedFact, subject, TurnStatus.OPEN, inputs, Cause(None, broker_ms))
         if record is not None:
             out.append(PublishScore(record))
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
-        """The moments that are others now that the call is over, with sound that has no end closed as EVA closes it."""
-        self._records.finish(None if self._speaking is None else self._speaking.machine)
+        """The moments that change at the end of the call, with open sound closed as EVA closes it."""
+        self._records.finish(None if self._bot is None else self._bot.machine)
         views = self._views(None, self.history.session_end_s())
         return self.turns.final_records(views, self.machine.last_tool, cause)
 
     def rests_on_open_sound(self, turn: int) -> bool:
-        """Whether something is not known of the turn because a sound has no end yet."""
+        """Whether an open sound hides a value of the turn."""
         heard = self.heard().turn(turn)
         return heard is not None and heard.rests_on_open_sound
 
     def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
-        """Of those of these turns that are there, or of all; EVA's sound without an end stops at `end_s`."""
-        if self._speaking is None:
+        """Views of the existing turns among `numbers`, or of all; EVA's open sound ends at `end_s`."""
+        if self._bot is None:
             return views_by_the_caller(self.history, numbers, end_s)
-        views = views_by_the_bot(self._speaking.machine, numbers)
+        views = views_by_the_bot(self._bot.machine, numbers)
         record = self.record
         return views if record is None else {turn: _with(record, turn, view) for turn, view in views.items()}
 
@@ -349,32 +351,32 @@ class LiveSide:
         self._settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
     def user_fell_silent(self, end_ms: int, turn: int) -> None:
-        """The caller has finished: from now on the silence counts."""
-        self.silence.user_ended(end_ms, self._logged_ms, self.taken, turn)
+        """Begins a silence: the caller has finished."""
+        self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn)
         self.needs_wakeup = True
 
     def someone_speaks(self, start_ms: int) -> None:
-        """The silence is over."""
-        self.silence.speech_started(start_ms, self.taken)
+        """Ends the silence."""
+        self.dead_air.speech_started(start_ms, self.broker_moment)
 
     def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
-        """Silences that are not in the log, because their evaluator ended before it could say so; those that are stand."""
+        """Declares the silences that the log lacks because their evaluator ended first; logged ones stay declared."""
         number = len(memory.silences_ms)
         missed = [each for each in self._found if each.silent_since_ms not in memory.silences_ms]
         self._found = [each._replace(number=number + place) for place, each in enumerate(missed, 1)]
-        self.silence.recall(memory.silences_ms | {each.silent_since_ms for each in missed})
+        self.dead_air.recall(memory.silences_ms | {each.silent_since_ms for each in missed})
         self._declare_dead_air(out)
 
     def _declare_dead_air(self, out: list[Effect]) -> None:
-        if self._book.is_silent:
-            return  # found again, or found for the first time: known when the replay has come as far as the log
+        if self._revisions.is_replaying:
+            return  # decided after the replay, when the log's silences are known
         found, self._found = self._found, []
         for dead_air in found:
             self._record_dead_air(dead_air, self._limits.dead_air_ms, out)
 
     def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
         known_at_ms = dead_air.known_at_ms
-        record = self._book.record(
+        record = self._revisions.make(
             DeadAirFact, ("dead_air", dead_air.turn, dead_air.number), TurnStatus.FINAL, (dead_air,),
             Cause(dead_air.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels_at(known_at_ms),
             silent_since_ms=dead_air.silent_since_ms, threshold_ms=threshold_ms,
@@ -384,13 +386,13 @@ class LiveSide:
             out.append(RecordFact(record))
 
     def _labels_at(self, broker_ms: int) -> CallLabels:
-        """What was known of the call at that time, so that a silence found later says the same as one found at once."""
+        """The labels at that broker time, so that dead air found later has the same labels as dead air found at once."""
         known = [each for each in self._labels_by_ms if each[0] <= broker_ms]
         return max(known, key=itemgetter(0))[1] if known else CallLabels()
 
 
 def _with(record: AgentRecord, turn: int, view: TurnView) -> TurnView:
-    """The turn with the latency that the record has of it, where it was estimated so far."""
+    """The turn with the record's latency in place of an estimate."""
     recorded_ms = record.latency_ms(turn)
     if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
         return view

@@ -1,10 +1,12 @@
-"""The live view of a call: compares turns with what was published, and publishes moments: latencies, interruptions, tools."""
+"""Publishes the moments of a call's turns: compares turns with what was published and makes records of latencies,
+interruptions and tools.
+"""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 
 from consumers.engine.records.call_memory import Subject
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolEntry, ToolUses, UseKey
 from consumers.engine.turns.timeline.turn_view import TurnView, voice_to_voice_ms
 from schemas.scores.all_records import (
@@ -25,16 +27,16 @@ _INTERRUPTIONS = ("interruption_by_user", "interruption_by_assistant")
 _WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
-class LiveTurns:
-    """Views of the turns as last seen, and their status: open, provisional (left), settled (every stream is past it, and no
-    sound of it is without an end).
+class TurnMoments:
+    """The turns as last seen, and their status: open, provisional (left), settled (every stream has passed it, and none of its
+    sounds is open).
 
     Attributes:
-        ever_settled: Turns that were settled once, whatever became of them.
+        ever_settled: Turns that were settled once, whatever their status now.
     """
 
-    def __init__(self, book: RecordBook) -> None:
-        self._book = book
+    def __init__(self, revisions: Revisions) -> None:
+        self._revisions = revisions
         self._views: dict[int, TurnView] = {}
         self._left_at_ms: dict[int, int] = {}
         self._settled: set[int] = set()
@@ -65,7 +67,7 @@ class LiveTurns:
 
     @property
     def unsettled_since_ms(self) -> int | None:
-        """When the oldest turn that is left but not settled was left; None when there is none."""
+        """Time in ms at which the oldest turn that is left but not settled was left; None without one."""
         return min(self._left_at_ms.values(), default=None)
 
     def update(
@@ -76,14 +78,14 @@ class LiveTurns:
         current: int,
         cause: Cause,
     ) -> tuple[list[AnyScoreRecord], set[int]]:
-        """What changed, as records, and the turns whose uses of tools are others.
+        """Records of the changes, and the turns whose uses of tools changed.
 
         Args:
             touched: Turns that may have changed, in any order.
             views: Their views; a touched turn without one does not exist any more.
             last_tool: Newest tool event of the call's timeline.
             current: The turn the call is in.
-            cause: What changed them.
+            cause: When they changed.
         """
         if self._unended:
             for turn in self._unended.keys() & touched:
@@ -111,8 +113,8 @@ class LiveTurns:
         return [record for record in records if record is not None], {turn for turn, _ in changed}
 
     def settle(self, passed_ms: int, rests_on_open_sound: Callable[[int], bool]) -> list[int]:
-        """Settles the turns that every stream has passed, and returns them: those left at or before `passed_ms`. One with an
-        open sound waits for its end.
+        """Settles the turns that were left at or before `passed_ms`, and returns them. A turn with an open sound waits for its
+        end.
         """
         settled = []
         for turn in sorted(turn for turn, left in self._left_at_ms.items() if left <= passed_ms):
@@ -128,7 +130,7 @@ class LiveTurns:
     def final_records(
         self, views: dict[int, TurnView], last_tool: ToolEntry | None, cause: Cause
     ) -> list[AnyScoreRecord]:
-        """The call is over: latencies that are others now that every sound has an end, and tools that never answered."""
+        """Records of the latencies that change now that every sound has an end, and of unanswered tools."""
         self._views = dict(views)
         records: list[AnyScoreRecord | None] = []
         records += [self._latency(turn, views[turn], TurnStatus.FINAL, cause) for turn in sorted(views) if turn >= 1]
@@ -136,9 +138,9 @@ class LiveTurns:
         records += [self._tool_record((use.turn, use.index), use, cause, is_over=True) for use in self._tools]
         return [record for record in records if record is not None]
 
-    def take_back(self, subjects: Iterable[Subject], cause: Cause) -> list[AnyScoreRecord]:
-        """Withdraw what an earlier evaluator of the call published and this one does not know."""
-        records = [self._taken_back(subject, cause) for subject in subjects]
+    def withdraw(self, subjects: Iterable[Subject], cause: Cause) -> list[AnyScoreRecord]:
+        """Withdraws moments that an earlier evaluator of the call published and this one does not have."""
+        records = [self._withdrawn(subject, cause) for subject in subjects]
         return [record for record in records if record is not None]
 
     def status(self, turn: int) -> TurnStatus:
@@ -148,7 +150,7 @@ class LiveTurns:
         return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
 
     def _move(self, turn: int, cause: Cause) -> None:
-        """Note when a turn was left, or that the call is in it again."""
+        """Notes when a turn was left, or that the call is in it again."""
         if turn >= self._current:
             self._left_at_ms.pop(turn, None)
             self._settled.discard(turn)
@@ -158,7 +160,7 @@ class LiveTurns:
     def _turn_records(
         self, turn: int, view: TurnView, old: TurnView | None, cause: Cause
     ) -> list[AnyScoreRecord | None]:
-        """What a changed view says anew: the latency if its ends moved, an interruption if there now is one or is none."""
+        """Records of a changed view: the latency if its ends moved, an interruption if it appeared or vanished."""
         records: list[AnyScoreRecord | None] = []
         if turn >= 1 and (old is None or view.timing != old.timing):
             records.append(self._latency(turn, view, self.status(turn), cause))
@@ -171,45 +173,47 @@ class LiveTurns:
         return records
 
     def _latency(self, turn: int, view: TurnView, status: TurnStatus, cause: Cause) -> VoiceToVoiceLatency | None:
-        """The latency, once it is known; it is taken back when it is not known any more. Why, is in the turn's own record."""
+        """Record of the latency once it is known; withdraws one that is not known any more. The turn's own record has the
+        reason.
+        """
         result = voice_to_voice_ms(view)
         subject = (LATENCY, turn, 0)
         if not isinstance(result, Scored):
-            last = self._book.published.get(subject)
-            return None if last is None or not last.had_value else self._latency_taken_back(turn, cause)
+            last = self._revisions.published.get(subject)
+            return None if last is None or not last.had_value else self._withdrawn_latency(turn, cause)
         inputs = (view.user_end_s, view.assistant_start_s, view.anchor, view.recorded_ms)
-        return self._book.record(
+        return self._revisions.make(
             VoiceToVoiceLatency, subject, status, inputs, cause, result=result, anchor=view.anchor, source=view.source
         )
 
-    def _latency_taken_back(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
-        return self._book.record(
+    def _withdrawn_latency(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
+        return self._revisions.make(
             VoiceToVoiceLatency, (LATENCY, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
             result=_WITHDRAWN, anchor=None, source=None,
         )  # fmt: skip
 
     def _interruption(self, name: str, turn: int, cause: Cause, *, is_withdrawn: bool) -> InterruptionFact | None:
-        return self._book.record(
+        return self._revisions.make(
             InterruptionFact, (name, turn, 0), self.status(turn), (is_withdrawn,), cause,
             has_value=not is_withdrawn, is_withdrawn=is_withdrawn,
         )  # fmt: skip
 
     def _forget(self, turn: int, cause: Cause) -> list[AnyScoreRecord | None]:
-        """The turn does not exist any more: every moment of it is taken back."""
+        """Withdraws every moment of a turn that does not exist any more."""
         del self._views[turn]
         self._left_at_ms.pop(turn, None)
         self._unended.pop(turn, None)
         self._settled.discard(turn)
         if turn == self._highest:
             self._highest = max(self._views, default=0)
-        published = self._book.published
+        published = self._revisions.published
         return [
-            self._taken_back((name, turn, 0), cause)
+            self._withdrawn((name, turn, 0), cause)
             for name in (LATENCY, *_INTERRUPTIONS)
             if (name, turn, 0) in published
         ]
 
-    def _taken_back(self, subject: Subject, cause: Cause) -> AnyScoreRecord | None:
+    def _withdrawn(self, subject: Subject, cause: Cause) -> AnyScoreRecord | None:
         name, turn, index = subject
         if turn is None:
             return None
@@ -218,25 +222,25 @@ class LiveTurns:
         if name == "tool_call":
             return self._tool_record((turn, index), None, cause)
         if name == LATENCY:
-            return self._latency_taken_back(turn, cause)
+            return self._withdrawn_latency(turn, cause)
         return None
 
     def _tool_record(
         self, key: UseKey, use: PairedUse | None, cause: Cause, *, is_over: bool = False
     ) -> ToolUseFact | None:
-        """A use whose outcome is known, at the end also one that was never answered; otherwise what was published is taken back."""
+        """Record of a use with a known outcome, at the end also of an unanswered one; otherwise withdraws the published one."""
         turn, index = key
         subject = ("tool_call", turn, index)
         if use is None or (use.outcome is None and not is_over):
-            if subject not in self._book.published:
+            if subject not in self._revisions.published:
                 return None
-            return self._book.record(
+            return self._revisions.make(
                 ToolUseFact, subject, TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
                 tool="", outcome=ToolOutcome.UNANSWERED, duration_ms=None, is_withdrawn=True,
             )  # fmt: skip
         status = TurnStatus.FINAL if is_over else self.status(turn)
         outcome = use.outcome or ToolOutcome.UNANSWERED
-        return self._book.record(
+        return self._revisions.make(
             ToolUseFact, subject, status, (use.tool, outcome, use.duration_ms), cause,
             tool=use.tool, outcome=outcome, duration_ms=use.duration_ms,
         )  # fmt: skip

@@ -121,7 +121,7 @@ class Poll:
             answers = await self._wave(question, voting.next_wave)
             if answers is None:
                 return Unjudged(reason=UnjudgedReason.OVER_BUDGET)
-            voting.take([None if answer is None else answer.grade for answer in answers])
+            voting.fold([None if answer is None else answer.grade for answer in answers])
         return self._failed() if voting.verdict is None else Judged(is_completed=voting.verdict)
 
     def _failed(self) -> Unjudged:

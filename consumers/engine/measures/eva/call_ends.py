@@ -1,4 +1,4 @@
-"""EVA's metrics of how a call ended: whether the assistant still answered, in time, and whether the end is one that counts."""
+"""EVA's metrics of how a call ended: whether the assistant still answered, in time, and whether the end is valid."""
 
 from typing import Final
 
@@ -12,27 +12,27 @@ GOODBYE: Final = "goodbye"
 
 
 def conversation_correctly_finished(context: MetricContext) -> MetricResult:
-    """0 when the call ended because the assistant left the user without an answer, else 1."""
+    """0 when the call ended because the assistant left the user without an answer, otherwise 1."""
     reason, speaker = context.conversation_ended_reason, last_speaker(context)
     is_missed = missed_turn(context)
     if is_missed:
-        told = f"conversation ended with {INACTIVITY} and user was the last speaker"
+        explanation = f"conversation ended with {INACTIVITY} and user was the last speaker"
     elif reason == INACTIVITY:
-        told = f"{INACTIVITY} but last speaker was {speaker!r}"
+        explanation = f"{INACTIVITY} but last speaker was {speaker!r}"
     else:
-        told = f"conversation ended with reason={reason!r}"
-    details = {"conversation_ended_reason": reason, "last_audio_speaker": speaker, "reason": told}
+        explanation = f"conversation ended with reason={reason!r}"
+    details = {"conversation_ended_reason": reason, "last_audio_speaker": speaker, "reason": explanation}
     return scored(0.0 if is_missed else 1.0, details)
 
 
 def conversation_completed_on_time(context: MetricContext) -> MetricResult:
-    """0 when the call was cut off at its time limit, else 1."""
+    """0 when the call was cut off at its time limit, otherwise 1."""
     reason = context.conversation_ended_reason
     return scored(0.0 if reason == TIME_LIMIT else 1.0, {"conversation_ended_reason": reason})
 
 
 def conversation_valid_end(context: MetricContext, line: CallerLine) -> MetricResult:
-    """1 when the assistant left the user without an answer, or the last event of the simulated caller is a goodbye, else 0."""
+    """1 when the assistant left the user without an answer, or the simulated caller's last event is a goodbye, otherwise 0."""
     if missed_turn(context):
         return scored(1.0, {"ended_properly": True, "reason": "agent_timeout_on_user_turn"})
     if not line.has_events:

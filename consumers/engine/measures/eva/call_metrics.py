@@ -1,4 +1,4 @@
-"""All of EVA's metrics of a call that need no judge, as far as their inputs are there."""
+"""EVA's metrics of a call that need no judge, as far as their inputs are known."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ from schemas.metric_context import MetricContext
 
 DEFAULT_LANGUAGE: Final = "en"
 STAGES: Final = ("llm_latency", "stt_latency", "tts_latency")
-"""Stages of an answer whose mean latency a run's result tells."""
+"""Stages of an answer whose mean latency is in a run's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What EVA's metrics need of a call besides its context.
+    """Inputs of EVA's metrics besides the context of the call.
 
     Attributes:
-        caller_line: How the simulated caller's stream ends.
+        caller_line: The end of the simulated caller's stream.
         pre_tool_speech_rate: Share of tool groups that the assistant announced; None without tools.
-        stage_mean_ms: Mean latency of each stage that is known.
-        mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as they are known.
+        stage_mean_ms: Mean latency of each known stage.
+        mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as known.
     """
 
     caller_line: CallerLine
@@ -46,7 +46,7 @@ def facts_of(
     stage_mean_ms: Mapping[str, float] | None = None,
     mean_tokens: Mapping[str, float] | None = None,
 ) -> CallFacts:
-    """The facts that the merged history of a call has, and those that lie beside it."""
+    """The facts from the merged history of a call, together with the given ones."""
     rate = pre_tool_speech_rate(history.timeline)
     return CallFacts(history.caller_line, rate, stage_mean_ms or {}, mean_tokens or {})
 
@@ -54,8 +54,8 @@ def facts_of(
 def metrics_of(context: MetricContext, facts: CallFacts) -> dict[str, MetricResult]:
     """EVA's metrics by name.
 
-    Those that rest on the call alone are always there. That of the time limit needs the reason of the end, that of a valid
-    end a simulated caller, and those of the final state what it is and what it should be.
+    Metrics of the call alone are always there. The one of the time limit needs the reason of the end, the one of a valid end a
+    simulated caller, and those of the final state both the final and the expected state.
     """
     results = {
         "conversation_correctly_finished": conversation_correctly_finished(context),

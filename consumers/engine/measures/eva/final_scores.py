@@ -1,4 +1,4 @@
-"""What EVA's metrics of a whole call are worth as scores: a zero for what nobody knows is said to be unknown, and why."""
+"""Turns EVA's metrics of a whole call into scores: a zero for an unknown value becomes unscored, with a reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from consumers.engine.measures.eva.call_ends import (
     conversation_valid_end,
 )
 from consumers.engine.measures.eva.final_state import authentication_success, task_completion
-from consumers.engine.measures.eva.supplied import Supplied
+from consumers.engine.measures.eva.supplied import SuppliedFacts
 from consumers.engine.measures.eva.timing.response_speed import response_speed
 from consumers.engine.measures.eva.timing.turn_scores import TurnScore
 from consumers.engine.measures.eva.timing.turn_taking import INACTIVITY, last_speaker, missed_turn, turn_taking
@@ -34,7 +34,7 @@ NO_WAIT: Final = NotApplicable(reason="the user never waited for an answer")
 
 @dataclass(frozen=True, slots=True)
 class FinalScore:
-    """One metric as a score record says it; the rest is the metric's own."""
+    """One metric as a score record has it; the other fields are the metric's own."""
 
     result: Result
     normalized: float | None = None
@@ -43,16 +43,16 @@ class FinalScore:
 
 @dataclass(frozen=True, slots=True)
 class WholeCall:
-    """What the metrics of a call are computed from when it is over.
+    """Inputs of the metrics of a call that is over.
 
     Attributes:
         context: EVA's context, with the times of the turns in which the call is heard, and with its tools.
         turn_scores: The scores of those turns.
         silence: Why nobody was heard; None when some turn has a score.
         pre_tool_speech_rate: Share of tool groups that the assistant announced; None without tools.
-        has_used_tool: Whether anything tells of a tool, be it without arguments and without an answer.
-        caller_line: How the simulated caller's stream ends.
-        supplied: What the producer said of the call.
+        has_used_tool: Whether any source reports a tool, be it without arguments and without an answer.
+        caller_line: The end of the simulated caller's stream.
+        supplied: Facts that the producer supplied.
     """
 
     context: MetricContext
@@ -61,7 +61,7 @@ class WholeCall:
     pre_tool_speech_rate: float | None
     has_used_tool: bool
     caller_line: CallerLine
-    supplied: Supplied
+    supplied: SuppliedFacts
 
 
 def final_scores(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
@@ -77,7 +77,7 @@ def final_scores(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
 
 
 def _of(result: MetricResult) -> FinalScore:
-    """A result that has a score."""
+    """The score of a result that has one."""
     score = 0.0 if result.score is None else result.score
     return FinalScore(Scored(value=score), result.normalized_score, result.sub_metrics)
 
@@ -122,7 +122,7 @@ def _ends(call: WholeCall) -> dict[EvaMetricName, FinalScore]:
         on_time = _of(conversation_completed_on_time(context))
         finished = _of(conversation_correctly_finished(context))
         if context.conversation_ended_reason == INACTIVITY and last_speaker(context) is None:
-            finished = _unscored(call.silence or UnscoredReason.NO_SPEECH_EVENTS)  # who fell silent is not known
+            finished = _unscored(call.silence or UnscoredReason.NO_SPEECH_EVENTS)  # the last speaker is unknown
     return {
         "eva_conversation_correctly_finished": finished,
         "eva_conversation_completed_on_time": on_time,

@@ -1,4 +1,4 @@
-"""EVA's metrics of what a call left behind: whether the user was identified, and whether the records are as they should be."""
+"""EVA's metrics of a call's final state: whether the user was identified, and whether the records are as expected."""
 
 import hashlib
 import json
@@ -10,15 +10,15 @@ from typing import Any, Final
 from consumers.engine.records.eva_result import MetricResult, scored, skipped
 
 State = Mapping[str, Any]
-"""A scenario's records by table; what is known of the user is under `session`."""
+"""A scenario's records by table; facts about the user are under `session`."""
 
 SESSION: Final = "session"
 DIGITS: Final = 4
-MAX_TOLD_TABLES: Final = 50
+MAX_LISTED_TABLES: Final = 50
 _UNORDERED: Final = frozenset(
     {"standby_list", "notifications", "bookings", "system_accounts", "group_memberships", "asset_recoveries"}
 )
-"""Lists whose order means nothing."""
+"""Lists whose order has no meaning."""
 _NOTHING: Final = frozenset({"none", "null"})
 
 
@@ -28,11 +28,11 @@ def authentication_success(
     tool_responses: Sequence[Mapping[str, Any]] = (),
     agent_tools: Sequence[Mapping[str, Any]] = (),
 ) -> MetricResult:
-    """1 when the final session has every value that is expected of it, else 0; skipped when nothing is expected.
+    """1 when the final session has every expected value, otherwise 0; skipped when nothing is expected.
 
     Args:
-        expected: What the records should be after the call.
-        final: What they were.
+        expected: Expected records after the call.
+        final: Actual records after the call.
         tool_responses: The answers of the tools, as in EVA's context.
         agent_tools: The agent's tools; those of type `auth` identify the user.
     """
@@ -40,9 +40,9 @@ def authentication_success(
     if not wanted:
         return skipped({"reason": "No expected session to verify"})
     mismatches = session_mismatches(expected, final)
-    told = f"Session mismatch on keys: {list(mismatches)}" if mismatches else "Authentication successful"
+    explanation = f"Session mismatch on keys: {list(mismatches)}" if mismatches else "Authentication successful"
     details = {
-        "actual_session": _session(final), "expected_session": wanted, "mismatches": mismatches, "reason": told
+        "actual_session": _session(final), "expected_session": wanted, "mismatches": mismatches, "reason": explanation
     }  # fmt: skip
     names = {tool.get("name") for tool in agent_tools if tool.get("tool_type") == "auth"}
     calls = Counter(str(each["tool_name"]) for each in tool_responses if each["tool_name"] in names)
@@ -57,17 +57,17 @@ def authentication_success(
 
 
 def task_completion(expected: State, final: State, final_hash: str | None = None) -> MetricResult:
-    """1 when the user was identified and the records are as they should be, else 0.
+    """1 when the user was identified and the records are as expected, otherwise 0.
 
     Args:
-        expected: What the records should be after the call.
-        final: What they were.
-        final_hash: Their hash as the run computed it, which counts if there is one.
+        expected: Expected records after the call.
+        final: Actual records after the call.
+        final_hash: Hash of the actual records as the run computed it; takes precedence over `final`.
     """
     mismatches = session_mismatches(expected, final)
     if mismatches:
-        told = f"Authentication failed: session mismatch on keys: {list(mismatches)}"
-        return scored(0.0, {"auth_failed": True, "auth_mismatches": mismatches, "match": False, "message": told})
+        explanation = f"Authentication failed: session mismatch on keys: {list(mismatches)}"
+        return scored(0.0, {"auth_failed": True, "auth_mismatches": mismatches, "match": False, "message": explanation})
     expected_hash = state_hash(expected)
     actual_hash = state_hash(final) if final_hash is None else final_hash
     details: dict[str, Any] = {"actual_hash": actual_hash, "expected_hash": expected_hash}
@@ -78,12 +78,14 @@ def task_completion(expected: State, final: State, final_hash: str | None = None
         for table in sorted({*expected, *final} - {SESSION})
         if (table in expected) is not (table in final) or _plain(expected[table], table) != _plain(final[table], table)
     ]
-    told = f"{len(tables)} tables differ" if tables else "the hash of the run is of another state"
-    return scored(0.0, {**details, "differing_tables": tables[:MAX_TOLD_TABLES], "match": False, "message": told})
+    explanation = f"{len(tables)} tables differ" if tables else "the hash of the run is of another state"
+    return scored(
+        0.0, {**details, "differing_tables": tables[:MAX_LISTED_TABLES], "match": False, "message": explanation}
+    )
 
 
 def session_mismatches(expected: State, final: State) -> dict[str, dict[str, Any]]:
-    """What is known of the user otherwise than expected, or not at all; texts are compared without regard to case."""
+    """Session values that are missing or differ from the expected ones; texts are compared without regard to case."""
     actual = _session(final)
     return {
         name: {"actual": actual.get(name), "expected": value}
@@ -113,7 +115,7 @@ def _caseless(value: object) -> object:
 
 
 def _plain(value: object, name: str = "") -> object:
-    """A value in which only what matters differs: whole numbers are integers, and a spelled-out nothing is none."""
+    """The value in a normal form: whole numbers are integers, and a spelled-out nothing is None."""
     if isinstance(value, Mapping):
         return {key: _plain(each, key) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""EVA's metrics of a live call: each turn's timing when it was left, what follows for the call so far, and all at the end.
+"""EVA's metrics of a live call: the timing of each turn the call has left, running values of the call, and final values.
 
-A turn's score is computed from that turn and the end of the answer before it, by the functions that score the whole call;
-at the close every value is EVA's own. Where a turn that was settled says something else in the end, it is counted why.
+A turn's score is computed from that turn and the end of the answer before it, by the functions that score the whole call; at
+the close every value is EVA's own. A settled turn whose final value differs is counted with the cause.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from consumers.engine.effects import Count
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.measures.eva.composites import EXPERIENCE_THRESHOLDS, eva_x_mean, eva_x_pass
 from consumers.engine.measures.eva.final_scores import FinalScore, WholeCall, final_scores
-from consumers.engine.measures.eva.supplied import Supplied
+from consumers.engine.measures.eva.supplied import SuppliedFacts
 from consumers.engine.measures.eva.timing.bot_context import context_as_heard
 from consumers.engine.measures.eva.timing.heard_times import (
     HeardTimes,
@@ -35,7 +35,7 @@ from consumers.engine.measures.eva.timing.turn_values import (
 from consumers.engine.measures.eva.tools.pre_tool_speech import pre_tool_speech_rate
 from consumers.engine.measures.eva.tools.tool_call_validity import validity_of
 from consumers.engine.turns.heard.heard_turn import HeardTurns
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.judging import JudgeKind, Rated
 from schemas.metric_context import MetricContext
 from schemas.scores.eva import EvaMetricName
@@ -47,37 +47,37 @@ _OF_SOUND: Final = ("eva_turn_taking", "eva_response_speed")
 _RATING_DIGITS: Final = 3
 
 Metrics = dict[EvaMetricName, tuple[FinalScore, Anchor | None]]
-"""Metrics of a call by name; the anchor is the worst of the turns behind one that comes from sound."""
+"""Metrics of a call by name; the anchor is the worst one of the turns behind a metric of sound."""
 
 
 class EvaScores:
     """The values of one call.
 
     Attributes:
-        supplied: What the producer says of the call so that more of it can be judged.
+        supplied: Facts that the producer supplied, for metrics of the final state and of tools.
     """
 
     def __init__(self, ratings: Ratings) -> None:
-        self.supplied = Supplied()
+        self.supplied = SuppliedFacts()
         self._ratings = ratings
         self._settled = SettledTurns()
         self._final: Mapping[int, TurnValue] | None = None
 
-    def touched(self, live: LiveSide, turns: Iterable[int], time_ms: int | None) -> None:
-        """An event may have changed these turns: of those that are settled it is noted whether it did."""
+    def touched(self, live: LiveCall, turns: Iterable[int], time_ms: int | None) -> None:
+        """Notes which settled ones among these turns changed by an event at this time."""
         changed = live.turns.ever_settled.intersection(turns)
         heard = live.heard()
         for turn in changed:
             self._settled.changed(live, turn, self.turn_value(live, heard, turn), time_ms)
 
-    def settled(self, live: LiveSide, turns: Iterable[int]) -> None:
-        """These turns are settled now, as they are."""
+    def settled(self, live: LiveCall, turns: Iterable[int]) -> None:
+        """Notes the values of turns that are settled now."""
         heard = live.heard()
         for turn in turns:
             self._settled.settle(turn, self.turn_value(live, heard, turn))
 
-    def turn_value(self, live: LiveSide, heard: HeardTurns, number: int) -> TurnValue | None:
-        """How well the turn was timed, as far as it is known; None while nothing can be said of it."""
+    def turn_value(self, live: LiveCall, heard: HeardTurns, number: int) -> TurnValue | None:
+        """The timing of the turn as far as known; None while nothing is known."""
         if self._final is not None:
             return self._final.get(number)
         view, turn = live.turns.view(number), heard.turn(number)
@@ -85,8 +85,8 @@ class EvaScores:
             return None
         return live_value(number, heard_times(turn, view))
 
-    def running_metrics(self, live: LiveSide, heard: HeardTurns) -> Metrics:
-        """Returns the metrics that the call has so far."""
+    def running_metrics(self, live: LiveCall, heard: HeardTurns) -> Metrics:
+        """The metrics that the call has so far."""
         tools = live.turns.tools
         metrics: Metrics = {}
         answers = [
@@ -109,8 +109,8 @@ class EvaScores:
             metrics["eva_x_mean"] = (self._experience_mean(mean), None)
         return metrics
 
-    def finish(self, live: LiveSide, heard: HeardTurns, context: MetricContext) -> Metrics:
-        """The call is over: from now on turns have their final values.
+    def finish(self, live: LiveCall, heard: HeardTurns, context: MetricContext) -> Metrics:
+        """Makes the final values of all turns.
 
         Returns:
             Every metric of the call.
@@ -146,11 +146,11 @@ class EvaScores:
         return metrics
 
     def closing_counts(self) -> list[Count]:
-        """How many turns were settled, and how many of them were something else in the end."""
+        """Numbers of settled turns, and of those whose final value differs."""
         return self._settled.counts()
 
-    def _times(self, live: LiveSide, heard: HeardTurns, *, is_over: bool) -> dict[int, HeardTimes]:
-        """By turn, lowest first; of a call that is not over those alone that are scored while it runs."""
+    def _times(self, live: LiveCall, heard: HeardTurns, *, is_over: bool) -> dict[int, HeardTimes]:
+        """Times by turn, lowest first; while the call runs only of the turns that are scored live."""
         found = {}
         for number, turn in heard.turns(sorted(heard.numbers())).items():
             view = live.turns.view(number)
@@ -169,7 +169,7 @@ class EvaScores:
         return FinalScore(_NOT_JUDGED) if is_passed is None else FinalScore(Scored(value=is_passed), float(is_passed))
 
     def _experience(self, timing: float | None) -> dict[str, float | None]:
-        """The parts of EVA-X that are known."""
+        """The known parts of EVA-X."""
         parts: dict[str, float | None] = dict.fromkeys(EXPERIENCE_THRESHOLDS)
         parts[TURN] = timing
         progression = self._ratings.of_call().get(JudgeKind.CONVERSATION_PROGRESSION)
@@ -181,7 +181,7 @@ class EvaScores:
 
 
 def taking_inputs(value: TurnValue | None) -> tuple[Any, ...] | None:
-    """Returns a turn's score in plain values, to be hashed."""
+    """A turn's score in plain values, to be hashed."""
     if value is None:
         return None
     result, score = value.result, value.score
@@ -209,7 +209,7 @@ def taking_fields(value: TurnValue | None) -> dict[str, Any] | None:
 
 
 def metric_inputs(metrics: Metrics) -> tuple[Any, ...]:
-    """Returns the metrics in plain values, to be hashed."""
+    """The metrics in plain values, to be hashed."""
     return tuple(
         (name, *score.result, score.normalized, tuple(dict(score.sub_metrics or {}).items()), anchor)
         for name, (score, anchor) in metrics.items()

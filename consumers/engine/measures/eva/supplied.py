@@ -1,4 +1,4 @@
-"""What a producer says of a call so that more of it can be judged: the agent's tools, and the state before and after."""
+"""Facts that a producer supplies so that more of a call can be judged: the agent's tools, the expected and the final state."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from schemas.events.call import AgentTool, CallEnded, CallStarted
 
 
-class Supplied:
-    """What the newest events say; what one leaves out stays as it was.
+class SuppliedFacts:
+    """The facts of the newest events; a field that an event leaves out keeps its value.
 
     Attributes:
-        tools: The agent's tools; None while nobody has named them.
-        expected_state: What the call should leave behind.
-        final_state: What it did leave behind.
-        final_state_hash: The hash of that as the same event tells it, which counts if there is one.
+        tools: The agent's tools; None before any event names them.
+        expected_state: Expected state after the call.
+        final_state: Actual state after the call.
+        final_state_hash: Hash of the final state from the same event; takes precedence over the state.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,11 @@ class Supplied:
         self.final_state_hash: str | None = None
 
     def started(self, event: CallStarted) -> None:
-        """A `call_started` came."""
+        """Folds a `call_started` event."""
         self.tools = self.tools if event.tools is None else event.tools
         self.expected_state = self.expected_state if event.expected_state is None else event.expected_state
 
     def ended(self, event: CallEnded) -> None:
-        """A `call_ended` came."""
+        """Folds a `call_ended` event."""
         if event.final_state is not None:
             self.final_state, self.final_state_hash = event.final_state, event.final_state_hash

@@ -1,8 +1,8 @@
-"""Latency by stage and turn: what sources report is filed under the turn in whose time it began.
+"""Latency by stage and turn: a reported value is filed under the turn in whose time it began.
 
 The turn of a value follows from times alone, so it does not matter whether a number comes before or after the sound that
-makes the turn; when a turn moves, so do its numbers. Endpointing is also known from the speech itself, and a tool's run from
-the audit log or an ElevenLabs agent's events: they stand beside what is reported.
+creates the turn; when a turn moves, so do its numbers. Endpointing also follows from the speech itself, and a tool's run from
+the audit log or an ElevenLabs agent's events: these are sources beside the reports.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,13 @@ from typing import Any
 from consumers.engine.effects import Count
 from consumers.engine.limits import Limits
 from consumers.engine.measures.stages.reading import Used, findings_of
-from consumers.engine.measures.stages.turn_stages import MS_PER_SECOND, SECOND_DIGITS, Told, convai_seconds, told
+from consumers.engine.measures.stages.turn_stages import (
+    MS_PER_SECOND,
+    SECOND_DIGITS,
+    StageReading,
+    convai_seconds,
+    stage_readings,
+)
 from consumers.engine.measures.stages.turn_windows import TurnWindows
 from consumers.engine.measures.stages.values import Reported, Reports, StageValues
 from consumers.engine.turns.bot.agent_record import AgentRecord
@@ -25,7 +31,7 @@ from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, Sta
 from schemas.wire import MAX_NAME_CHARS
 
 MAX_UNKNOWN_KEYS = 32
-"""Names without a stage that are kept of a call, for whoever looks into it."""
+"""Unknown names that are kept of a call, for debugging."""
 
 _UNMAPPED = "callgauge_stage_values_unmapped_total"
 _LIMIT = "callgauge_limits_hit_total"
@@ -35,7 +41,7 @@ class StageLatencies:
     """The stages of one call.
 
     Attributes:
-        unknown_keys: What was reported under a name that no table has.
+        unknown_keys: Reported names that no table has.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -51,7 +57,7 @@ class StageLatencies:
         self._is_full = False
 
     def observe(self, source: InputSource, event: Any, time_ms: int) -> None:
-        """Take what the event reports; one that reports nothing costs a look at its type."""
+        """Folds the reports of the event; an event without any costs a look at its type."""
         findings = findings_of(event, time_ms)
         if findings is None:
             return
@@ -64,26 +70,26 @@ class StageLatencies:
                 self._used.insert(place, used)
         self._unknown(source, findings.unknown)
 
-    def take_convai(self, turn: int, seconds: Mapping[str, float]) -> None:
-        """An ElevenLabs record has these metrics for a turn, in seconds by name; they replace what it had for it before."""
+    def fold_convai(self, turn: int, seconds: Mapping[str, float]) -> None:
+        """Replaces the metrics that an ElevenLabs record has for a turn, in seconds by name."""
         if self._convai.get(turn, {}) == seconds:
             return
-        self._convai[turn] = seconds  # replaced, never changed: what was computed from it is compared with it
+        self._convai[turn] = seconds  # replaced, never changed: values computed from it are compared with it
         self._stale.add(turn)
         self._unknown(InputSource.ELEVENLABS, [name for name in seconds if name not in CONVAI_METRICS])
 
     def drain_counts(self) -> list[Count]:
-        """What was reported and has no place, since this was last asked."""
+        """Counts of reports without a stage, since the last drain."""
         counts = [Count(metric, (label,), by) for (metric, label), by in self._counts.items()]
         self._counts.clear()
         return counts
 
     def stale_turns(self, heard: HeardTurns, touched: Iterable[int]) -> set[int]:
-        """Of which turns something else may be reported now, since this was last asked.
+        """Turns whose reported values may have changed since the last call.
 
         Args:
             heard: The turns of the call.
-            touched: Those that may have changed.
+            touched: Turns that may have changed.
         """
         stale, self._stale = self._stale, set()
         if self._values or self._used:
@@ -93,17 +99,17 @@ class StageLatencies:
             stale |= self._windows.update(heard, touched)
         return stale
 
-    def stages_of(self, heard: HeardTurns, number: int) -> list[Told]:
-        """The stages of a turn that somebody measured, in the order of the list of stages."""
+    def stages_of(self, heard: HeardTurns, number: int) -> list[StageReading]:
+        """The measured stages of a turn, in the order of the list of stages."""
         turn = heard.turn(number)
         if turn is None or turn.view is None:
             return []
         if heard.is_simulated and not self._values and number not in self._convai and not turn.tools:
             return []
-        return told(self._reports(turn), turn.view.heard_ms)
+        return stage_readings(self._reports(turn), turn.view.heard_ms)
 
     def agreement(self, heard: HeardTurns, turns: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """By the place of a stage, in how many of these turns several sources measured it, and in how many they disagree."""
+        """By the place of a stage: turns in which several sources measured it, and turns in which they disagree."""
         found: dict[int, tuple[int, int]] = {}
         for turn in turns:
             for stage in self.stages_of(heard, turn):
@@ -113,7 +119,7 @@ class StageLatencies:
         return found
 
     def turn_metrics(self, heard: HeardTurns, record: AgentRecord | None, number: int) -> TurnMetrics:
-        """What a transcript says of the turn, as of when the turns were last followed."""
+        """The metrics of a turn for a transcript, as of the last `follow`."""
         turn = heard.turn(number)
         if turn is None or turn.view is None:
             return TurnMetrics({}, {})
@@ -122,7 +128,7 @@ class StageLatencies:
         return TurnMetrics(seconds, recorded or self._usage(number))
 
     def _usage(self, turn: int) -> Mapping[str, TokenUsage]:
-        """Tokens by model. Several may have counted the same ones: the best of those who did is believed."""
+        """Tokens by model. Several sources may count the same ones: the best of them wins."""
         from_s, until_s = self._windows.window(turn)
         first, last = (bisect_left(self._used, at_s, key=attrgetter("at_s")) for at_s in (from_s, until_s))
         used = self._used[first:last]
@@ -153,12 +159,12 @@ class StageLatencies:
             self._stale.add(turn)
 
     def _own(self, turn: HeardTurn) -> list[tuple[Stage, StageSource, float]]:
-        """What follows from the times of speech and of tools."""
+        """Stages that follow from the times of speech and of tools."""
         own = []
         if turn.endpointing_s is not None:
             own.append((Stage.ENDPOINTING, StageSource.SPEECH, turn.endpointing_s))
         for teller in (StageSource.ELEVENLABS, StageSource.AUDIT):
-            # How long pipecat's run is in the record itself.
+            # The record itself has the time of pipecat's run.
             runs_ms = [
                 use.duration_ms
                 for use in turn.tools
@@ -169,10 +175,10 @@ class StageLatencies:
         return own
 
     def _reports(self, turn: HeardTurn) -> Reports:
-        """What everybody says of the turn."""
+        """All reports of the turn."""
         reports = self._values.reports(*self._windows.window(turn.number))
         by_name = self._convai.get(turn.number, {})
-        # A copy stands behind what it copies, which thereby counts.
+        # A copy follows its original, which thereby wins.
         known = sorted(CONVAI_METRICS.keys() & by_name, key=lambda name: CONVAI_METRICS[name].is_copy)
         found = [(CONVAI_METRICS[name].stage, StageSource.ELEVENLABS, by_name[name]) for name in known]
         for stage, source, seconds in (*self._own(turn), *found):

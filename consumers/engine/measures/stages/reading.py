@@ -1,7 +1,7 @@
-"""What an event says of how long a stage took and how many tokens were used, by the tables of `schemas.scores.latency_stages`.
+"""Reads stage latencies and token counts from events, by the tables of `schemas.scores.latency_stages`.
 
-Readers are lenient: what is no number, or not positive, or has a name that no table has, is left out. A value of zero is a
-service's first report, before it did anything. Everything else that is left out is named in `Findings.unknown`.
+Readers are lenient: a value that is no number, or not positive, or has an unknown name is left out. A zero is a service's first
+report, before it did anything. Everything else that is left out is named in `Findings.unknown`.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,10 +30,12 @@ from schemas.wire import MAX_NAME_CHARS, MAX_TIME_MS
 MAX_ITEMS = 64
 """Entries of one list in one event that are read. A breakdown has about a dozen."""
 MAX_TOKENS = 10**9
-"""More tokens than any model takes; beyond it a number is a fault."""
+"""Largest plausible number of tokens; a larger one is a fault."""
 
 RANKS = (0, 1)
-"""Of one source's values for a turn only those of the lowest rank count: pipecat reports some in two ways, one of which says more."""
+"""Ranks of one source's values for a turn; only the lowest present counts. Pipecat reports some values in two ways, one of
+which has more detail.
+"""
 
 Json = Mapping[str, Any]
 
@@ -50,7 +52,7 @@ class Measured(NamedTuple):
 
 
 class Used(NamedTuple):
-    """A model used tokens. All sources count the same ones, and those of the lowest `rank` are believed: 0, 1 or 2."""
+    """Tokens that a model used. All sources count the same ones, and those of the lowest `rank` win: 0, 1 or 2."""
 
     at_s: float
     rank: int
@@ -59,7 +61,7 @@ class Used(NamedTuple):
 
 
 class Findings:
-    """What one event says. `unknown` names what no table has, or no number can be."""
+    """The values in one event. `unknown` has the names and values that are left out."""
 
     __slots__ = ("measured", "unknown", "used")
 
@@ -80,7 +82,7 @@ class Findings:
         rank: int = 0,
         model: Any = None,
     ) -> None:
-        """A number came under `key`. Where it begins is given, or where it ends."""
+        """Adds a number under `key`, with its start or its end."""
         if seconds == 0 and not isinstance(seconds, bool):
             return
         if stage is None or not _is_number(seconds) or not 0 < seconds <= MAX_STAGE_SECONDS:
@@ -90,7 +92,7 @@ class Findings:
         self.measured.append(Measured(begun_s, stage, source, float(seconds), rank, _text(model)))
 
     def used_tokens(self, key: str, at_s: float, rank: int, model: Any, counts: Any) -> None:
-        """Counts of tokens came under `key`."""
+        """Adds counts of tokens under `key`."""
         usage = _token_usage(counts)
         if usage is None:
             self.unknown.append(key)
@@ -99,7 +101,7 @@ class Findings:
 
 
 def findings_of(event: Any, time_ms: int) -> Findings | None:
-    """What `event` says; None for an event that is about something else."""
+    """The findings in `event`; None for an event of another subject."""
     kind = type(event)
     reader = _RECORD_READERS.get(event.type) if kind is ObserverRecord else _READERS.get(kind)
     if reader is None:
@@ -110,7 +112,7 @@ def findings_of(event: Any, time_ms: int) -> Findings | None:
 
 
 def _metric(event: PipecatMetric, at_s: float, findings: Findings) -> None:
-    """A number of a MetricsFrame, as EVA logs it."""
+    """Reads a number of a MetricsFrame, as EVA logs it."""
     kind = event.type
     reading = PIPECAT_METRICS.get(kind)
     if reading is not None:
@@ -167,7 +169,7 @@ def _whole(data: Any, stage: Stage, at_s: float, findings: Findings) -> None:
 
 
 def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
-    """Every part is also reported by itself, except the contributions: of the others, a breakdown's are the second choice."""
+    """Reads a breakdown. Its parts are also reported one by one, except the contributions; so they are the second choice."""
     record: Json = data if isinstance(data, Mapping) else {}
     source = StageSource.PIPECAT
     contributions = _items(record.get("contributions"))
@@ -190,7 +192,7 @@ def _breakdown(data: Any, at_s: float, findings: Findings) -> None:
 
 
 def _contributions(items: list[Json], at_s: float, findings: Findings) -> None:
-    """One value for each key, the sum of its parts. What the model needs for its first tool call is two of them together."""
+    """Reads one value for each key, the sum of its parts. The model's time to its first tool call is two parts together."""
     sums: dict[Stage, tuple[float, float]] = {}
     inference: tuple[float, float] | None = None
     has_request = False
@@ -221,7 +223,7 @@ def _part(key: str, stage: Stage | None, item: Json, at_s: float, findings: Find
 
 
 def _function_call(event: FunctionCallRecord, at_s: float, findings: Findings) -> None:
-    """A tool has answered, or failed, or taken too long; while it runs nothing is known yet."""
+    """Reads a tool that has answered, failed, or run into its time limit; a running tool has no value yet."""
     call = event.data
     begin_s, end_s = call.in_progress_at, _moment(call.timestamp, at_s)
     if call.has_answered and begin_s is not None:
@@ -230,7 +232,7 @@ def _function_call(event: FunctionCallRecord, at_s: float, findings: Findings) -
 
 
 def _llm_call(event: AuditLlmCall, at_s: float, findings: Findings) -> None:
-    """One step of the model: the agent waits for all of it. Without words in its answer it was a tool call."""
+    """Reads one step of the model: the agent waits for all of it. A step without words in its answer was a tool call."""
     if event.latency_ms is not None:
         said = event.value.get("response") if isinstance(event.value, Mapping) else event.value
         stage = Stage.LLM_LAST_SENTENCE if said else Stage.TOOL_REQUEST
@@ -255,12 +257,12 @@ _RECORD_READERS: Mapping[str, Callable[[Any, float, Findings], None]] = {
 
 
 def _rank(stage: Stage | None) -> int:
-    """A text aggregation is a contribution too, and that is the one which adds up."""
+    """The rank of a contribution: a text aggregation has two reports, and the contribution is the one that adds up."""
     return 1 if stage is Stage.SENTENCE_AGGREGATION else 0
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Whether arithmetic on it is safe: JSON has integers that are no float, and what is not finite compares with nothing."""
+    """Whether arithmetic on it is safe: JSON has integers that are no float, and non-finite numbers compare with nothing."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MAX_TIME_MS
 
 
@@ -273,7 +275,7 @@ def _text(value: object) -> str:
 
 
 def _named(value: object) -> str:
-    """A name as it is told; of what is no name only what it is, however large that may be."""
+    """A name for messages; for anything that is no name only its type, because it may be large."""
     return value[:MAX_NAME_CHARS] if isinstance(value, str) else type(value).__name__
 
 
@@ -282,7 +284,7 @@ def _items(value: object) -> list[Json]:
 
 
 def _token_usage(counts: Any) -> TokenUsage | None:
-    """Input is counted with or without the cache, by service; the total is always all of it, so the input follows from that."""
+    """Tokens by kind. Services count input with or without the cache; the total has all of it, so the input follows from it."""
     if not isinstance(counts, Mapping):
         return None
 

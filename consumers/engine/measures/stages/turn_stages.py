@@ -1,4 +1,4 @@
-"""What is said of the stages of one turn: the best source's number, what the others say, and whether they disagree."""
+"""The stages of one turn: the best source's number, the other sources' numbers, and whether they disagree."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,9 +9,9 @@ from schemas.scores.all_records import Anchor
 from schemas.scores.latency_stages import CONVAI_NAMES, FROM_USER_SILENCE, Stage, StageSource
 
 DISAGREEMENT_MS = 200
-"""Two sources may differ by this much: what one step of a voice detector, or the way over the line, makes of the same stage."""
+"""Difference in ms that two sources may have: one step of a voice detector, or the way over the line."""
 DISAGREEMENT_SHARE = 0.2
-"""And by this share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
+"""And share of the larger number. Beyond both they disagree: a clock is skewed, or one of them measures something else."""
 
 MS_PER_SECOND = 1000
 SECOND_DIGITS = 6
@@ -19,7 +19,7 @@ _SPEECH = SOURCES.index(StageSource.SPEECH)
 
 
 def disagree(one_ms: float, other_ms: float) -> bool:
-    """Whether two numbers for the same stage are further apart than measuring it twice explains.
+    """Whether two numbers for the same stage differ by more than measuring it twice explains.
 
     Example:
         >>> disagree(300, 480), disagree(3000, 3500), disagree(300, 700)
@@ -28,8 +28,8 @@ def disagree(one_ms: float, other_ms: float) -> bool:
     return abs(one_ms - other_ms) > max(DISAGREEMENT_MS, DISAGREEMENT_SHARE * max(one_ms, other_ms))
 
 
-class Told(NamedTuple):
-    """What is said of one stage, in plain values: places in the lists of stages and sources, milliseconds, the model's name."""
+class StageReading(NamedTuple):
+    """One stage in plain values: places in the lists of stages and sources, milliseconds, the model's name."""
 
     stage: int
     source: int
@@ -39,15 +39,16 @@ class Told(NamedTuple):
 
     @property
     def is_disputed(self) -> bool:
-        """Whether another source says something else, beyond the tolerance."""
+        """Whether another source differs beyond the tolerance."""
         return any(disagree(self.latency_ms, other_ms) for _, other_ms in self.others_ms)
 
     def fields(self) -> dict[str, Any]:
-        """What a `StageLatency` is made of; made together with its record it costs half as much."""
+        """The fields of a `StageLatency`; made together with its record it costs half as much."""
         stage = STAGES[self.stage]
         fields: dict[str, Any] = {"stage": stage, "latency_ms": self.latency_ms, "source": SOURCES[self.source]}
         if stage in FROM_USER_SILENCE:
-            # Who measures from the end of the user's speech has it from a detector; ElevenLabs' record does not say how.
+            # A source that measures from the end of the user's speech has that from a detector; ElevenLabs' record does not
+            # name its source.
             fields["anchor"] = Anchor.RECORD if SOURCES[self.source] is StageSource.ELEVENLABS else Anchor.VAD
         if self.model:
             fields["model"] = self.model
@@ -57,24 +58,24 @@ class Told(NamedTuple):
         return fields
 
 
-def told(reports: Reports, heard_ms: float | None) -> list[Told]:
-    """The stages that somebody measured, in the order of the list of stages.
+def stage_readings(reports: Reports, heard_ms: float | None) -> list[StageReading]:
+    """The measured stages, in the order of the list of stages.
 
-    Voice to voice has a score of its own from the times of speech, `heard_ms`; here it stands where others measured it too.
+    Voice to voice has a score of its own from the times of speech, `heard_ms`; it appears here where others measured it too.
     """
-    said = []
+    readings = []
     for stage, by_source in reports.items():
         found = [(place, by_source[source]) for place, source in enumerate(SOURCES) if source in by_source]
         source, best = found[0]
         others = tuple([(place, _ms(other)) for place, other in found[1:]])
         if stage is Stage.VOICE_TO_VOICE and heard_ms is not None:
             others = (*others, (_SPEECH, heard_ms))
-        said.append(Told(STAGE_PLACES[stage], source, _ms(best), best.model, others))
-    return sorted(said)
+        readings.append(StageReading(STAGE_PLACES[stage], source, _ms(best), best.model, others))
+    return sorted(readings)
 
 
 def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]:
-    """Seconds by ElevenLabs' name; voice to voice as it was heard, where nobody else measured it and somebody waited."""
+    """Seconds by ElevenLabs' name; voice to voice as heard, where no other source has it and the user waited."""
     seconds = {
         name: round(reports[stage][_best_source(reports[stage])].seconds, SECOND_DIGITS)
         for stage, name in CONVAI_NAMES.items()
@@ -86,7 +87,7 @@ def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]
 
 
 def _best_source(by_source: Mapping[StageSource, Reported]) -> StageSource:
-    """The best source of those that there are."""
+    """The best source among those present."""
     return next(source for source in SOURCES if source in by_source)
 
 

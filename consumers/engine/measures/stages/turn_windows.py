@@ -1,4 +1,4 @@
-"""From when to when each turn of a call lasts, so that what has a time has a turn."""
+"""The window of each turn of a call, to find the turn of a time."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -8,16 +8,18 @@ from consumers.engine.turns.heard.heard_turn import HeardTurns
 
 
 class TurnWindows:
-    """A turn lasts from its user's first sound to the next turn's, the earliest one from ever. Times in epoch seconds."""
+    """A turn's window reaches from its user's first sound to the next turn's; the first turn has no earlier end.
+    Epoch seconds.
+    """
 
     def __init__(self) -> None:
         self._begins_s: dict[int, float] = {}
         self._order: list[tuple[float, int]] = []
 
     def update(self, heard: HeardTurns, touched: Iterable[int]) -> set[int]:
-        """These turns may have changed; returns those whose window is another now, the neighbours included."""
+        """Updates the windows of turns that may have changed; returns the turns with a new window, neighbours included."""
         moved: set[int] = set()
-        # Where a turn of transcripts begins hangs on the speech before it.
+        # The start of a turn of transcripts depends on the speech before it.
         for turn in {turn for first in touched for turn in (first, first + 1)}:
             there = heard.turn(turn)
             begin_s = None if there is None else there.begin_s
@@ -26,7 +28,7 @@ class TurnWindows:
         return moved
 
     def window(self, turn: int) -> tuple[float, float]:
-        """From when to before when; both the same for a turn without any sound."""
+        """Start and end of the window, end excluded; equal for a turn without sound."""
         begin_s = self._begins_s.get(turn)
         if begin_s is None:
             return inf, inf
@@ -35,7 +37,7 @@ class TurnWindows:
         return begin_s if place else -inf, end_s
 
     def turn_at(self, at_s: float) -> int | None:
-        """The turn of that moment; None while no turn has begun."""
+        """The turn at that time; None before the first turn."""
         if not self._order:
             return None
         place = bisect_right(self._order, at_s, key=lambda begun: begun[0])

@@ -1,4 +1,4 @@
-"""The stage latencies that sources reported of one call, in the order in which the stages began, and what they say of one turn."""
+"""The reported stage latencies of one call, in the order in which the stages began, and their reports for one turn."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -19,7 +19,7 @@ _CODE_OF = {meaning: code for code, meaning in enumerate(_CODES)}
 
 
 class Reported(NamedTuple):
-    """What one source says of one stage of a turn; `rank` is that of the values it was made of."""
+    """One source's value of one stage of a turn; `rank` is that of the values behind it."""
 
     rank: int
     seconds: float
@@ -27,13 +27,13 @@ class Reported(NamedTuple):
 
 
 Reports = dict[Stage, dict[StageSource, Reported]]
-"""What is reported of one turn."""
+"""The reports of one turn."""
 
 
 class StageValues:
-    """Values in the order of their begin, then of what they say: the same whatever order they came in.
+    """Reported values sorted by start, then by content, so that the order of arrival does not matter.
 
-    They are columns, because a call has hundreds and nobody reads most of them twice.
+    They are stored as columns: a call has hundreds of them, and most are read once.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class StageValues:
         return len(self._models)
 
     def add(self, value: Measured) -> bool:
-        """Keep it; false when it is there already, to the last digit: a record that came twice."""
+        """Keeps a value; false when an equal one is there already: its record came twice."""
         begins_s = self._begins_s
         begin_s = value.begin_s
         code = _CODE_OF[value.stage, value.source, value.rank]
@@ -67,13 +67,15 @@ class StageValues:
         return self._codes[place], self._seconds[place], self._models[place]
 
     def slice(self, from_s: float, until_s: float) -> tuple[int, float, float]:
-        """Which values these are, for comparison: how many, and where the first and the last begin. None is ever taken out."""
+        """A key of the values in a window, for comparison: their number, and the starts of the first and the last. Values are
+        never removed.
+        """
         begins_s = self._begins_s
         first, last = bisect_left(begins_s, from_s), bisect_left(begins_s, until_s)
         return (last - first, begins_s[first], begins_s[last - 1]) if first < last else (0, from_s, from_s)
 
     def reports(self, from_s: float, until_s: float) -> Reports:
-        """What the values say that began from `from_s` to before `until_s` (epoch): the window of a turn."""
+        """The reports of the values that began from `from_s` to before `until_s` (epoch): the window of a turn."""
         found: Reports = {}
         asked: dict[StageSource, float] = {}
         first, last = bisect_left(self._begins_s, from_s), bisect_left(self._begins_s, until_s)
@@ -81,7 +83,7 @@ class StageValues:
             stage, source, rank = _CODES[self._codes[place]]
             seconds, model = self._seconds[place], self._models[place]
             _take(found, stage, source, Reported(rank, seconds, model))
-            # Pipecat measures how long it waits for the first sentence from the first token on; others from the request on.
+            # Pipecat measures the wait for the first sentence from the first token on; others from the request on.
             if stage is Stage.LLM_FIRST_TOKEN:
                 asked[source] = seconds
             elif stage is Stage.SENTENCE_AGGREGATION and source in asked:
@@ -90,7 +92,7 @@ class StageValues:
 
 
 def _take(found: Reports, stage: Stage, source: StageSource, value: Reported) -> None:
-    """Add a value, of those of a turn in their order."""
+    """Adds a value of a turn; values come in their order."""
     by_source = found.get(stage)
     if by_source is None:
         found[stage] = {source: value}

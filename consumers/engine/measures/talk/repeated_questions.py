@@ -1,15 +1,15 @@
-"""Questions that are asked again in the same words: by the caller, who was not understood, or by the agent, who forgot."""
+"""Finds questions asked again in the same words: by a caller who was not understood, or by an agent that forgot."""
 
 import re
 from bisect import insort
 from typing import Final
 
 MIN_WORDS: Final = 3
-"""A shorter question says nothing by being repeated: "Really?", "And you?"."""
+"""Fewest words of a question whose repetition means something, unlike "Really?", "And you?"."""
 MAX_WORDS: Final = 40
-"""What is compared of one question; the longest that agents ask have some 30 words."""
+"""Words of one question that are compared; the longest questions of agents have some 30."""
 MAX_QUESTIONS_PER_TURN: Final = 20
-"""Of one side in one turn; more is a list that is read out."""
+"""Questions of one side in one turn; more is a list that is read out."""
 
 _SENTENCE = re.compile(r"[^.?!\n]+[.?!\n]*")
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
@@ -34,14 +34,14 @@ _ASKING: Final = frozenset(
         *("may", "do", "does", "did", "is", "are", "was", "were", "have", "has"),
     }
 )
-"""What an English question begins with. Recognisers often leave the question mark out."""
+"""First words of English questions. Recognisers often leave the question mark out."""
 _OPENING: Final = frozenset(
     {
         *("and", "but", "so", "okay", "ok", "well", "now", "then", "sorry", "please", "yes", "no", "alright", "thanks"),
         *("again", "um", "uh", "er", "hm", "hmm"),
     }
 )
-"""Said before or within a question without changing it."""
+"""Words before or within a question that do not change it."""
 
 
 def questions_in(text: str) -> frozenset[str]:
@@ -64,7 +64,7 @@ def questions_in(text: str) -> frozenset[str]:
 
 
 class RepeatedQuestions:
-    """What one side of a call asked in which turn. A turn is put in, replaced or taken out at the cost of that turn."""
+    """The questions of one side of a call by turn. Adding, replacing or removing a turn costs only that turn."""
 
     def __init__(self) -> None:
         self._by_turn: dict[int, frozenset[str]] = {}
@@ -73,16 +73,16 @@ class RepeatedQuestions:
 
     @property
     def count(self) -> int:
-        """How many times a question was asked that had been asked in an earlier turn."""
+        """Number of questions that had been asked in an earlier turn."""
         return sum(len(turns) - 1 for turns in self._again.values())
 
     @property
     def turns(self) -> tuple[int, ...]:
-        """The turns in which that happened, lowest first."""
+        """The turns with such questions, lowest first."""
         return tuple(sorted({turn for turns in self._again.values() for turn in turns[1:]}))
 
     def put(self, turn: int, questions: frozenset[str]) -> bool:
-        """These are the questions of a turn now; whether they were others before."""
+        """Sets the questions of a turn; returns whether they differ from before."""
         known = self._by_turn.get(turn, frozenset())
         if questions == known:
             return False

@@ -1,7 +1,7 @@
-"""How a call sounded: who spoke how much, over whom, how fast and how long at a stretch, and where nobody said anything.
+"""Measures of how a call sounded: amount of speech, overlap, pace, monologues and silence.
 
-Pure arithmetic over stretches of sound, in milliseconds of epoch time; which events they come from is decided in
-`speech_measures`. A stretch that is not over yet is nobody's business here: it has no length.
+Pure arithmetic over stretches of sound, in milliseconds of epoch time; `talk_measure` chooses the events that they come from.
+Open stretches are left out: they have no length.
 """
 
 from bisect import bisect_right
@@ -15,14 +15,14 @@ MS_PER_MINUTE: Final = 60_000
 
 
 class ToolRun(NamedTuple):
-    """When a tool ran, in ms; without an end it never answered, and was waited for until somebody spoke."""
+    """The run of a tool in ms; a run without an end was never answered, and was waited for until somebody spoke."""
 
     start_ms: int
     end_ms: int | None
 
 
 class SpokenTurn(NamedTuple):
-    """One turn: when each side was heard, and how many words it said; 0 words where its text is not known."""
+    """One turn: the sounds of each side, and its number of words; 0 words where its text is unknown."""
 
     user: Spans = ()
     assistant: Spans = ()
@@ -31,13 +31,13 @@ class SpokenTurn(NamedTuple):
 
 
 class SideMeasures(NamedTuple):
-    """What one side did in a call.
+    """Measures of one side of a call.
 
     Attributes:
-        speech_ms: How long it was heard. What it says twice at once counts once.
-        longest_ms: Its longest monologue: from where it began to speak until the other spoke, or it paused for too long.
+        speech_ms: Time for which it was heard. Sounds at the same time count once.
+        longest_ms: Its longest monologue: from its start until the other side spoke, or it paused for too long.
         words: Its words in the turns in which it was heard.
-        worded_ms: How long it was heard in the turns whose words are known.
+        worded_ms: Time for which it was heard in the turns whose words are known.
     """
 
     speech_ms: int = 0
@@ -47,20 +47,20 @@ class SideMeasures(NamedTuple):
 
     @property
     def words_per_minute(self) -> float | None:
-        """Words by the minutes in which they were said; None without words or without sound."""
+        """Words by the minutes in which they were spoken; None without words or without sound."""
         return self.words * MS_PER_MINUTE / self.worded_ms if self.words and self.worded_ms else None
 
 
 class CallMeasures(NamedTuple):
-    """What both sides did in a call; all in ms.
+    """Measures of both sides of a call; all in ms.
 
     Attributes:
-        user: The caller.
-        assistant: The agent.
-        overlap_ms: How long both were heard at once.
-        dead_air_ms: How long the caller waited in silence, nobody speaking and no tool running, each time for the threshold
-            or longer.
-        first_assistant_ms: When the assistant was first heard (epoch); None if it was not.
+        user: The user.
+        assistant: The assistant.
+        overlap_ms: Time for which both were heard at once.
+        dead_air_ms: Time for which the caller waited in silence, without speech and without a running tool; only waits of at
+            least the threshold.
+        first_assistant_ms: First sound of the assistant (epoch); None without one.
     """
 
     user: SideMeasures
@@ -79,13 +79,13 @@ class CallMeasures(NamedTuple):
 def measures_of(
     turns: Mapping[int, SpokenTurn], tools: Iterable[ToolRun], pause_ms: int, ended_ms: int | None = None
 ) -> CallMeasures:
-    """Measure the call.
+    """Measures the call.
 
     Args:
         turns: The turns by id, in any order. A turn's sound may reach into other turns.
-        tools: When tools ran: silence then is explained.
-        pause_ms: From how long a silence counts: as dead air after the caller has spoken, and as the end of a monologue.
-        ended_ms: When the call was over, if it is: up to then the caller may have waited for an answer.
+        tools: The runs of tools: they explain silence.
+        pause_ms: Least silence that counts: as dead air after the caller has spoken, and as the end of a monologue.
+        ended_ms: End of the call, if it is over: the caller may have waited until then.
 
     Example:
         >>> call = {1: SpokenTurn((Span(0, 2_000),), (Span(6_000, 9_000),), user_words=5)}
@@ -111,7 +111,7 @@ def measures_of(
 
 
 def _worded(sides: Iterable[tuple[int, Spans]]) -> tuple[int, int]:
-    """Words that were heard, and for how long."""
+    """Words of turns with sound, and the length of that sound in ms."""
     words = worded_ms = 0
     for count, spans in sides:
         spoken_ms = length_ms(merged(spans)) if count else 0
@@ -122,7 +122,9 @@ def _worded(sides: Iterable[tuple[int, Spans]]) -> tuple[int, int]:
 
 
 def _longest_ms(own: Spans, other: Spans, pause_ms: int) -> int:
-    """A word of the other while one goes on is none's turn; a word in one's pause is."""
+    """Longest monologue in ms. It ends when the other side is heard in a pause, or when a pause reaches `pause_ms`; the other
+    side talking over it does not end it.
+    """
     longest_ms = start_ms = 0
     place = 0
     last: Span | None = None
@@ -147,7 +149,7 @@ def _until_somebody_speaks(tool: ToolRun, anyone: Spans, ended_ms: int | None) -
 
 
 def _dead_air_ms(anyone: Spans, user: Spans, tools: Spans, pause_ms: int, ended_ms: int | None) -> int:
-    """Silences between stretches of speech of which the caller's was the last; a running tool cuts a silence in two."""
+    """Silences after speech of the caller; a running tool cuts a silence in two."""
     user_ends_ms = {span.end_ms for span in user}
     nexts_ms: Sequence[int | None] = [*(span.start_ms for span in anyone[1:]), ended_ms]
     dead_air_ms = 0

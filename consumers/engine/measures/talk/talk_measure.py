@@ -1,6 +1,6 @@
-"""How a call sounds: talk, pace, monologues, silence, overlap and repeated questions.
+"""Measures how a call sounds: talk, pace, monologues, silence, overlap and repeated questions.
 
-The arithmetic is in `conversation_measures` and `repeated_questions`.
+The arithmetic is in `talk_arithmetic` and `repeated_questions`.
 """
 
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from consumers.engine.measures.talk.repeated_questions import RepeatedQuestions,
 from consumers.engine.measures.talk.talk_arithmetic import CallMeasures, SideMeasures, SpokenTurn, ToolRun, measures_of
 from consumers.engine.turns.heard.heard_turn import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.spans import length_ms, merged
 from consumers.engine.turns.timeline.tool_uses import PairedUse
 from schemas.scores.all_records import NotApplicable, Result, Scored, Unscored, UnscoredReason
 
 LONG_SILENCE_MS: Final = 3_000
-"""From here on a silence is dead air and ends a monologue. Fixed, whatever `dead_air_ms` is, so that the values mean the same
+"""Least silence that is dead air here and ends a monologue. Fixed, whatever `dead_air_ms` is, so that the values mean the same
 everywhere, and in a back-test with other limits.
 """
 MAX_RUNNING_WORK: Final = 500_000
@@ -24,7 +24,7 @@ MAX_RUNNING_WORK: Final = 500_000
 the final ones are published. A call of two hours with 250 turns takes a quarter of it.
 """
 _PIECE_CHARS: Final = 64
-"""Characters of a text that take as long to read as a turn does."""
+"""Characters that cost as much to read as one turn."""
 
 _NO_EVENTS: Final = Unscored(reason=UnscoredReason.NO_SPEECH_EVENTS)
 _NO_USER: Final = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
@@ -36,7 +36,7 @@ _PACE_DIGITS = 1
 
 
 class Talk(NamedTuple):
-    """How long each side was heard in a turn, in ms, and how many words it said; None where that is not known."""
+    """Time for which each side was heard in a turn, in ms, and its number of words; None where unknown."""
 
     user_ms: int | None
     assistant_ms: int | None
@@ -52,12 +52,12 @@ class Talk(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """How a call sounds.
+    """Measures of a call's sound and words.
 
     Attributes:
-        inputs: What the values follow from, in plain values.
-        fields: Those of a `SpeechScore`.
-        work: How much was read for it.
+        inputs: Plain values from which the fields follow.
+        fields: The fields of a `SpeechScore`.
+        work: Work done for it: turns, stretches of sound, tools and pieces of text.
     """
 
     inputs: tuple[Any, ...]
@@ -76,7 +76,7 @@ def word_count(text: str) -> int:
 
 
 def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None) -> Talk:
-    """Who spoke how long in a turn; a stretch of sound without an end goes on until `end_ms`, or is left out."""
+    """The talk of a turn; an open sound ends at `end_ms`, or is left out."""
     user, assistant = turn.user.said(Purpose.TALK), turn.assistant.said(Purpose.TALK)
     return Talk(
         length_ms(merged(turn.user.spans(end_ms))) if sides.user else None,
@@ -86,15 +86,15 @@ def talk_of(turn: HeardTurn, sides: HeardSides, end_ms: int | None) -> Talk:
     )
 
 
-def speech_of(live: LiveSide, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool) -> Speech:
+def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: int | None, *, is_over: bool) -> Speech:
     """Measures the call.
 
     Args:
         live: The call.
         heard: Its turns.
-        turns: Those that count.
+        turns: Numbers of the turns that count.
         last_ms: Time of its last event.
-        is_over: Whether it is over: sound without an end ends then, and the caller may have waited until then.
+        is_over: Whether it is over: open sound ends then, and the caller may have waited until then.
     """
     end_ms = heard.sound_end_ms(last_ms) if is_over else None
     user_asks, assistant_asks = RepeatedQuestions(), RepeatedQuestions()
@@ -142,7 +142,7 @@ def _known(value: int | None, unknown: Unscored) -> Result:
 
 
 def _unknown(sides: HeardSides, measured: CallMeasures) -> Unscored | None:
-    """Why nothing is known that takes both sides."""
+    """Why the values of both sides together are unknown; None when they are known."""
     if sides.source is None or measured.talk_ratio is None:
         return _NO_EVENTS
     if not sides.user:

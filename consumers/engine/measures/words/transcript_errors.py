@@ -1,7 +1,7 @@
-"""How well the sides of a call understand each other: EVA's `stt_wer`, and how far transcripts disagree.
+"""How well the sides of a call understand each other: EVA's `stt_wer`, and the disagreement of transcripts.
 
-Only a simulated caller says what was meant and what was understood, so real calls have neither. A turn is compared when it
-was left; at the close EVA's own context decides, whose last turn may have been completed.
+Only a simulated caller reports intended and understood words, so real calls have neither measure. A turn is compared when the
+call leaves it; at the close EVA's own context decides, because it may complete the last turn.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from consumers.engine.measures.words.word_errors import ErrorSums, TurnErrors, W
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurns
 from consumers.engine.turns.heard.normal_text import MAX_CHARS
 from consumers.engine.turns.heard.turn_words import Purpose
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.call import PipelineType
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import NotApplicable, Result, Scored, Unscored, UnscoredReason
@@ -23,9 +23,9 @@ two hours has 300,000.
 """
 
 MAX_CHARS_PER_STEP: Final = 50_000
-"""Characters compared in one step of a call, some 0.3 s at worst; what is beyond waits for the next turn, or for the close."""
+"""Characters compared in one step of a call, some 0.3 s at worst; further turns wait for the next turn, or for the close."""
 _SEEN_CHARS: Final = 64
-"""Characters of texts that are the same as before, and are not compared again, that take as long as one that is."""
+"""Characters of unchanged texts whose recognition costs as much as comparing one character."""
 
 _NO_USER: Final = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
 _NO_CALLER: Final = NotApplicable(reason="only a simulated caller knows what it meant to say")
@@ -35,8 +35,8 @@ _RATE_DIGITS = 3  # as EVA rounds
 
 
 class TurnDifferences(NamedTuple):
-    """What differs in a turn: of the user's side by EVA's `stt_wer`, and by disagreement of each side; None where one transcript
-    is not known.
+    """The differences in a turn: of the user's side by EVA's `stt_wer`, and by disagreement of each side; None where one
+    transcript is unknown.
     """
 
     stt: ErrorSums | None
@@ -44,7 +44,7 @@ class TurnDifferences(NamedTuple):
     assistant: ErrorSums | None
 
     def fields(self) -> dict[str, Any]:
-        """Those fields of a turn's record."""
+        """Its fields in a turn's record."""
         return {
             "stt_wer": None if self.stt is None else _error_fields(self.stt, 1, None),
             "user_disagreement": None if self.user is None else _side_fields(self.user, 1),
@@ -53,8 +53,8 @@ class TurnDifferences(NamedTuple):
 
 
 class CallDifferences(NamedTuple):
-    """What differs in a call, in plain values, and the fields of a `WordErrorRate` and of a `TranscriptDisagreement`; either is
-    None where it is known only at the close.
+    """The differences in a call, in plain values, and the fields of a `WordErrorRate` and of a `TranscriptDisagreement`; either
+    is None where it is known only at the close.
     """
 
     inputs: tuple[Any, ...]
@@ -66,7 +66,7 @@ class TranscriptErrors:
     """Compares the turns of one call.
 
     Args:
-        language: What is spoken, as a two-letter code.
+        language: The spoken language, as a two-letter code.
     """
 
     def __init__(self, language: str = "en") -> None:
@@ -82,7 +82,7 @@ class TranscriptErrors:
         return self._chars > MAX_RUNNING_CHARS
 
     def compare(self, heard: HeardTurns, turns: Iterable[int]) -> set[int]:
-        """Compare these turns, and those that wait, as far as one step may. Over the limit only turns that never were.
+        """Compares these turns, and those that wait, as far as one step may. Over the limit only turns that never were.
 
         Returns:
             The turns that were compared although they are not among `turns`.
@@ -106,7 +106,7 @@ class TranscriptErrors:
         return compared - asked
 
     def compare_at_close(self, context: MetricContext) -> bool:
-        """Compare turns as EVA's own context has them, as many as one step may; returns whether all are."""
+        """Compares turns as EVA's own context has them, as many as one step may; returns whether all are."""
         until = self._chars + MAX_CHARS_PER_STEP
         for errors, one, other in self._pairs(context):
             for turn in one.keys() & other.keys():
@@ -118,10 +118,10 @@ class TranscriptErrors:
         return True
 
     def finish(self, context: MetricContext) -> set[int]:
-        """The call is over, and compared: its turns are those of the context and no others.
+        """Replaces the turns by those of EVA's final context, after the comparison.
 
         Returns:
-            The turns of which something else differs than before the close.
+            The turns whose differences have changed by that.
         """
         for errors, one, other in self._pairs(context):
             gone = errors.turns.keys() - (one.keys() & other.keys())
@@ -129,8 +129,8 @@ class TranscriptErrors:
             errors.put_all(one, other)
         return self._changed_at_close
 
-    def of_turn(self, live: LiveSide, turn: int) -> TurnDifferences:
-        """What differs in a turn, as far as it was compared."""
+    def of_turn(self, live: LiveCall, turn: int) -> TurnDifferences:
+        """The differences in a turn, as far as it was compared."""
         user, assistant = (errors.turns.get(turn) for errors in (self._of_user, self._of_assistant))
         user_sums = None if user is None else user.sums
         is_cascade = live.history.pipeline_type is PipelineType.CASCADE
@@ -138,8 +138,8 @@ class TranscriptErrors:
             user_sums if is_cascade else None, user_sums, None if assistant is None else assistant.sums
         )
 
-    def of_call(self, live: LiveSide, context: MetricContext | None) -> CallDifferences:
-        """What differs in the call so far; in the end, by EVA's context of it, also why nothing can be compared."""
+    def of_call(self, live: LiveCall, context: MetricContext | None) -> CallDifferences:
+        """The differences in the call so far; at its end by EVA's context, with the reason where nothing can be compared."""
         errors = self._of_user
         unknown: Unscored | NotApplicable | None = None
         if context is not None and context.is_audio_native:
@@ -181,7 +181,7 @@ class TranscriptErrors:
 
 
 def _compared(meant: str, understood: str, language: str) -> TurnErrors:
-    """Sums alone: which words differ is not published, and would be kept until the call closes."""
+    """Compares two texts for their sums alone: the differing words are not published, and would be kept until the close."""
     return TurnErrors(compare(meant, understood, language).sums, ())
 
 

@@ -1,7 +1,7 @@
-"""How far two transcripts of the same speech differ, where neither is known to be right.
+"""Compares two transcripts of the same speech, neither of which is known to be right.
 
-Both are aligned word by word as they stand, and only where they differ are the words brought into one spelling: "twenty
-five" and "25", or "I'm" and "I am", are no difference. That is much cheaper than normalising everything, as `stt_wer` must.
+Both are aligned word by word as written, and only where they differ are the words brought into one spelling: "twenty five" and
+"25", or "I'm" and "I am", are no difference. That is much cheaper than normalising everything, as `stt_wer` must.
 """
 
 import re
@@ -19,9 +19,9 @@ def differences(one: str, other: str, language: str = "en") -> TurnErrors:
     """The words by which `other` differs from `one`, in the shape of word errors.
 
     Args:
-        one: What a side meant to say, without labels; the words it is counted by.
-        other: What the other side understood, without labels.
-        language: What is spoken, as a two-letter code; those without blanks between words are compared by character.
+        one: A side's intended words, without labels; they count as the reference.
+        other: The words that the other side understood, without labels.
+        language: The spoken language, as a two-letter code; languages without blanks between words are compared by character.
 
     Example:
         >>> differences("I'm on flight seven oh three.", "I am on the flight 703").errors
@@ -51,7 +51,7 @@ def differences(one: str, other: str, language: str = "en") -> TurnErrors:
 
 
 class _Words:
-    """The words of a text: as they are aligned (small letters and digits only), and as they stand."""
+    """The words of a text: as aligned (small letters and digits only), and as written."""
 
     def __init__(self, text: str) -> None:
         keyed = [(key, word) for word in text[:MAX_CHARS].split() if (key := _NOT_IN_WORDS.sub("", word.lower()))]

@@ -1,8 +1,8 @@
-"""EVA's `stt_wer`: how much of what the callers of a simulation say is understood, word by word.
+"""EVA's `stt_wer`: how well the speech of simulated callers is understood, word by word.
 
-A turn counts with what the caller meant to say and what the agent understood, both in one spelling (`normal_text`). The
-score is the errors of all turns by the words of all turns, so both sums are kept and a turn is put in, replaced or taken out
-at the cost of that turn.
+A turn counts with the caller's intended words and the agent's transcript, both in one spelling (`normal_text`). The score is
+the errors of all turns by the words of all turns, so both sums are kept, and adding, replacing or removing a turn costs only
+that turn.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ _DIGITS = 3
 
 
 class ErrorSums(NamedTuple):
-    """What a rate is made of; words, or characters in languages that are counted so."""
+    """The sums of a rate; in words, or in characters for some languages."""
 
     substitutions: int = 0
     deletions: int = 0
@@ -35,7 +35,7 @@ class ErrorSums(NamedTuple):
 
     @property
     def errors(self) -> int:
-        """Everything that is not as it was meant."""
+        """All errors together."""
         return self.substitutions + self.deletions + self.insertions
 
     @property
@@ -49,8 +49,8 @@ class ErrorSums(NamedTuple):
 
 
 class TurnErrors(NamedTuple):
-    """One turn compared: its sums, and each error as (what was meant, what was understood), one of them empty where
-    something is missing or too much.
+    """One turn compared: its sums, and each error as (intended words, understood words), one of them empty for missing or
+    surplus words.
     """
 
     sums: ErrorSums
@@ -66,15 +66,15 @@ class TurnErrors(NamedTuple):
 
 
 Comparison = Callable[[str, str, str], TurnErrors]
-"""What was meant, what was understood, the language."""
+"""Takes the intended words, the understood words and the language."""
 
 
 class WordErrors:
     """The turns of one call, by turn id, and their sums.
 
     Args:
-        language: What is spoken, as a two-letter code.
-        comparing: How the two texts of a turn are compared; they come without labels, and neither is empty.
+        language: The spoken language, as a two-letter code.
+        comparing: Compares the two texts of a turn; they come without labels, and neither is empty.
     """
 
     def __init__(self, language: str = "en", comparing: Comparison | None = None) -> None:
@@ -86,12 +86,12 @@ class WordErrors:
 
     @property
     def sums(self) -> ErrorSums:
-        """Of all turns that count."""
+        """The sums of all turns that count."""
         return self._sums
 
     @property
     def turns(self) -> Mapping[int, TurnErrors]:
-        """The turns that count: both texts say something."""
+        """The turns that count: both texts have words."""
         return self._compared
 
     def knows(self, turn: int) -> bool:
@@ -99,15 +99,15 @@ class WordErrors:
         return turn in self._pairs
 
     def put(self, turn: int, meant: str | None, understood: str | None) -> bool:
-        """Put a turn in, or in place of what it was; a side that says nothing takes it out.
+        """Adds or replaces a turn; a side without words removes it.
 
         Args:
             turn: Its id.
-            meant: What the speaker meant to say, labels included; None when nobody knows.
-            understood: What the other side understood; None when nobody knows.
+            meant: The speaker's intended words, labels included; None when unknown.
+            understood: The words that the other side understood; None when unknown.
 
         Returns:
-            Whether the sums or the turns may be others now.
+            Whether the sums or the turns may have changed.
         """
         if meant is None or understood is None:
             return self.remove(turn)
@@ -125,7 +125,7 @@ class WordErrors:
         return True
 
     def remove(self, turn: int) -> bool:
-        """Take a turn out; true when it counted."""
+        """Removes a turn; true when it counted."""
         self._pairs.pop(turn, None)
         compared = self._compared.pop(turn, None)
         if compared is None:
@@ -134,7 +134,7 @@ class WordErrors:
         return True
 
     def put_all(self, meant: Mapping[int, str], understood: Mapping[int, str | None]) -> None:
-        """The turns of a whole call and no others; those that are known already cost nothing."""
+        """Replaces all turns by those of a whole call; known turns cost nothing."""
         for turn in self._pairs.keys() - (meant.keys() & understood.keys()):
             self.remove(turn)
         for turn in meant.keys() & understood.keys():
@@ -174,11 +174,11 @@ class WordErrors:
 
 
 def stt_wer(context: MetricContext, language: str = "en") -> MetricResult:
-    """EVA's metric of a whole call: what the simulated caller meant against what the agent understood.
+    """EVA's metric of a whole call: the simulated caller's intended words against the agent's transcript.
 
     Args:
         context: EVA's context of the call.
-        language: What is spoken, as a two-letter code. Japanese, Chinese and Korean are counted by character.
+        language: The spoken language, as a two-letter code. Japanese, Chinese and Korean are counted by character.
 
     Returns:
         The score in EVA's encoding; its error when no turn has both texts.
@@ -194,7 +194,7 @@ def counts_characters(language: str) -> bool:
 
 
 def compare(meant: str, understood: str, language: str = "en") -> TurnErrors:
-    """The fewest substitutions, deletions and insertions that make the one of the other.
+    """The fewest substitutions, deletions and insertions that turn one text into the other.
 
     Args:
         meant: The reference, without labels.
@@ -228,7 +228,7 @@ def compare(meant: str, understood: str, language: str = "en") -> TurnErrors:
 
 
 def fingerprint(one: str, other: str) -> bytes:
-    """Tells whether two texts are the same again, without keeping them for as long as the call lasts."""
+    """Hash that recognises the same two texts again, without keeping them while the call lasts."""
     digest = blake2b(len(one).to_bytes(4), digest_size=12)
     digest.update((one + other).encode(errors="surrogatepass"))
     return digest.digest()

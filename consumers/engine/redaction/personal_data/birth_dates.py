@@ -1,7 +1,7 @@
-"""Dates of birth: dates that are said to be one, and full dates so long ago that in a call they are hardly anything else.
+"""Finds dates of birth: dates called one, and full dates so long ago that in a call they are hardly anything else.
 
-A date without a word about it is taken by its year: who calls was born before the rules' latest year, and bookings, bills
-and appointments are of later ones. The engine has no clock, so the year is a setting.
+The year decides about a date that no word explains: a caller was born before the rules' latest year, and bookings, bills and
+appointments are later. The engine has no clock, so the year is a setting.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,9 @@ from consumers.engine.redaction.personal_data.vocabulary import BIRTH_WORDS, BIR
 from consumers.engine.redaction.personal_data.words import Words
 
 NEAR_WORDS: Final = 8
-"""How near a word must be that says what a date is: chosen on the labelled sentences of `tests/redaction`, as are the next ones."""
+"""Greatest distance of a word that names a date's meaning: chosen on the labelled sentences of `tests/redaction`, as are the
+next ones.
+"""
 NEAR_WORDS_OF_A_BIRTHDAY: Final = 5
 NEAR_WORDS_BEHIND: Final = 4
 NEAR_WORDS_OF_OTHERS: Final = 6
@@ -31,8 +33,8 @@ def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator
 
     Args:
         words: The text.
-        digits: What is dictated in it.
-        latest_year: Until when a full date is taken for one also where nothing says so.
+        digits: The dictated digits in it.
+        latest_year: Last year of a full date that counts as one without a word about it.
     """
     taken = 0
     says_what = not words.texts.isdisjoint(_WORDS_ABOUT_DATES)
@@ -47,7 +49,7 @@ def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator
 
 
 def _said(words: Words, date: Date, latest_year: int) -> bool | None:
-    """Whether the words around a date make it a date of birth; None when they do not tell."""
+    """Whether the words around a date make it a date of birth; None when no word decides."""
     for near in words.before(date.first, NEAR_WORDS):
         if near.text in BIRTH_WORDS or _is_spelled_dob(words, near.place):
             return True
@@ -70,7 +72,7 @@ def _is_old(date: Date, latest_year: int) -> bool:
 
 
 def _is_long_ago(words: Words, date: Date, latest_year: int) -> bool:
-    """Whether it is one although nothing says so."""
+    """Whether it is a date of birth although no word says so."""
     # Without a word about it 3/14/85 is one, while 3.14.85 may be a version and "march fourteenth, eighty five" two numbers.
     is_certain = date.has_century or words.is_at(date.first + 1, {"/"})
     return _is_old(date, latest_year) and date.has_day and is_certain
@@ -102,7 +104,7 @@ def _is_asked_for(words: Words, run: Run) -> bool:
 
 
 def _end_of_day(run: Run) -> int | None:
-    """The last group of the longest day that the run begins with."""
+    """The last group of the longest day at the beginning of the run."""
     number, found = "", None
     for index, group in enumerate(run.groups):
         number += group.digits

@@ -1,4 +1,4 @@
-"""Card numbers: the lengths and first digits that cards have, and the check digit; or a number that is said to be a card's."""
+"""Finds card numbers: by length, first digits and check digit, or by words that name a card."""
 
 import re
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from consumers.engine.redaction.personal_data.words import Words
 
 MOST_DIGITS: Final = 19
 FEWEST_SAID_TO_BE_ONE: Final = 13
-"""A number that is said to be a card's, and has so many digits, is one, though a digit was misheard."""
+"""Fewest digits of a number that words call a card's, so that one misheard digit hides nothing."""
 NEAR_WORDS: Final = 8
 NEAR_WORDS_BEHIND: Final = 4
-"""How near "card" must be behind a number: "that's my visa card"."""
+"""Greatest distance of "card" behind a number: "that's my visa card"."""
 FEWEST_DIGITS: Final = 13
 WRITTEN_GROUP: Final = 4
 """Digits of a written group with which a card may begin in the middle of others."""
@@ -86,7 +86,7 @@ def _end_of_said_one(words: Words, run: Run, first: int) -> int | None:
 
 
 def _is_called_one_behind(words: Words, last: int) -> bool:
-    """Whether one sentence begins or goes on behind a number with "that's my card", or the like."""
+    """Whether a sentence begins or goes on behind a number with "that's my card", or the like."""
     behind = list(words.after(last, NEAR_WORDS_BEHIND))
     if not behind or behind[0].text not in POINTERS:
         return False

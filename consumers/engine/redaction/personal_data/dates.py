@@ -1,4 +1,4 @@
-"""Days as people write and say them: "3/14/85", "March 3rd, 1985", "the third of march nineteen eighty five"."""
+"""Finds days as people write and say them: "3/14/85", "March 3rd, 1985", "the third of march nineteen eighty five"."""
 
 import re
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     TENS,
     UNITS,
 )
-from consumers.engine.redaction.personal_data.words import Kind, Words
+from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 OLD_TWO_DIGIT_YEAR: Final = 40
-"""A year of two digits from here on is of the last century."""
+"""First two-digit year of the last century."""
 _CENTURY: Final = 1900
 _MOST_DAYS: Final = 31
 _MONTHS_A_YEAR: Final = 12
@@ -36,9 +36,9 @@ class Date(NamedTuple):
     """A day in a text, from word `first` to word `last`.
 
     Attributes:
-        year: The year in full; None when none is said.
-        has_day: Whether more than the month or the year is said.
-        has_century: Whether the year is said with its century: 1985, nineteen eighty five.
+        year: The year in full; None without one.
+        has_day: Whether more than the month or the year is given.
+        has_century: Whether the year has its century: 1985, nineteen eighty five.
     """
 
     first: int
@@ -138,7 +138,7 @@ def _day(words: Words, index: int) -> int | None:
     if not 0 <= index < len(words.all):
         return None
     word = words.all[index]
-    if word.kind is Kind.NUMBER:
+    if word.kind is WordKind.NUMBER:
         if len(word.text) > 2 or not 1 <= int(word.text) <= _MOST_DAYS:  # a day has two digits
             return None
         return index + 1 if words.is_joined(index) and words.is_at(index + 1, DAY_ENDINGS) else index
@@ -159,7 +159,7 @@ def _year(words: Words, index: int) -> tuple[int | None, int]:
     if not 0 <= index < len(words.all):
         return None, index
     word = words.all[index]
-    if word.kind is Kind.NUMBER:
+    if word.kind is WordKind.NUMBER:
         is_year = len(word.text) in {2, 4} and not words.is_at(index + 1, {":", "%"})
         year = full_year(int(word.text)) if is_year else 0
         return (year, index) if _FIRST_YEAR <= year <= _LAST_YEAR else (None, index)

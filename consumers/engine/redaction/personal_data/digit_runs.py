@@ -1,4 +1,4 @@
-"""Digits as people dictate them: written or spoken, in groups, with pauses and fillers between them."""
+"""Finds digits as people dictate them: written or spoken, in groups, with pauses and fillers between them."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -12,7 +12,7 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     TENS,
     UNITS,
 )
-from consumers.engine.redaction.personal_data.words import Kind, Words
+from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 MAX_GAP_WORDS: Final = 6
 """Words and signs that may stand between two groups of digits."""
@@ -33,9 +33,9 @@ class Group(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Groups that follow one another with nothing but pauses, dashes and the like between them.
+    """Consecutive groups with nothing but pauses, dashes and the like between them.
 
-    `pauses` says of each group whether there is a pause before it; there is one before the first.
+    `pauses` tells for each group whether there is a pause before it; there is one before the first.
     """
 
     groups: tuple[Group, ...]
@@ -43,15 +43,15 @@ class Run(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many digits it has."""
+        """Number of its digits."""
         return sum(len(group.digits) for group in self.groups)
 
     def is_spoken(self, first: int, last: int) -> bool:
-        """Whether any of the groups from one to another is in words."""
+        """Whether any of the groups `first` to `last` is in words."""
         return any(group.is_spoken for group in self.groups[first : last + 1])
 
     def digits(self, first: int, last: int) -> str:
-        """The digits from one group to another, both included."""
+        """The digits of the groups `first` to `last`, both included."""
         return "".join(group.digits for group in self.groups[first : last + 1])
 
 
@@ -59,7 +59,7 @@ class Digits:
     """The dictated digits of a text."""
 
     def __init__(self, words: Words) -> None:
-        """Nothing is looked for before it is asked for."""
+        """Starts without a search; digits are searched on demand."""
         self.words = words
 
     @cached_property
@@ -82,10 +82,10 @@ class Digits:
         while index < len(words):
             word = words[index]
             group = None
-            if word.kind is Kind.NUMBER:
+            if word.kind is WordKind.NUMBER:
                 if index not in self.words.undictated and not self._is_part_of_a_code(index):
                     group = Group(word.text, index, index, is_spoken=False)
-            elif word.kind is Kind.WORD:
+            elif word.kind is WordKind.WORD:
                 group = self._spoken(index)
             if group is None:
                 index += 1
@@ -129,15 +129,15 @@ class Digits:
             if not words.is_joined(min(at, at + step)):
                 break
             at += step
-            if words.all[at].kind is Kind.WORD:
+            if words.all[at].kind is WordKind.WORD:
                 return True
-            if words.all[at].kind is not Kind.NUMBER and words.all[at].text != "_":
+            if words.all[at].kind is not WordKind.NUMBER and words.all[at].text != "_":
                 at -= step
                 break
         return words.all[at].text == "_"
 
     def _pause(self, last: int, first: int) -> bool | None:
-        """Whether there is a pause between two groups; None when they are not of one run."""
+        """Whether there is a pause between two groups; None when they are in different runs."""
         if first - last - 1 > MAX_GAP_WORDS:
             return None
         is_pause = False

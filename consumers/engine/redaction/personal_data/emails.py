@@ -1,4 +1,4 @@
-"""E-mail addresses, written, or as they are said: "jane dot doe at example dot com"."""
+"""Finds e-mail addresses, written, or as they are said: "jane dot doe at example dot com"."""
 
 import re
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     TOP_LEVELS,
     WORDS_OF_A_SENTENCE,
 )
-from consumers.engine.redaction.personal_data.words import Kind, Words
+from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 MAX_LOCAL_CHARS: Final = 64
 MAX_LABEL_WORDS: Final = 3
-"""Words of one part of a domain that are said apart: "at big company dot com"."""
+"""Words of one part of a domain that are spoken apart: "at big company dot com"."""
 MAX_SPELLED: Final = 24
 MAX_LABELS: Final = 6
 MAX_EXTRA_WORDS: Final = 3
-"""Words before the one beside the at that may be of the address too, if nothing but them stands there."""
+"""Further words before the at that may be part of the address, if nothing else stands there."""
 NEAR_WORDS: Final = 10
 
 _LOCAL_REVERSED: Final = re.compile(r"[\w.%+'-]{1,64}")
@@ -35,7 +35,7 @@ _TOP_LEVEL: Final = re.compile(r"[^\W\d_]{2,24}|xn--[\w-]{1,59}")
 
 
 def find_emails(words: Words) -> Iterator[Span]:
-    """Places of addresses, from left to right. Places of a written and a said one do not overlap."""
+    """Places of addresses, from left to right. Written and spoken addresses do not overlap."""
     end = 0
     for index, word in enumerate(words.all):
         if word.text not in {"@", "at"} or word.start < end:
@@ -53,7 +53,7 @@ def _written(source: str, at: int) -> Span | None:
     if before is None or domain is None:
         return None
     labels = domain[0].rstrip("-").split(".")
-    while labels and not _TOP_LEVEL.fullmatch(labels[-1]):  # the number of the next sentence, perhaps
+    while labels and not _TOP_LEVEL.fullmatch(labels[-1]):  # perhaps the number of the next sentence
         labels.pop()
     local = before[0][::-1].lstrip(".'")
     return Span(at - len(local), at + 1 + len(".".join(labels))) if local and len(labels) > 1 else None
@@ -62,13 +62,13 @@ def _written(source: str, at: int) -> Span | None:
 def _said(words: Words, at: int, not_before: int) -> Span | None:
     if at == 0:
         return None
-    is_told = _is_told(words, at)
+    is_announced = _is_announced(words, at)
     behind = at + 2 if words.is_at(at + 1, SIGNS) else at + 1
-    last = _end_of_domain(words, behind, is_told=is_told)
+    last = _end_of_domain(words, behind, is_announced=is_announced)
     first, is_joined = _begin_of_local(words, at)
     if last is None or first is None or words.all[first].start < not_before:
         return None
-    if not (words.all[at].text == "@" or behind > at + 1 or is_joined or is_told):
+    if not (words.all[at].text == "@" or behind > at + 1 or is_joined or is_announced):
         is_bare = all(near.text in WORDS_OF_A_SENTENCE for near in words.before(first, NEAR_WORDS))
         is_at_provider = any(word.text in MAIL_PROVIDERS for word in words.all[behind : last + 1])
         if words.all[at - 1].text in NO_MAILBOXES or not (is_bare or is_at_provider):
@@ -76,16 +76,16 @@ def _said(words: Words, at: int, not_before: int) -> Span | None:
     return Span(words.all[first].start, words.all[last].end)
 
 
-def _is_told(words: Words, at: int) -> bool:
-    """Whether the words around say that there is an address."""
+def _is_announced(words: Words, at: int) -> bool:
+    """Whether words around the at announce an address."""
     if words.texts.isdisjoint(MAIL_WORDS):
         return False
     around = (*words.before(at, NEAR_WORDS), *words.after(at, NEAR_WORDS))
     return any(near.text in MAIL_WORDS for near in around)
 
 
-def _end_of_domain(words: Words, first: int, *, is_told: bool) -> int | None:
-    """The last word of the domain that begins with a word; the last part is any word where an address was announced."""
+def _end_of_domain(words: Words, first: int, *, is_announced: bool) -> int | None:
+    """The last word of the domain that begins with a word; in an announced address its last part may be any word."""
     index, last = first, None
     for _ in range(MAX_LABELS):
         label_end = _end_of_label(words, index)
@@ -96,7 +96,7 @@ def _end_of_domain(words: Words, first: int, *, is_told: bool) -> int | None:
             last = index + 1 if words.is_at(index + 1, {"com"}) else index
         if not words.is_at(label_end + 1, DOTS):
             return last
-        top = _end_of_top_level(words, label_end + 2, is_told=is_told and last is None)
+        top = _end_of_top_level(words, label_end + 2, is_announced=is_announced and last is None)
         if top is not None:
             last = top
         index = label_end + 2
@@ -108,13 +108,13 @@ def _end_of_label(words: Words, first: int) -> int | None:
     index, said_apart, spelled = first, 0, 0
     while index < len(words.all):
         word = words.all[index]
-        if word.text in DOTS or word.kind is Kind.SEALED:
+        if word.text in DOTS or word.kind is WordKind.SEALED:
             break
         if word.text in LABEL_JOINERS:
             said_apart = max(0, said_apart - 1)
-        elif word.kind is Kind.SIGN or (index > first and word.text in {"at", "and", "or", "is"}):
+        elif word.kind is WordKind.SIGN or (index > first and word.text in {"at", "and", "or", "is"}):
             break
-        elif len(word.text) == 1 or word.kind is Kind.NUMBER or word.text in NUMBER_WORDS:
+        elif len(word.text) == 1 or word.kind is WordKind.NUMBER or word.text in NUMBER_WORDS:
             spelled += 1
         elif word.text in NO_LABELS:
             return None
@@ -128,15 +128,15 @@ def _end_of_label(words: Words, first: int) -> int | None:
     return index - 1 if index > first else None
 
 
-def _end_of_top_level(words: Words, index: int, *, is_told: bool) -> int | None:
-    """The last word of com, of uk, or of c o m said letter by letter."""
+def _end_of_top_level(words: Words, index: int, *, is_announced: bool) -> int | None:
+    """The last word of com, of uk, or of c o m spelled letter by letter."""
     if words.is_at(index, TOP_LEVELS):
         return index
-    if index < len(words.all) and is_told and _TOP_LEVEL.fullmatch(words.all[index].text):
+    if index < len(words.all) and is_announced and _TOP_LEVEL.fullmatch(words.all[index].text):
         return index
     spelled, found = "", None
     for last in range(index, min(index + 3, len(words.all))):
-        if len(words.all[last].text) != 1 or words.all[last].kind is not Kind.WORD:
+        if len(words.all[last].text) != 1 or words.all[last].kind is not WordKind.WORD:
             break
         spelled += words.all[last].text
         found = last if spelled in TOP_LEVELS else found
@@ -144,7 +144,7 @@ def _end_of_top_level(words: Words, index: int, *, is_told: bool) -> int | None:
 
 
 def _begin_of_local(words: Words, at: int) -> tuple[int | None, bool]:
-    """The first word of what stands before an at, and whether it is joined as no sentence is: by dots, digits, letters."""
+    """The first word of the part before an at, and whether it is joined as no sentence is: by dots, digits, letters."""
     index = at - 1
     if not _is_atom(words, index) or words.all[index].text in WORDS_OF_A_SENTENCE - NO_MAILBOXES:
         return None, False
@@ -171,15 +171,15 @@ def _begin_of_local(words: Words, at: int) -> tuple[int | None, bool]:
 
 
 def _is_atom(words: Words, index: int) -> bool:
-    return 0 <= index < len(words.all) and words.all[index].kind in {Kind.WORD, Kind.NUMBER}
+    return 0 <= index < len(words.all) and words.all[index].kind in {WordKind.WORD, WordKind.NUMBER}
 
 
 def _is_spelled(words: Words, index: int) -> bool:
-    """Whether it is one letter, or digits: what is dictated, not said."""
+    """Whether it is a single letter, or digits: dictated words."""
     if not _is_atom(words, index):
         return False
     word = words.all[index]
-    return len(word.text) == 1 or word.kind is Kind.NUMBER or word.text in NUMBER_WORDS
+    return len(word.text) == 1 or word.kind is WordKind.NUMBER or word.text in NUMBER_WORDS
 
 
 def _is_of_a_sentence(words: Words, index: int) -> bool:

@@ -1,4 +1,6 @@
-"""Bank accounts: a country, two check digits and what that country's accounts consist of, written or spelled letter by letter."""
+"""Finds bank accounts: a country, two check digits and the form of that country's accounts, written or spelled letter by
+letter.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,10 +12,10 @@ from stdnum import iban, numdb
 from consumers.engine.redaction.personal_data.digit_runs import Digits, Group
 from consumers.engine.redaction.personal_data.span import Span
 from consumers.engine.redaction.personal_data.vocabulary import SPELLING_WORDS
-from consumers.engine.redaction.personal_data.words import Kind, Words
+from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 MOST_LETTERS_OF_A_GROUP: Final = 6
-"""Letters that stand together; longer ones are a word, and end the account."""
+"""Longest group of letters in an account; a longer one is a word, and ends the account."""
 MAX_GAP_WORDS: Final = 3
 NEAR_WORDS: Final = 6
 
@@ -30,20 +32,20 @@ class _Spelling:
         self._groups: dict[int, Group] = {group.first: group for run in digits.runs for group in run.groups}
 
     def part(self, index: int) -> tuple[str, int] | None:
-        """What the word at an index adds, and the index of the last word of it; None when it adds nothing."""
+        """The characters of the word at an index, and the index of its last word; None when it has none."""
         word = self._words.all[index]
         group = self._groups.get(index)
         if group is not None:
             return group.digits, group.last
-        if word.kind is Kind.NUMBER:
+        if word.kind is WordKind.NUMBER:
             return word.text, index
-        if word.kind is Kind.WORD and word.text.isascii():
+        if word.kind is WordKind.WORD and word.text.isascii():
             letters = SPELLING_WORDS.get(word.text, word.text)
             return (letters, index) if len(letters) <= MOST_LETTERS_OF_A_GROUP else None
         return None
 
     def next(self, index: int) -> int | None:
-        """The index of the next word after pauses and dashes; None when something else comes."""
+        """The index of the next word after pauses and dashes; None when something other follows."""
         for following in range(index + 1, min(index + 2 + MAX_GAP_WORDS, len(self._words.all))):
             if self._words.all[following].text not in _GAPS:
                 return following
@@ -55,7 +57,7 @@ def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
     spelling = _Spelling(words, digits)
     index = 0
     while index < len(words.all):
-        last = _last_of_account(words, spelling, index) if words.all[index].kind is Kind.WORD else None
+        last = _last_of_account(words, spelling, index) if words.all[index].kind is WordKind.WORD else None
         if last is not None:
             yield Span(words.all[index].start, words.all[last].end)
         index = index + 1 if last is None else last + 1
@@ -87,7 +89,7 @@ def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | Non
 
 
 def _is_said_to_be_one(words: Words, first: int) -> bool:
-    """Whether it is called an IBAN, so that it is one though a letter was misheard."""
+    """Whether words call it an IBAN; then one misheard letter hides nothing."""
     if words.texts.isdisjoint(_CUES):
         return False
     return any(near.text in _CUES for near in words.before(first, NEAR_WORDS))
@@ -95,7 +97,7 @@ def _is_said_to_be_one(words: Words, first: int) -> bool:
 
 @cache
 def _length(country: str) -> int:
-    """Letters and digits of an account of that country; 0 when it has none."""
+    """Length of an account of that country in letters and digits; 0 when it has none."""
     if not country.isalpha():
         return 0
     (_, facts), *_rest = numdb.get("iban").info(country)

@@ -1,6 +1,6 @@
-"""Telephone numbers: those with a country code, those written as one, and other dictated digits when the words around say so.
+"""Finds telephone numbers: with a country code, written as one, or dictated digits that the words around name.
 
-A number without any of that may as well be an order's or a code. It counts only where nothing else is said, as in an answer.
+Any other number may as well be an order's or a code. It counts only where the text has nothing else, as in an answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,17 +23,19 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     WORDS_ABOUT_NUMBERS,
     WORDS_OF_AN_ANSWER,
 )
-from consumers.engine.redaction.personal_data.words import Kind, Near, Words
+from consumers.engine.redaction.personal_data.words import Near, WordKind, Words
 
 FEWEST_DIGITS: Final = 7
 FEWEST_WITH_COUNTRY: Final = 8
 FEWEST_WITHOUT_A_WORD: Final = 9
 MOST_DIGITS: Final = 15
-"""As E.164 has it."""
+"""Most digits of a telephone number in E.164."""
 MOST_DIGITS_OF_A_RUN: Final = 200
-"""Digits that follow one another with nothing but pauses between them; more are a table, which nobody dictates."""
+"""Most consecutive digits with nothing but pauses between them; more are a table, which nobody dictates."""
 NEAR_WORDS: Final = 8
-"""How near a word must be that says what a number is: chosen on the labelled sentences of `tests/redaction`, as are the next ones."""
+"""Greatest distance of a word that names a number's meaning: chosen on the labelled sentences of `tests/redaction`, as are the
+next ones.
+"""
 NEAR_WORDS_OF_OTHERS: Final = 5
 NEAR_WORDS_BEHIND: Final = 4
 MOST_BARE_WORDS: Final = 8
@@ -45,12 +47,12 @@ _NORTH_AMERICAN_GROUPS: Final = ([3, 3, 4], [1, 3, 3, 4])
 
 
 class _Plan(NamedTuple):
-    """How a country's numbers are written without its code.
+    """The form of a country's numbers without its code.
 
     Attributes:
         region: The country.
         begins_with_zero: Whether they are written with a 0 in front.
-        lengths: How many digits they have without that.
+        lengths: Numbers of digits without that 0.
     """
 
     region: str
@@ -71,10 +73,10 @@ class PhoneFinder:
     """Finds telephone numbers as some countries write them."""
 
     def __init__(self, regions: Sequence[str]) -> None:
-        """Keeps the rules of the countries.
+        """Prepares the rules of the countries.
 
         Args:
-            regions: Countries whose numbers are known without their code, by their two letters. Unknown ones have no numbers.
+            regions: Two-letter codes of countries whose numbers are known without their code. Unknown ones have no numbers.
         """
         self._plans = tuple(plan for plan in map(_plan, regions) if plan is not None)
         self._american = next(
@@ -93,7 +95,7 @@ class PhoneFinder:
                 first = first + 1 if last is None else last + 1
 
     def _last_of_phone(self, words: Words, run: Run, first: int, *, is_table: bool) -> int | None:
-        """The last group of the number that begins at a group; what is one by itself comes before what is said to be one."""
+        """The last group of the number that begins at a group; a number by its own form comes before one that words name."""
         lasts = _candidates(run, first, is_table=is_table)
         for last in lasts:
             if self._is_one(words, run, first, last):
@@ -134,7 +136,7 @@ def _plan(region: str) -> _Plan | None:
 
 
 def _candidates(run: Run, first: int, *, is_table: bool) -> list[int]:
-    """Last groups of numbers that may begin at a group, the longest number first. Those of a table have no pauses inside."""
+    """Last groups of numbers that may begin at a group, the longest number first. In a table they have no pauses inside."""
     if not run.pauses[first] and _is_single(run.groups[first]):
         return []
     lasts, count = [], 0
@@ -149,7 +151,7 @@ def _candidates(run: Run, first: int, *, is_table: bool) -> list[int]:
 
 
 def _has_country_code(words: Words, begin: int, number: str) -> bool:
-    """Whether a number says its country: +49, plus four nine, or 0049, which may also begin something else."""
+    """Whether a number has its country's code: +49, plus four nine, or 0049, which may also begin something else."""
     if words.is_at(begin - 1, PLUS) or (words.is_at(begin - 1, {"("}) and words.is_at(begin - 2, PLUS)):
         return FEWEST_WITH_COUNTRY <= len(number) <= MOST_DIGITS and _is_possible(f"+{number}", None)
     for prefix in _COUNTRY_PREFIXES:
@@ -162,17 +164,17 @@ def _has_country_code(words: Words, begin: int, number: str) -> bool:
 
 
 def _is_marked(words: Words, run: Run, first: int) -> bool:
-    """Whether a sign says that it is something else: #415..., ORD-415..."""
+    """Whether a sign marks it as something else: #415..., ORD-415..."""
     begin = run.groups[first].first
     if words.is_at(begin - 1, {"#"}):
         return True
     if begin < 2 or not words.is_at(begin - 1, {"-", "/", "_"}) or not words.is_joined(begin - 1):
         return False
-    return words.all[begin - 2].kind is Kind.WORD and words.is_joined(begin - 2)
+    return words.all[begin - 2].kind is WordKind.WORD and words.is_joined(begin - 2)
 
 
 def _has_american_groups(run: Run, first: int, last: int) -> bool:
-    """Whether it is written as 415-555-0100 or (415) 555 0100 are."""
+    """Whether it is grouped like 415-555-0100 or (415) 555 0100."""
     lengths = [len(group.digits) for group in run.groups[first : last + 1]]
     return lengths in _NORTH_AMERICAN_GROUPS and not any(run.pauses[first + 1 : last + 1])
 
@@ -192,7 +194,7 @@ def _span(words: Words, run: Run, first: int, last: int) -> Span:
 
 
 def _is_of_something_else(words: Words, begin: int) -> bool:
-    """Whether the words just before say what else it is; a number that looks like a telephone's needs more than a hint."""
+    """Whether the words just before name something else; a number in the form of a telephone's needs more than a hint."""
     for near in words.before(begin, NEAR_WORDS_OF_OTHERS):
         if near.is_beyond_sentence or near.text in PHONE_WORDS:
             return False
@@ -202,7 +204,9 @@ def _is_of_something_else(words: Words, begin: int) -> bool:
 
 
 def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
-    """What the words around say of it: a telephone number, something else, or nothing. The nearest before it decides."""
+    """Whether the words around call it a telephone number; False for something else, None when no word decides. The nearest
+    word before it decides.
+    """
     if words.texts.isdisjoint(WORDS_ABOUT_NUMBERS):
         return None
     begin, end = run.groups[first].first, run.groups[last].last
@@ -224,17 +228,17 @@ def _said(words: Words, run: Run, first: int, last: int) -> bool | None:
 
 
 def _is_where_it_stands(words: Words, near: Near) -> bool:
-    """Whether a word is only the place of the number: "the phone number on the account is"."""
+    """Whether a word only names the place of the number: "the phone number on the account is"."""
     is_place = words.is_at(near.place - 1, ARTICLES) and words.is_at(near.place - 2, PLACE_WORDS)
     return near.distance > 1 and (is_place or words.is_at(near.place - 1, {"on"}))
 
 
 def _is_bare(words: Words, run: Run) -> bool:
-    """Whether the text is this number and a few words that say nothing."""
+    """Whether the text is this number and a few words without meaning for it."""
     begin, end = run.groups[0].first, run.groups[-1].last
     if begin > MOST_BARE_WORDS or len(words.all) - end > MOST_BARE_WORDS:
         return False
-    around = [word for word in (*words.all[:begin], *words.all[end + 1 :]) if word.kind is not Kind.SIGN]
+    around = [word for word in (*words.all[:begin], *words.all[end + 1 :]) if word.kind is not WordKind.SIGN]
     return all(word.text in WORDS_OF_AN_ANSWER for word in around)
 
 
@@ -246,6 +250,6 @@ def _parsed(number: str, region: str | None) -> phonenumbers.PhoneNumber | None:
 
 
 def _is_possible(number: str, region: str | None) -> bool:
-    """Whether it is as long as numbers are there."""
+    """Whether it has the length of numbers in the region."""
     parsed = _parsed(number, region)
     return parsed is not None and phonenumbers.is_possible_number(parsed)

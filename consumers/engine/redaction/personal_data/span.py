@@ -1,10 +1,10 @@
-"""A place in a text."""
+"""The place of a finding in a text."""
 
 from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """From `start` up to `end`, which is not part of it."""
+    """The characters from `start` up to `end`, which is excluded."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""The words that tell what digits and names beside them are. English, and of some other languages those that stand in forms."""
+"""Words that give digits and names beside them a meaning. English, and some words of forms in other languages."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +12,7 @@ def _numbered(text: str, first: int) -> Mapping[str, str]:
     return {word: str(number) for number, word in enumerate(text.split(), first)}
 
 
-# How digits are said.
+# Spoken digits.
 
 UNITS: Final = {
     **_numbered("zero one two three four five six seven eight nine", 0),
@@ -28,7 +28,7 @@ PAUSING_WORDS: Final = _listed(
     "and then uh um er erm hmm mhm okay ok yes yeah right so like next followed by comma pause"
 )
 POINTERS: Final = _listed("is that's thats that was it's as being")
-"""With one of these a sentence goes on that says what was before it: "..., that's my cell"."""
+"""With one of these a sentence goes on about the words before it: "..., that's my cell"."""
 
 # Letters.
 
@@ -99,7 +99,7 @@ NO_MAILBOXES: Final = _listed(
     "information details deals prices tickets site website page is are was be team book booked booking hosted sold "
     "everything anything store customers listed posted"
 )
-"""What stands before the at of a place on the web, not of an address: "look at example dot com"."""
+"""Words before the at of a place on the web, not of an address: "look at example dot com"."""
 NO_LABELS: Final = _listed("the my our your this that a an")
 
 # Dates.

@@ -1,6 +1,6 @@
-"""A text as words, each with its place in it, and what stands near a place: the ground on which everything is looked for.
+"""A text as words, each with its place, and the words near a place: the ground of every search.
 
-Times, amounts and the like are no digits that somebody dictates; where they stand is told here too.
+Times, amounts and the like are no dictated digits; their places are found here too.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from consumers.engine.redaction.personal_data.vocabulary import NUMBER_WORDS
 
 MAX_LOOKED_AT: Final = 60
-"""Words and signs that are looked at on one side of a place, whatever they are."""
+"""Words and signs that are read on one side of a place, whatever they are."""
 
 _WORD: Final = re.compile(
     r"(?P<SEALED>\[[A-Z][A-Z_]{1,39}\])|(?P<NUMBER>\d+)|(?P<WORD>[^\W\d_]+(?:['\u2019][^\W\d_]+)?)"
@@ -28,8 +28,8 @@ _NO_DICTATION: Final = re.compile(
 )
 
 
-class Kind(Enum):
-    """What a word is: letters, digits, one other character, or what already stands for something taken out."""
+class WordKind(Enum):
+    """Kinds of words: letters, digits, one other character, or the tag of an earlier redaction."""
 
     WORD = "WORD"
     NUMBER = "NUMBER"
@@ -37,22 +37,22 @@ class Kind(Enum):
     SEALED = "SEALED"
 
 
-_KINDS: Final = {kind.name: kind for kind in Kind}
-_IN_BRACKETS: Final = {"AT": ("@", Kind.SIGN), "DOT": ("dot", Kind.WORD)}
-"""As what (at) and [dot] are read: nobody writes them so but in an address."""
+_KINDS: Final = {kind.name: kind for kind in WordKind}
+_IN_BRACKETS: Final = {"AT": ("@", WordKind.SIGN), "DOT": ("dot", WordKind.WORD)}
+"""Readings of (at) and [dot]: only addresses have them."""
 
 
 class Word(NamedTuple):
     """One word, in small letters, digits as ASCII; `start` and `end` are its place in the text."""
 
     text: str
-    kind: Kind
+    kind: WordKind
     start: int
     end: int
 
 
 class Near(NamedTuple):
-    """A word near another: its index, how many words away it is, and whether a sentence ends in between."""
+    """A word near another: its index, its distance in words, and whether a sentence ends in between."""
 
     place: int
     text: str
@@ -92,14 +92,14 @@ class Words:
         return frozenset([word.text for word in self.all])
 
     def before(self, index: int, most: int) -> Iterator[Near]:
-        """The words before one, the nearest first. Numbers, signs and what was taken out are passed and not counted.
+        """The words before one, the nearest first. Numbers, signs and tags are passed and not counted.
 
-        So the same words are as near after something between them was taken out.
+        So the distance of words does not change when something between them is redacted.
         """
         return self._near(range(index - 1, max(-1, index - 1 - MAX_LOOKED_AT), -1), most)
 
     def after(self, index: int, most: int) -> Iterator[Near]:
-        """The same of the words after one."""
+        """The words after one; otherwise as `before`."""
         return self._near(range(index + 1, min(len(self.all), index + 1 + MAX_LOOKED_AT)), most)
 
     def is_joined(self, index: int) -> bool:
@@ -114,7 +114,7 @@ class Words:
         distance, is_beyond = 0, False
         for index in indexes:
             word = self.all[index]
-            if word.kind is Kind.WORD and word.text not in NUMBER_WORDS:
+            if word.kind is WordKind.WORD and word.text not in NUMBER_WORDS:
                 distance += 1
                 yield Near(index, word.text, distance, is_beyond)
                 if distance == most:
@@ -128,8 +128,8 @@ def _word(found: re.Match[str]) -> Word:
     if name in _IN_BRACKETS:
         return Word(*_IN_BRACKETS[name], found.start(), found.end())
     kind = _KINDS[name]
-    if kind is Kind.NUMBER and not text.isascii():
+    if kind is WordKind.NUMBER and not text.isascii():
         text = "".join(str(int(digit)) for digit in text)
-    elif kind is Kind.WORD:
+    elif kind is WordKind.WORD:
         text = text.lower()
     return Word(text, kind, found.start(), found.end())

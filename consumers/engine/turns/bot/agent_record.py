@@ -1,14 +1,14 @@
-"""The record of a conversation with an ElevenLabs agent beside the turns that were heard live: which of its turns is which.
+"""Matches the turns of an ElevenLabs conversation record with the turns heard live.
 
-A record groups into turns as the live events do: a turn begins when the caller speaks after the agent has. Its entries name
-the live events by id; where they do not, turns are told by their place if there are as many, else by the caller's words.
+A record groups into turns as the live events do: a turn begins when the caller speaks after the agent has. Entries match live
+events by id. Without ids, turns match by place if both sides have as many, otherwise by the caller's words.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from consumers.engine.turns.bot.machine import SpeakingMachine
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.bot.usage import TokenUsage
 from schemas.events.elevenlabs_record import LATENCY_METRIC, ConversationRecord, RecordEntry
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
@@ -16,19 +16,19 @@ from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEV
 MS_PER_SECOND: Final = 1_000
 MS_DIGITS: Final = 3
 MAX_AMOUNT: Final = 1e12
-"""No turn uses more tokens, or costs more."""
+"""Largest number of tokens, or price, of a turn."""
 _PIECE_CHARS: Final = 64
-"""Characters of a text that take as long to read as a turn does."""
+"""Characters that cost as much to read as one turn."""
 
 
 class RecordedTurn(NamedTuple):
     """One turn of a record.
 
     Attributes:
-        user_words: What the caller said, in small letters and with single blanks.
-        ids: Of its entries: whether it is the caller's, and the id of the live event.
-        latency_ms: What the caller felt, by ElevenLabs' own measurement; None where there is none.
-        metrics: Seconds by name; of several entries' the one that `SEVERAL` says.
+        user_words: The caller's words, in small letters and with single blanks.
+        ids: (whether the caller's, id of the live event) of its entries.
+        latency_ms: The latency that ElevenLabs measured for the caller; None without one.
+        metrics: Seconds by name; of several entries' values the one that `SEVERAL` chooses.
         usage: Tokens and their prices by model.
     """
 
@@ -40,15 +40,15 @@ class RecordedTurn(NamedTuple):
 
     @property
     def measured(self) -> tuple[object, ...]:
-        """All that it says beside which turn it is."""
+        """The measured values, without the fields that identify the turn."""
         return self[2:]
 
 
 class AgentRecord:
-    """One record, placed beside the turns of a call.
+    """One record, matched with the turns of a call.
 
     Attributes:
-        agent_id: ElevenLabs' id of the agent; None where the record does not say.
+        agent_id: ElevenLabs' id of the agent; None where the record has none.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
@@ -63,55 +63,55 @@ class AgentRecord:
             self._places_by_words.setdefault(self._turns[place].user_words, []).append(place)
 
     def is_worth_less_than(self, record: ConversationRecord) -> bool:
-        """Whether the other says more: it is of a call that is over, is longer, or is newer."""
+        """Whether the other record is of a call that is over, is longer, or is newer."""
         return self._worth < _worth(record)
 
     @property
     def placed(self) -> dict[int, RecordedTurn]:
-        """The live turns that were found in the record, and what it has of each."""
+        """The matched live turns with their recorded ones."""
         return {turn: self._turns[place] for turn, place in self._places.items()}
 
-    def place(self, machine: SpeakingMachine) -> int:
-        """Find each live turn in the record.
+    def place(self, machine: BotTurnMachine) -> int:
+        """Matches each live turn with a turn of the record.
 
         Returns:
-            How much was read for it: turns, and pieces of text.
+            The work done: turns and pieces of text read.
         """
         self._places = self._found(machine)
         return sum(1 + sum(1 + _pieces(words.ref) for words in said) for said in machine.words.values())
 
     def forget(self) -> None:
-        """The turns are others now, which are not in the record."""
+        """Drops the matches: the live turns are others now."""
         self._places = {}
 
     def latency_ms(self, turn: int) -> float | None:
-        """The latency of a live turn as ElevenLabs measured it; None where it did not."""
+        """ElevenLabs' latency of a live turn in ms; None without one."""
         place = self._places.get(turn)
         return None if place is None else self._turns[place].latency_ms
 
     def metrics(self, turn: int) -> Mapping[str, float]:
-        """Seconds by ElevenLabs' name of a live turn's metrics; none where nothing was measured."""
+        """Seconds of a live turn's metrics by ElevenLabs' name; empty without any."""
         place = self._places.get(turn)
         return {} if place is None else self._turns[place].metrics
 
     def usage(self, turn: int) -> Mapping[str, TokenUsage]:
-        """Tokens and their prices by model of a live turn; none where nobody counted."""
+        """Tokens and their prices of a live turn by model; empty without any."""
         place = self._places.get(turn)
         return {} if place is None else self._turns[place].usage
 
-    def _found(self, machine: SpeakingMachine) -> dict[int, int]:
+    def _found(self, machine: BotTurnMachine) -> dict[int, int]:
         by_id = self._place_by_id
         found: dict[int, int] = {}
-        taken: set[int] = set()
+        placed: set[int] = set()
         for turn in sorted(machine.words):
             said = [(words.is_user, words.event_id) for words in machine.words[turn] if words.event_id is not None]
             place = next((by_id[each] for each in sorted(said, reverse=True) if each in by_id), None)
-            if place is not None and place not in taken:
+            if place is not None and place not in placed:
                 found[turn] = place
-                taken.add(place)
+                placed.add(place)
         return found or self._found_by_words(machine)
 
-    def _found_by_words(self, machine: SpeakingMachine) -> dict[int, int]:
+    def _found_by_words(self, machine: BotTurnMachine) -> dict[int, int]:
         live = [(turn, words) for turn in sorted(machine.words) if (words := _user_words(machine, turn))]
         found = {0: 0} if self._turns and 0 in machine.words and not self._turns[0].user_words else {}
         if len(live) == len(self._spoken):
@@ -142,7 +142,7 @@ def _turn(entries: list[RecordEntry]) -> RecordedTurn:
     said = " ".join(entry.user_words for entry in entries if entry.user_words)
     measured = [(entry.role == "user", entry.metrics) for entry in entries]
     waits_s = (seconds.get(LATENCY_METRIC, 0.0) for is_user, seconds in measured if not is_user)
-    # The first one: a turn with tools has several, and what is said later in it was not waited for from the caller's silence.
+    # The first wait only: a turn with tools has several, and the caller's silence precedes none of the later ones.
     wait_s = next((seconds for seconds in waits_s if 0 < seconds <= MAX_STAGE_SECONDS), None)
     return RecordedTurn(
         user_words=_plain(said),
@@ -158,7 +158,7 @@ def _turn(entries: list[RecordEntry]) -> RecordedTurn:
 
 
 def _together(entries: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
-    """A turn with tools has several entries, and those that go on after a tool may repeat what was measured before it."""
+    """A turn with tools has several entries, and an entry after a tool may repeat earlier measurements."""
     metrics: dict[str, float] = {}
     for seconds in entries:
         for name, elapsed in seconds.items():
@@ -169,7 +169,7 @@ def _together(entries: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
 
 
 def _used(entries: Iterable[object]) -> Mapping[str, TokenUsage]:
-    """Tokens of a turn by model. Equal counts are one told twice: what a model is sent grows from request to request."""
+    """Tokens of a turn by model. Equal counts are one count repeated: what a model is sent grows from request to request."""
     counted: list[tuple[str, TokenUsage]] = []
     for entry in entries:
         by_model = entry.get("model_usage") if isinstance(entry, Mapping) else None
@@ -191,12 +191,12 @@ def _token_usage(counts: Mapping[str, object]) -> TokenUsage:
 
 
 def _amount(value: Any) -> float:
-    """A number of tokens or of dollars; what cannot be one counts for nothing."""
+    """A number of tokens or of dollars; 0 for an impossible one."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= MAX_AMOUNT else 0.0
 
 
-def _user_words(machine: SpeakingMachine, turn: int) -> str:
+def _user_words(machine: BotTurnMachine, turn: int) -> str:
     said = [words.ref for words in machine.words[turn] if words.is_user]
     return _plain(" ".join(text for text in said if isinstance(text, str)))
 

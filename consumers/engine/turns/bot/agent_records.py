@@ -1,7 +1,7 @@
-"""The records of one call with an ElevenLabs agent: which of them counts, and when it is placed beside the live turns.
+"""The conversation records of one call with an ElevenLabs agent: chooses the best and matches it with the live turns.
 
-Several come when one is fetched while the call runs. Where they and the words of a call have cost too much, the last word is
-left to the close, at which the record that says most is placed whatever was done before.
+Several come when one is fetched while the call runs. Once matching has cost too much, it waits for the close, which always
+matches the most complete record.
 """
 
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from typing import Final
 
 from consumers.engine.effects import Count, Effect
 from consumers.engine.turns.bot.agent_record import AgentRecord, RecordedTurn
-from consumers.engine.turns.bot.machine import SpeakingMachine
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from schemas.events.elevenlabs_record import ConversationRecord
 
 MAX_RECORDS: Final = 16
-"""Records of one call that are placed while it runs. A webhook sends one; a bridge that fetches too early a few."""
+"""Records of one call that are matched while it runs. A webhook sends one; a bridge that fetches too early a few."""
 MAX_PLACING_WORK: Final = 500_000
-"""Turns and pieces of text read to place records while one call runs, half a second; words of two hours that come after their
+"""Turns and pieces of text read to match records while one call runs, half a second; words of two hours that come after their
 record, one by one, take two fifths of it.
 """
 
@@ -24,10 +24,10 @@ _NOTHING: Final = RecordedTurn("", frozenset(), None, {})
 
 
 class AgentRecords:
-    """Takes the records of one call.
+    """The records of one call.
 
     Attributes:
-        current: The one that is placed beside the turns; None before one has come.
+        current: The record that is matched with the turns; None before the first.
         is_any: Whether one has come.
     """
 
@@ -38,18 +38,18 @@ class AgentRecords:
         self._count = 0
         self._work = 0
 
-    def take(self, record: ConversationRecord) -> None:
-        """What the provider has recorded of the call; of several the one that says most counts."""
+    def fold(self, record: ConversationRecord) -> None:
+        """Keeps a record if it is more complete than the best so far."""
         best = self._newest or self.current
         if best is None or best.is_worth_less_than(record):
             self._newest = AgentRecord(record)
             self.is_any = True
 
-    def follow(self, machine: SpeakingMachine, out: list[Effect]) -> set[int]:
-        """Place a record that is new, and the current one again if other words are known.
+    def follow(self, machine: BotTurnMachine, out: list[Effect]) -> set[int]:
+        """Matches a new record, and the current one again if the known words changed.
 
         Returns:
-            The live turns of which now something else is recorded.
+            The live turns with other recorded values than before.
         """
         was_over = self._work > MAX_PLACING_WORK
         record = self.current if machine.have_words_changed and not was_over else None
@@ -66,8 +66,10 @@ class AgentRecords:
             out.append(Count(_LIMIT, ("placed_records",)))
         return changed
 
-    def finish(self, machine: SpeakingMachine | None) -> None:
-        """Place what says most beside the words that are known in the end; nowhere in a call that has other turns."""
+    def finish(self, machine: BotTurnMachine | None) -> None:
+        """Matches the most complete record with the final words. In a call without a bot's turns (`machine` is None), match
+        nothing.
+        """
         record = self._newest or self.current
         if machine is None:
             self.current = record
@@ -75,10 +77,10 @@ class AgentRecords:
             self._place(record, machine)
 
     def forget(self) -> set[int]:
-        """The call has other turns from now on, which a record does not know.
+        """Drops the matches: the call's turns are EVA's from now on, and a record does not know them.
 
         Returns:
-            The turns of which something was recorded.
+            The turns that had recorded values.
         """
         if self.current is None:
             return set()
@@ -86,8 +88,8 @@ class AgentRecords:
         self.current.forget()
         return turns
 
-    def _place(self, record: AgentRecord, machine: SpeakingMachine) -> set[int]:
-        """This is the current one from now on; the turns of which it says something else than was said before."""
+    def _place(self, record: AgentRecord, machine: BotTurnMachine) -> set[int]:
+        """Makes this record the current one; returns the turns with other recorded values than before."""
         before = {} if self.current is None else self.current.placed
         if record is self._newest:
             self._newest = None

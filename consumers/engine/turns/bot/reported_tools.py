@@ -1,10 +1,10 @@
-"""Uses of tools as an ElevenLabs agent or pipecat reports them: by the id of the call, in any order, again and again."""
+"""Uses of tools as an ElevenLabs agent or pipecat reports them: with the id of the call, in any order, repeatedly."""
 
 from collections.abc import Iterator
 
-from consumers.engine.turns.bot.history import SpeakingTurns
-from consumers.engine.turns.bot.machine import Moment
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.bot.history import BotHistory
+from consumers.engine.turns.bot.turn_machine import SpeechMoment
+from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.codec import InputSource
 
 
@@ -24,7 +24,7 @@ class _Tool:
 
 
 class ReportedTools:
-    """The tools of one call that `source` reports; of what is said twice the earlier time and the fuller value count."""
+    """The tools of one call that `source` reports. Of repeated reports the earlier time and the fuller value count."""
 
     __slots__ = ("_source", "_tools")
 
@@ -34,32 +34,32 @@ class ReportedTools:
 
     def called(
         self,
-        speaking: SpeakingTurns,
+        bot: BotHistory,
         call_id: str,
         name: str,
         at_ms: int,
         arguments: object,
         event_id: int | None = None,
     ) -> bool:
-        """A tool runs from `at_ms`; `arguments` are None where nothing is said of them.
+        """Adds the call of a tool at `at_ms`; `arguments` are None if not reported.
 
         Returns:
-            Whether that is news.
+            Whether it is the first report of this call.
         """
         tool = self._tools.setdefault(call_id, _Tool())
         is_news = tool.call is None
         if arguments is not None:
             tool.arguments = arguments
         if tool.call is not None:
-            speaking.timeline.remove(tool.call)
+            bot.timeline.remove(tool.call)
         tool.called_ms = at_ms if is_news else min(tool.called_ms, at_ms)
         use = ToolUse(name, tool.arguments, call_id, source=self._source)
-        tool.call = speaking.from_agent(Moment.TOOL_CALL, tool.called_ms, event_id, use)
+        tool.call = bot.from_agent(SpeechMoment.TOOL_CALL, tool.called_ms, event_id, use)
         return is_news
 
     def answered(
         self,
-        speaking: SpeakingTurns,
+        bot: BotHistory,
         call_id: str,
         name: str,
         at_ms: int,
@@ -68,10 +68,10 @@ class ReportedTools:
         *,
         is_error: bool,
     ) -> bool:
-        """A tool has answered at `at_ms`; `result` is None where nothing is said of it.
+        """Adds the answer of a tool at `at_ms`; `result` is None if not reported.
 
         Returns:
-            Whether that is news.
+            Whether it is the first report of this answer.
         """
         tool = self._tools.setdefault(call_id, _Tool())
         is_news = tool.reply is None
@@ -79,18 +79,18 @@ class ReportedTools:
         if result is not None:
             tool.result = result
         if tool.reply is not None:
-            speaking.timeline.remove(tool.reply)
+            bot.timeline.remove(tool.reply)
         tool.replied_ms = at_ms if is_news else min(tool.replied_ms, at_ms)
-        # That it failed may be all that is known; to EVA a tool without an answer has not answered.
+        # A failure without a result gets an answer of its own, because EVA sees no answer in None.
         answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
         use = ToolUse(name, answer, call_id, is_error=tool.result_is_error, source=self._source)
-        tool.reply = speaking.from_agent(Moment.TOOL_RESPONSE, tool.replied_ms, event_id, use)
+        tool.reply = bot.from_agent(SpeechMoment.TOOL_RESPONSE, tool.replied_ms, event_id, use)
         return is_news
 
-    def withdraw(self, speaking: SpeakingTurns) -> None:
-        """Another source is to be believed: nothing of these is on the timeline any more."""
+    def withdraw(self, bot: BotHistory) -> None:
+        """Removes these tools from the timeline: a better source reports them."""
         for key in self._keys():
-            speaking.timeline.remove(key)
+            bot.timeline.remove(key)
         self._tools.clear()
 
     def _keys(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""What a transcript says of one turn beside its words: how long the stages took, and the tokens that were used."""
+"""The numbers of one turn for a transcript: stage latencies, and tokens."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -8,9 +8,9 @@ PRICE_DIGITS: Final = 12
 
 
 class TokenUsage(NamedTuple):
-    """Tokens of one model in one turn. `input_tokens` are those that came from no cache and went into none.
+    """Tokens of one model in one turn. `input_tokens` neither came from a cache nor went into one.
 
-    Prices are in USD, as far as somebody says them.
+    Prices are in USD; 0 where no source has one.
     """
 
     input_tokens: int = 0
@@ -23,16 +23,16 @@ class TokenUsage(NamedTuple):
     output_price: float = 0.0
 
     def plus(self, other: "TokenUsage") -> "TokenUsage":
-        """Both together."""
+        """The sum of both."""
         both = [mine + its for mine, its in zip(self, other, strict=True)]
         tokens, prices = both[:4], both[4:]
         return TokenUsage(*map(int, tokens), *(round(price, PRICE_DIGITS) for price in prices))
 
 
 class TurnMetrics(NamedTuple):
-    """Seconds by ElevenLabs' name of the stage (`convai_*`), of the user's entry and the agent's; tokens by model.
+    """Seconds by ElevenLabs' name of the stage (`convai_*`), for the user's and the agent's entry; tokens by model.
 
-    A stage that nobody measured is not there. A model whose name nobody says is the empty text.
+    A stage without a measurement is absent. A model without a name is the empty text.
     """
 
     seconds: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""EVA's side of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
+"""EVA's history of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -6,9 +6,16 @@ from typing import Any, NamedTuple, Protocol
 from consumers.engine.turns.eva.labels import EMPTY_UTTERANCES
 from consumers.engine.turns.eva.metric_context import metric_context
 from consumers.engine.turns.eva.text_groups import TextGroup, TextStream
-from consumers.engine.turns.eva.turn_machine import TurnMachine
+from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.eva.turn_state import text_mark
-from consumers.engine.turns.timeline.entries import AUDIT_RANK, SIMULATOR_RANK, TIME_SHIFT, Kind, key_time_ms, order_key
+from consumers.engine.turns.timeline.elements import (
+    AUDIT_RANK,
+    SIMULATOR_RANK,
+    TIME_SHIFT,
+    ElementKind,
+    key_time_ms,
+    order_key,
+)
 from consumers.engine.turns.timeline.timeline import Replays, Timeline
 from schemas.events.call import PipelineType
 from schemas.metric_context import MetricContext
@@ -18,11 +25,11 @@ MAX_PENDING_TEXT_UPDATES = 64
 
 
 class CallerLine(NamedTuple):
-    """How the stream of the simulated caller ends, in the stream's own order.
+    """The end of the simulated caller's stream, in the stream's own order.
 
     Attributes:
-        has_events: Whether there is anything in it.
-        last_reason: The reason that its last event gives for the state of the line; None if that event is of another kind.
+        has_events: Whether the stream has any event.
+        last_reason: Reason in the last event, if that is about the state of the line; otherwise None.
     """
 
     has_events: bool
@@ -30,7 +37,7 @@ class CallerLine(NamedTuple):
 
 
 class TextListener(Protocol):
-    """Who else wants to know where text groups begin."""
+    """Listens to the starts of text groups."""
 
     def text_placed(self, key: int) -> None:
         """A group now begins at this key."""
@@ -40,7 +47,8 @@ class TextListener(Protocol):
 
 
 class EvaHistory:
-    """Events of the three sources in, `context` out. It is right after every event, in whatever order the sources arrive.
+    """Events of the three sources in, `context` out. The context is exact after every event, in whatever order the sources
+    arrive.
 
     Each source must keep its own order; a change of the pipeline type folds everything again.
     """
@@ -48,7 +56,7 @@ class EvaHistory:
     def __init__(self, pipeline_type: PipelineType = PipelineType.CASCADE) -> None:
         self.pipeline_type = pipeline_type
         self.replays = Replays()
-        self.machine = TurnMachine(pipeline_type, self.replays)
+        self.machine = EvaTurnMachine(pipeline_type, self.replays)
         self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         self.text_stream = TextStream(self, self.replays)
         self.listener: TextListener | None = None
@@ -62,8 +70,8 @@ class EvaHistory:
         self._user_keys: dict[int, int] = {}
         self._text_updates: dict[int, str] = {}
 
-    def audit(self, kind: Kind | None, time_ms: int, payload: object) -> int:
-        """An entry of the audit log; `kind` None for one that no rule reads but that did happen.
+    def audit(self, kind: ElementKind | None, time_ms: int, payload: object) -> int:
+        """Adds an entry of the audit log; `kind` is None for one that no rule reads.
 
         Returns:
             Its key in the merged history.
@@ -77,19 +85,19 @@ class EvaHistory:
         return key
 
     def text_at(self, key: int) -> str:
-        """The text of the element with this key as it is now; empty when there is none."""
+        """The current text of the element with this key; empty without one."""
         payload = self.timeline.payload(key)
         return payload.text if isinstance(payload, TextGroup) else payload if isinstance(payload, str) else ""
 
     def text_mark(self, key: int) -> int:
-        """Another number when the text of the element with this key is another, for the price of a length; 0 when there is none."""
+        """A number that changes with the text of the element with this key, for the price of a length; 0 without a text."""
         payload = self.timeline.payload(key)
         return (
             payload.length if isinstance(payload, TextGroup) else text_mark(payload) if isinstance(payload, str) else 0
         )
 
     def audit_user(self, time_ms: int, text: str, turn_id: int | None) -> int:
-        """The caller's turn as the agent received it, perhaps a placeholder.
+        """Adds the caller's turn as the agent received it, perhaps a placeholder.
 
         Returns:
             Its key in the merged history.
@@ -98,10 +106,10 @@ class EvaHistory:
         if turn_id is not None:
             text = self._text_updates.pop(turn_id, text)
             self._user_keys[turn_id] = self._last_user_key
-        return self.audit(Kind.AUDIT_USER, time_ms, text)
+        return self.audit(ElementKind.AUDIT_USER, time_ms, text)
 
     def update_user_text(self, text: str, turn_id: int | None) -> bool:
-        """Put the text in place of a placeholder: of the entry with `turn_id`, or of the last.
+        """Replaces a placeholder by the text: in the entry with `turn_id`, or in the last.
 
         Returns:
             False when there is no such entry and the update cannot wait for it.
@@ -115,10 +123,10 @@ class EvaHistory:
         self._text_updates[turn_id] = text
         return True
 
-    def simulator(self, kind: Kind | None, time_ms: int, payload: object) -> None:
-        """An event of the simulated caller; `kind` None for one that no rule reads but that did happen."""
+    def simulator(self, kind: ElementKind | None, time_ms: int, payload: object) -> None:
+        """Adds an event of the simulated caller; `kind` is None for one that no rule reads."""
         self._simulator_count += 1
-        if kind is Kind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
+        if kind is ElementKind.USER_SPEECH and isinstance(payload, str) and payload.strip() in EMPTY_UTTERANCES:
             return
         if self._last_simulator_ms is None or time_ms > self._last_simulator_ms:
             self._last_simulator_ms = time_ms
@@ -126,29 +134,31 @@ class EvaHistory:
             self.timeline.insert(order_key(time_ms, SIMULATOR_RANK, self._simulator_count), kind, payload)
 
     def line_state(self, details: object) -> None:
-        """The newest event of the simulated caller was about the line, with these details."""
+        """Notes the details of the simulated caller's newest event, which was about the line."""
         reason = details.get("reason") if isinstance(details, Mapping) else None
         self._line_state = (self._simulator_count, reason if isinstance(reason, str) else None)
 
     @property
     def caller_line(self) -> CallerLine:
-        """How the simulated caller's stream ends."""
+        """The end of the simulated caller's stream."""
         place, reason = self._line_state
         return CallerLine(self._simulator_count > 0, reason if place == self._simulator_count else None)
 
     def set_pipeline_type(self, pipeline_type: PipelineType) -> None:
-        """Fold the call again from its first event by the rules of another pipeline."""
+        """Folds the call again from its first event by the rules of another pipeline."""
         if pipeline_type is self.pipeline_type:
             return
-        elements = [element for element in self.timeline if element[1] != Kind.TEXT_GROUP]
+        elements = [element for element in self.timeline if element[1] != ElementKind.TEXT_GROUP]
         if pipeline_type is not PipelineType.S2S:
             elements += [
-                (group.key, Kind.TEXT_GROUP, group) for group in self.text_stream.groups() if group.key is not None
+                (group.key, ElementKind.TEXT_GROUP, group)
+                for group in self.text_stream.groups()
+                if group.key is not None
             ]
             elements.sort(key=lambda element: element[0])
         touched = set(self.machine.turns)
         self.pipeline_type = pipeline_type
-        self.machine = TurnMachine(pipeline_type, self.replays)
+        self.machine = EvaTurnMachine(pipeline_type, self.replays)
         self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
@@ -156,33 +166,33 @@ class EvaHistory:
         self.machine.touched |= touched
 
     def place(self, group: TextGroup) -> None:
-        """A text group begins: part of the history except in speech-to-speech calls."""
+        """Adds a text group; in speech-to-speech calls it is no part of the history."""
         if group.key is None:
             return
         if self.pipeline_type is not PipelineType.S2S:
-            self.timeline.insert(group.key, Kind.TEXT_GROUP, group)
+            self.timeline.insert(group.key, ElementKind.TEXT_GROUP, group)
         if self.listener is not None:
             self.listener.text_placed(group.key)
 
     def displace(self, key: int) -> None:
-        """A text group vanished."""
+        """Removes a text group."""
         if self.pipeline_type is not PipelineType.S2S:
             self.timeline.remove(key)
         if self.listener is not None:
             self.listener.text_displaced(key)
 
     def reread(self, group: TextGroup) -> None:
-        """A text group changed in a way that rules read."""
+        """Replays from a text group that changed in a way that rules read."""
         if group.key is not None and self.pipeline_type is not PipelineType.S2S:
             self.timeline.reread(group.key)
 
     def release(self) -> None:
-        """Cut the cycle with the text stream."""
+        """Cuts the cycle with the text stream."""
         self.listener = None
         del self.text_stream
 
     def session_end_s(self) -> float:
-        """Where sound without an end stops (E1): the session's end, else the last event."""
+        """End of sound without an end (E1): the session's end, otherwise the last event; epoch seconds."""
         return (self.machine.session_ended_ms or self.last_time_ms() or 0) / 1000
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,7 +205,7 @@ class EvaHistory:
         elements = state.pop("elements")
         self.__dict__.update(state)
         replayed = self.replays.elements
-        self.machine = TurnMachine(self.pipeline_type, self.replays)
+        self.machine = EvaTurnMachine(self.pipeline_type, self.replays)
         self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
@@ -203,11 +213,11 @@ class EvaHistory:
         self.replays.elements = replayed
 
     def call_started(self, time_ms: int) -> None:
-        """Somebody says that the call began; of several the earliest counts."""
+        """Notes a start of the call; of several the earliest counts."""
         self._started_ms = time_ms if self._started_ms is None else min(time_ms, self._started_ms)
 
     def first_time_ms(self) -> int | None:
-        """When the call began: by its start event or its first element that a rule reads, whichever is earlier."""
+        """Start of the call: its start event or the first element that a rule reads, whichever is earlier."""
         first_ms = next((key_time_ms(key) for key, _, _ in self.timeline), None)
         known_ms = [time_ms for time_ms in (self._started_ms, first_ms) if time_ms is not None]
         return min(known_ms, default=None)

@@ -1,4 +1,4 @@
-"""The words EVA writes into texts to mark who cut whom off, and the sentences its rules compare with."""
+"""EVA's labels of who cut off whom, and the sentences that its rules compare with."""
 
 ASSISTANT_INTERRUPTS = "[assistant interrupts]"
 USER_INTERRUPTS = "[user interrupts]"
@@ -19,7 +19,7 @@ ALL_LABELS = (
 )
 
 GENERIC_ERROR_SENTENCE = "I'm sorry, I encountered an error processing your request."
-"""The pipeline's own apology. A text group that equals it enters the trace although no reply of the model stands behind it."""
+"""The pipeline's own apology. A text group that equals it enters the trace, although no reply of the model caused it."""
 
 EMPTY_UTTERANCES = frozenset({"", "...", "......", ".", ",", "?", "!"})
-"""Texts of a `user_speech` that say nothing; `..` is not among them."""
+"""Texts of a `user_speech` without words; `..` is not among them."""

@@ -1,6 +1,6 @@
-"""Core and tail: EVA's `MetricContext` of a call as it stands, computed on copies whenever somebody asks.
+"""Core and tail: EVA's `MetricContext` of a call, computed on copies on demand.
 
-The core is what the turn machine knows (rules E2 to E6, E9). The tail is what EVA adds when a call is over: fallback end
+The core is the state of the turn machine (rules E2 to E6, E9). The tail is EVA's work when a call is over: fallback end
 times (E1), counts and aligned keys (E7, E8), the greeting and the last turn reconciled (E10).
 """
 
@@ -8,31 +8,32 @@ from typing import Any
 
 from consumers.engine.turns.eva.labels import ASSISTANT_INTERRUPTS, CUT_ITSELF_OFF, USER_INTERRUPTS
 from consumers.engine.turns.eva.spoken_prefix import SpokenText
-from consumers.engine.turns.eva.turn_machine import TurnMachine
+from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.eva.turn_state import Times, TraceEntry, in_order, joined
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.call import PipelineType
 from schemas.metric_context import AudioSegments, MetricContext
 
 Entry = dict[str, Any]
 LATENCY_DIGITS = 6
 MAX_SEARCHED_CHARS = 100_000_000
-"""Characters in which replies of the log are looked for, some 0.1 s; beyond it the rest counts as spoken. Two hours have a million:
-only a turn with thousands of replies and as many utterances has more."""
+"""Characters in which replies of the log are searched, some 0.1 s; beyond it the rest counts as spoken. Two hours have a
+million: only a turn with thousands of replies and as many utterances has more.
+"""
 
 
 def metric_context(
-    machine: TurnMachine, pipeline_type: PipelineType, last_time_ms: int | None, ended_reason: str | None
+    machine: EvaTurnMachine, pipeline_type: PipelineType, last_time_ms: int | None, ended_reason: str | None
 ) -> MetricContext:
-    """EVA's result for the events the machine has taken.
+    """EVA's result for the events that the machine has applied.
 
     Args:
         machine: State after the last element; it is read, never changed.
-        pipeline_type: Which of EVA's rules apply.
-        last_time_ms: Time of the last event of any source that counts, EVA's end of a session nobody ended.
-        ended_reason: Why the call ended, as its producer said.
+        pipeline_type: Chooses EVA's rules.
+        last_time_ms: Time of the last event of any source that counts: the end of a session without a reported end.
+        ended_reason: Why the call ended, as its producer reported.
     """
-    return _Finaliser(machine, pipeline_type, last_time_ms).result(ended_reason)
+    return _ContextBuilder(machine, pipeline_type, last_time_ms).result(ended_reason)
 
 
 def latency_s(user: list[tuple[float, float]] | None, assistant: list[tuple[float, float]] | None) -> float | None:
@@ -47,8 +48,8 @@ def paired(starts: Times, ends: Times, fallback_end_s: float) -> list[tuple[floa
     return [(start, ends[i] if i < len(ends) else fallback_end_s) for i, start in enumerate(starts)]
 
 
-class _Finaliser:
-    def __init__(self, machine: TurnMachine, pipeline_type: PipelineType, last_time_ms: int | None) -> None:
+class _ContextBuilder:
+    def __init__(self, machine: EvaTurnMachine, pipeline_type: PipelineType, last_time_ms: int | None) -> None:
         self._machine = machine
         self._pipeline_type = pipeline_type
         self._is_s2s = pipeline_type is PipelineType.S2S
@@ -126,7 +127,7 @@ class _Finaliser:
         )
 
     def _validated(self, raw: list[TraceEntry]) -> list[TraceEntry]:
-        """E3: audit replies cut to what was spoken; those never spoken fall out unless they are a nudge."""
+        """E3: audit replies cut to the spoken part; a reply without one is dropped unless it is a nudge."""
         spoken: dict[int, SpokenText] = {}
         searched_chars = 0
         kept = []
@@ -158,7 +159,7 @@ class _Finaliser:
             self._assistant_audio.setdefault(number, None)
 
     def _reconciled(self, trace: list[Entry]) -> list[Entry]:
-        """E10: the greeting stands first, the last turn is complete."""
+        """E10: the greeting comes first, the last turn is complete."""
         greeting = self._meant_assistant.get(0)
         if not trace:
             return [_said("assistant", greeting, "intended", 0)] if greeting else []
@@ -186,7 +187,7 @@ class _Finaliser:
             trace.insert(0, _said("assistant", self._heard_assistant.get(0), "transcribed", 0))
 
     def _mark_tail(self, trace: list[Entry], last: Entry) -> None:
-        """A call that ends with the assistant is marked as cut off, even after a clean goodbye."""
+        """Marks a call that ends with the assistant as cut off, even after a clean goodbye."""
         if last.get("role") == "assistant":
             last["content"] = f"{last['content']} {CUT_ITSELF_OFF}"
             self._label_tail_texts(last["turn_id"])
@@ -245,9 +246,7 @@ def _grouped(entries: list[TraceEntry]) -> list[Entry]:
 
 
 def _label_interruptions(trace: list[Entry], by_assistant: set[int], by_user: set[int]) -> None:
-    """E5: the first reply of a turn in which the assistant interrupted, and some user entry of one in which the user did,
-    begin with the label.
-    """
+    """E5: labels the first reply of a turn in which the assistant interrupted, and a user entry of one in which the user did."""
     said: dict[tuple[str, int], list[Entry]] = {}
     for entry in trace:
         if "role" in entry:

@@ -1,4 +1,4 @@
-"""How much of a reply was really spoken: EVA's check of audit texts against the text handed to speech synthesis (E3)."""
+"""Finds the spoken part of a reply: EVA's check of audit texts against the text sent to speech synthesis (E3)."""
 
 import re
 from bisect import bisect_left
@@ -8,7 +8,7 @@ from typing import Final
 from consumers.engine.turns.eva.labels import ALL_LABELS
 
 MIN_SPOKEN_CHARS = 20
-"""A shorter common beginning (in normalised characters) is taken for chance."""
+"""Shortest common beginning, in normalised characters, that is no coincidence."""
 _NO_LETTERS_OR_DIGITS: Final = re.compile(r"[\W_]+")
 
 
@@ -30,7 +30,7 @@ def normalised(text: str) -> str:
 
 
 class SpokenText:
-    """The text that speech synthesis got in one turn, normalised once for all the replies that are compared with it.
+    """The text that speech synthesis got in one turn, normalised once for all replies that are compared with it.
 
     Attributes:
         chars: Its letters and digits.
@@ -44,10 +44,10 @@ class SpokenText:
         self.chars = len(self._joined)
 
     def prefix(self, text: str) -> str | None:
-        """`text` as far as the segments spoke it.
+        """The part of `text` that the segments spoke.
 
         Returns:
-            The whole text if one segment, or all joined, contain it; else its longest beginning in words that some segment
+            The whole text if one segment, or all joined, contain it; otherwise its longest beginning in words that some segment
             begins with; None when that is shorter than `MIN_SPOKEN_CHARS` or there is nothing to compare. A label in
             `text` counts as words in the cut, as the reference does.
         """
@@ -61,7 +61,7 @@ class SpokenText:
         for word in without_eva_labels(text).split():
             length += len(normalised(word))
             sizes.append(length)
-        # Of sorted texts one beside the place of another begins most like it.
+        # In sorted texts a neighbour of the place shares the longest beginning.
         place = bisect_left(self._sorted, wanted)
         nearest = self._sorted[max(0, place - 1) : place + 1]
         kept = _words_within(sizes, max(_common_length(wanted, segment) for segment in nearest))
@@ -71,7 +71,7 @@ class SpokenText:
 
 
 def spoken_prefix(text: str, segments: Iterable[str]) -> str | None:
-    """`text` as far as the segments spoke it; see `SpokenText.prefix`."""
+    """The part of `text` that the segments spoke; see `SpokenText.prefix`."""
     return SpokenText(segments).prefix(text)
 
 
@@ -85,7 +85,7 @@ def _common_length(wanted: str, segment: str) -> int:
 
 
 def _words_within(sizes: Sequence[int], length: int) -> int:
-    """How many whole words fit into `length` characters; words without letters or digits cost nothing."""
+    """Number of whole words that fit into `length` characters; words without letters or digits cost nothing."""
     count = 0
     for size in sizes:
         if size > length:

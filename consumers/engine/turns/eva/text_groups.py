@@ -13,14 +13,14 @@ from math import inf
 from typing import Protocol
 
 from consumers.engine.turns.eva.labels import GENERIC_ERROR_SENTENCE
-from consumers.engine.turns.timeline.entries import INDEX_BITS, PIPECAT_RANK, key_time_ms, order_key
+from consumers.engine.turns.timeline.elements import INDEX_BITS, PIPECAT_RANK, key_time_ms, order_key
 from consumers.engine.turns.timeline.timeline import Replays
 
 _ERROR_LENGTH = len(GENERIC_ERROR_SENTENCE)
 _INDEX_MASK = (1 << INDEX_BITS) - 1
 
 CHARS_LIKE_AN_ELEMENT = 64
-"""Splitting and joining so many characters takes about as long as folding one element again."""
+"""Characters whose splitting and joining costs about as much as folding one element again."""
 
 
 class RawFrame:
@@ -63,7 +63,7 @@ class TextGroup:
         return self.parts[0] if self.parts else ""
 
     def append(self, frame: str) -> bool:
-        """Add a frame; true when that changed what rules read of a text: emptiness, or being the generic error sentence."""
+        """Adds a frame; true when that changed a property that rules read: emptiness, or being the generic error sentence."""
         before = self.length
         self.parts.append(frame)
         self.length = before + len(self.glue) + len(frame)
@@ -74,23 +74,23 @@ class TextGroup:
         return False
 
     def set_text(self, text: str) -> None:
-        """Replace the text as a whole."""
+        """Replaces the text as a whole."""
         self.parts = [text]
         self.length = len(text)
         self.is_error_sentence = text == GENERIC_ERROR_SENTENCE
 
 
 class GroupEdits(Protocol):
-    """What happens to the merged timeline when groups change."""
+    """Applies changes of groups to the merged timeline."""
 
     def place(self, group: TextGroup) -> None:
-        """Insert `group` at its key."""
+        """Inserts `group` at its key."""
 
     def displace(self, key: int) -> None:
-        """Take the group at `key` out."""
+        """Removes the group at `key`."""
 
     def reread(self, group: TextGroup) -> None:
-        """The text changed in a way that rules may read: replay from there."""
+        """Replays from the group: its text changed in a way that rules may read."""
 
 
 class TextStream:
@@ -104,12 +104,12 @@ class TextStream:
         self._count = 0
         self._has_speech = False
         self._stamps = array("d")
-        self._descended: set[float] | None = None  # all stamps, from the first on that is below an earlier one
+        self._descended: set[float] | None = None  # all stamps, from the first that is below an earlier one
         self._last_stamp = -inf
         self._phrases: dict[float, list[tuple[TextGroup, RawFrame]]] = {}
 
     def marker(self, kind: str, stamp: float) -> None:
-        """A turn marker: closes the open group; equal neighbours are one."""
+        """Closes the open group at a turn marker; equal neighbouring markers are one."""
         self._count += 1
         self._open = None
         last = self._items[-1] if self._items else None
@@ -117,7 +117,7 @@ class TextStream:
             self._items.append((kind, int(stamp)))
 
     def response(self, stamp: float, frame: str) -> None:
-        """An `llm_response`: counts only while the call has no `tts_text`."""
+        """Adds an `llm_response`: counts only while the call has no `tts_text`."""
         self._count += 1
         if self._has_speech:
             return
@@ -127,14 +127,14 @@ class TextStream:
         self._begin(TextGroup(order_key(int(stamp), PIPECAT_RANK, self._count), "", frame))
 
     def speech(self, stamp: float, frame: str) -> None:
-        """A `tts_text` frame, word or phrase."""
+        """Adds a `tts_text` frame, word or phrase."""
         self._count += 1
         if not self._has_speech:
             self._drop_responses()
         group = self._open
         is_phrase = " " in frame
         if not is_phrase and stamp > self._last_stamp and group is not None and group.frames is None:
-            # Nine of ten frames: one more word of the open group, at a time of its own.
+            # Nine of ten frames: one more word of the open group, with a stamp of its own.
             self._last_stamp = stamp
             self._note(stamp)
             length = group.length
@@ -163,7 +163,7 @@ class TextStream:
         return (item for item in self._items if isinstance(item, TextGroup) and item.key is not None)
 
     def last_time_ms(self) -> int | None:
-        """Latest time of a group or marker; None when there is none. Markers whose text between them vanished are one."""
+        """Latest time of a group or marker; None without any. Markers are one when the text between them has vanished."""
         latest: int | None = None
         marker = ""
         for item in self._items:
@@ -198,7 +198,7 @@ class TextStream:
         self._open = None
 
     def _remember(self, stamp: float) -> bool:
-        """Note a stamp; true when an earlier `tts_text` has it too."""
+        """Notes a stamp; true when an earlier `tts_text` has it too."""
         if stamp > self._last_stamp:
             self._last_stamp = stamp
             self._note(stamp)
@@ -215,7 +215,7 @@ class TextStream:
         return False
 
     def _note(self, stamp: float) -> None:
-        """A stamp above all earlier ones: eight bytes in an array while they ascend, as they do in nearly every call."""
+        """Keeps a stamp in an array of eight bytes each while stamps ascend, as in nearly every call."""
         if self._descended is None:
             self._stamps.append(stamp)
         else:
@@ -229,13 +229,13 @@ class TextStream:
 
     def _phrase(self, group: TextGroup | None, stamp: float, frame: str, *, is_dropped: bool) -> None:
         if is_dropped:
-            return  # its stamp is repeated for good, and a dropped frame takes no part in P4 or P5
+            return  # a repeated stamp stays repeated, and a dropped frame takes no part in P4 or P5
         if group is None:
             group = TextGroup(order_key(int(stamp), PIPECAT_RANK, self._count), " ", frame)
             group.frames = []
             self._begin(group)
         elif group.frames is None:
-            # The words before the first phrase are kept for ever, so one frame stands for all of them.
+            # The words before the first phrase never change, so one frame represents them all.
             first = group.key if group.key is not None else 0
             group.frames = [RawFrame(key_time_ms(first), group.text, first & _INDEX_MASK, is_phrase=False)]
             self._append(group, frame)
@@ -262,14 +262,14 @@ class TextStream:
             return
         self._append_kept(group, word.stamp, word.text)
         if len(frames) == 1:
-            group.frames = None  # a lone word in a group that had lost all its phrases
+            group.frames = None  # a single word in a group that had lost all its phrases
 
     @staticmethod
     def _holds_phrase(frames: list[RawFrame]) -> bool:
         return any(raw.is_phrase for raw in frames)
 
     def _rebuild(self, group: TextGroup) -> None:
-        """P4 and P5 anew for one group: after a phrase was dropped or recognised as a preview."""
+        """Applies P4 and P5 to one group again, after a phrase was dropped or recognised as a preview."""
         self._replays.elements += len(group.frames or ()) + group.length // CHARS_LIKE_AN_ELEMENT
         frames = [raw for raw in group.frames or () if not raw.is_dropped]
         kept = [raw for place, raw in enumerate(frames) if not _is_preview(frames, place)]

@@ -1,7 +1,7 @@
 """EVA's single pass over the merged history as a machine: one element in, one transition.
 
 The rules and their quirks are the reference's; rule numbers in comments are those of EVA's processor as specified for
-this project (5.1 audit `user` to 5.11 `connection_state`). What EVA does after the pass is in `finaliser`.
+this project (5.1 audit `user` to 5.11 `connection_state`). EVA's work after the pass is in `metric_context`.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from consumers.engine.turns.eva.labels import (
 )
 from consumers.engine.turns.eva.text_groups import TextGroup
 from consumers.engine.turns.eva.turn_state import TraceEntry, TurnState, grown, is_there
-from consumers.engine.turns.timeline.entries import Kind, ToolUse
+from consumers.engine.turns.timeline.elements import ElementKind, ToolUse
 from consumers.engine.turns.timeline.timeline import Replays
 from consumers.engine.turns.timeline.tool_uses import ToolEntry
 from schemas.events.call import PipelineType
@@ -51,11 +51,12 @@ _FIELDS = (
 _read_fields = attrgetter(*_FIELDS)
 
 
-class TurnMachine:
-    """State of the pass. `turns` holds what was filed under each turn id; `touched` collects ids whose view may change.
+class EvaTurnMachine:
+    """State of the pass. `turns` has the state of each turn id; `turn` is 0 for the greeting and can become -1.
 
-    `turn` is 0 for the greeting and can become -1. `user_start_turn` and `assistant_start_turn` are the turns under which
-    the role's latest audio start was filed (None before the first), which is where its ends belong.
+    `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
+    does not touch a turn. `user_start_turn` and `assistant_start_turn` are the turns of the role's latest audio start (None
+    before the first); the ends belong there.
     """
 
     def __init__(self, pipeline_type: PipelineType, replays: Replays) -> None:
@@ -89,7 +90,7 @@ class TurnMachine:
         self.last_tool: ToolEntry | None = None
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
-        """Take one element of the history."""
+        """Applies one element of the history."""
         _RULES[kind](self, payload, time_ms)
 
     def freeze(self) -> object:
@@ -98,7 +99,7 @@ class TurnMachine:
         return _read_fields(self), dict(self.turns)
 
     def thaw(self, frozen: Any) -> None:
-        """Back to a frozen state; every turn that differs counts as touched."""
+        """Returns to a frozen state; every turn that differs is touched."""
         fields, turns = frozen
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
@@ -109,7 +110,7 @@ class TurnMachine:
         self.turns = dict(turns)
 
     def _heard(self, number: int) -> TurnState:
-        """The turn, to be changed in something that the live view shows."""
+        """The turn, touched and ready for a change that the live view shows."""
         self.touched.add(number)
         return self._writable(number)
 
@@ -135,7 +136,7 @@ class TurnMachine:
             self.has_assistant_spoken = self.has_user_audio_begun = self.has_tool_run = False
 
     def _annotate(self, turn: int, role: str, kind: str, label: str) -> None:
-        """Append `label` to the newest entry of that role and type, looking no further back than this turn's entries."""
+        """Appends `label` to the newest entry of that role and type, looking no further back than this turn's entries."""
         passed: list[TraceEntry] = []
         entry = self.trace
         while entry is not None and entry.turn == turn:
@@ -343,19 +344,19 @@ class TurnMachine:
         self.session_ended_ms = time_ms
 
 
-_RULE_BY_KIND: dict[Kind, Callable[[TurnMachine, Any, int], None]] = {
-    Kind.AUDIT_USER: TurnMachine._audit_user,
-    Kind.AUDIT_ASSISTANT: TurnMachine._audit_assistant,
-    Kind.FALLBACK: TurnMachine._fallback,
-    Kind.TOOL_CALL: TurnMachine._tool_call,
-    Kind.TOOL_RESPONSE: TurnMachine._tool_response,
-    Kind.TEXT_GROUP: TurnMachine._text_group,
-    Kind.USER_AUDIO_START: TurnMachine._user_audio_start,
-    Kind.USER_AUDIO_END: TurnMachine._user_audio_end,
-    Kind.ASSISTANT_AUDIO_START: TurnMachine._assistant_audio_start,
-    Kind.ASSISTANT_AUDIO_END: TurnMachine._assistant_audio_end,
-    Kind.USER_SPEECH: TurnMachine._user_speech,
-    Kind.ASSISTANT_SPEECH: TurnMachine._assistant_speech,
-    Kind.SESSION_ENDED: TurnMachine._session_ended,
+_RULE_BY_KIND: dict[ElementKind, Callable[[EvaTurnMachine, Any, int], None]] = {
+    ElementKind.AUDIT_USER: EvaTurnMachine._audit_user,
+    ElementKind.AUDIT_ASSISTANT: EvaTurnMachine._audit_assistant,
+    ElementKind.FALLBACK: EvaTurnMachine._fallback,
+    ElementKind.TOOL_CALL: EvaTurnMachine._tool_call,
+    ElementKind.TOOL_RESPONSE: EvaTurnMachine._tool_response,
+    ElementKind.TEXT_GROUP: EvaTurnMachine._text_group,
+    ElementKind.USER_AUDIO_START: EvaTurnMachine._user_audio_start,
+    ElementKind.USER_AUDIO_END: EvaTurnMachine._user_audio_end,
+    ElementKind.ASSISTANT_AUDIO_START: EvaTurnMachine._assistant_audio_start,
+    ElementKind.ASSISTANT_AUDIO_END: EvaTurnMachine._assistant_audio_end,
+    ElementKind.USER_SPEECH: EvaTurnMachine._user_speech,
+    ElementKind.ASSISTANT_SPEECH: EvaTurnMachine._assistant_speech,
+    ElementKind.SESSION_ENDED: EvaTurnMachine._session_ended,
 }
-_RULES = tuple(_RULE_BY_KIND[kind] for kind in Kind)
+_RULES = tuple(_RULE_BY_KIND[kind] for kind in ElementKind)

@@ -1,20 +1,20 @@
-"""What is known of one turn, and one entry of the conversation trace: values that checkpoints can share.
+"""The state of one turn, and one entry of the conversation trace: values that checkpoints can share.
 
-Texts grow by appending and are read when somebody asks, so they are kept as pieces: joining them at every growth would make
-a turn in which somebody never stops cost its square.
+Texts grow by appending and are read on demand, so they are kept as pieces: joining them at every growth would make the cost of
+a turn quadratic in its words.
 """
 
 from hashlib import blake2b
 
 from consumers.engine.turns.eva.text_groups import TextGroup
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 
 Times = tuple[float, ...]
-"""Audio times in epoch seconds, in the order they were filed."""
+"""Audio times in epoch seconds, in the order of filing."""
 
 Piece = str | TextGroup
 Pieces = Piece | tuple["Pieces", tuple[Piece, ...]]
-"""A text: one piece, or a text and the pieces behind it, all joined by one blank. A text slot stands for words to come."""
+"""A text: one piece, or a text and the pieces behind it, all joined by one blank. A text slot may still grow."""
 
 
 def grown(text: Pieces, *more: Piece) -> Pieces:
@@ -43,12 +43,12 @@ def joined(text: Pieces) -> str:
 
 
 def text_mark(text: str) -> int:
-    """Another number for another text, in every process."""
+    """A number that differs for different texts and is the same in every process."""
     return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest())
 
 
 def chars_of(text: Pieces) -> int:
-    """How many characters the pieces have, without the blanks between them.
+    """Characters of the pieces, without the blanks between them.
 
     Example:
         >>> chars_of(grown(grown("so", "I"), "say"))
@@ -62,7 +62,7 @@ def chars_of(text: Pieces) -> int:
 
 
 def is_there(text: Pieces | None) -> bool:
-    """Whether there is a text and it is not empty, without joining it; two pieces have a blank between them.
+    """Whether a text exists and is not empty, without joining it; two pieces have a blank between them.
 
     Example:
         >>> is_there(None), is_there(""), is_there("so"), is_there(grown("", ""))
@@ -74,7 +74,7 @@ def is_there(text: Pieces | None) -> bool:
 
 
 class TurnState:
-    """One turn. Every field is an immutable value, so a copy is shallow; `epoch` says which checkpoint still shares it.
+    """One turn. Every field is an immutable value, so a copy is shallow; `epoch` names the checkpoint that still shares it.
 
     Texts are None where the turn has none, which is not the same as empty.
     """

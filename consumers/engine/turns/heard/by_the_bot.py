@@ -1,31 +1,32 @@
-"""Turns as the bot heard them: its own view of who speaks, read from the machine that follows it."""
+"""Turns as the bot heard them, read from its turn machine."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from consumers.engine.turns.bot.machine import SpeakingMachine, SpeakingTurn, Words
+from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine, Words
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_state import text_mark
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardSides, HeardTurn, HeardTurns, last_end_s
 from consumers.engine.turns.heard.turn_words import Texts, WordSource
-from consumers.engine.turns.timeline.entries import key_time_ms
+from consumers.engine.turns.timeline.elements import key_time_ms
 from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolUses
 from consumers.engine.turns.timeline.turn_view import Source, TurnView
 from schemas.scores.all_records import Anchor
 
-_NOTHING = SpeakingTurn()
+_NOTHING = BotTurn()
 _WRITTEN_RANK = 1
 _RANKS = {
     True: {WordSource.LOG: 0, WordSource.BOT: 1},
     False: {WordSource.SYNTHESIS: 0, WordSource.LOG: _WRITTEN_RANK, WordSource.BOT: 2},
 }
-"""The rank under which the machine keeps the words of a source."""
+"""Rank of a source's words in the machine."""
 
 
-def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
-    """Who waited for whom in a turn: by the detector where it heard, else by the turn ruling, else by the transcript.
+def view_of_speaking(state: BotTurn, *, has_bot_events: bool) -> TurnView:
+    """The view of a turn: the user's end by the detector where it heard one, otherwise by the ruling, otherwise by the
+    transcript.
 
-    An ElevenLabs agent says when its transcripts and answers arrived. That it was cut off says that the user was heard.
+    An ElevenLabs agent has the arrivals of its transcripts and answers. A cut-off shows that the user was heard.
     """
     bot_starts = (state.bot_starts if has_bot_events else state.bot_texts) or state.agent_said
     source: Source = "pipecat"
@@ -63,19 +64,19 @@ def view_of_speaking(state: SpeakingTurn, *, has_bot_events: bool) -> TurnView:
     )
 
 
-def views_by_the_bot(machine: SpeakingMachine, numbers: Iterable[int] | None = None) -> dict[int, TurnView]:
-    """The views of those of these turns that are there, or of all; see `view_of_speaking`."""
+def views_by_the_bot(machine: BotTurnMachine, numbers: Iterable[int] | None = None) -> dict[int, TurnView]:
+    """The views of the existing turns among `numbers`, or of all; see `view_of_speaking`."""
     turns, has_bot_events = machine.turns, machine.has_bot_events
     there = turns if numbers is None else [number for number in numbers if number in turns]
     return {number: view_of_speaking(turns[number], has_bot_events=has_bot_events) for number in there}
 
 
 class HeardByTheBot(HeardTurns):
-    """The bot's turns, those of which only words are known too."""
+    """The bot's turns, including those with words only."""
 
     is_simulated = False
 
-    def __init__(self, machine: SpeakingMachine, history: EvaHistory, tools: ToolUses) -> None:
+    def __init__(self, machine: BotTurnMachine, history: EvaHistory, tools: ToolUses) -> None:
         user, assistant = machine.has_user_events, machine.has_bot_events
         sides = HeardSides(user, assistant, "pipecat" if user or assistant else None)
         super().__init__(tools, sides, machine.turn, machine.last_tool)
@@ -83,7 +84,7 @@ class HeardByTheBot(HeardTurns):
         self._history = history
 
     def numbers(self) -> set[int]:
-        """Every turn."""
+        """Numbers of all turns."""
         return {*self._machine.turns, *self._machine.words}
 
     def sound_end_ms(self, last_ms: int | None) -> int | None:
@@ -129,10 +130,10 @@ class HeardByTheBot(HeardTurns):
         )
 
 
-def _begin_s(state: SpeakingTurn, before: SpeakingTurn) -> float | None:
-    """When a turn begins whose caller has no sound.
+def _begin_s(state: BotTurn, before: BotTurn) -> float | None:
+    """Start of a turn whose caller has no sound.
 
-    A transcript comes when the caller has spoken, and its latency began before it: at the earliest behind the bot's last words
+    A transcript comes after the caller has spoken, and its latency began before it: at the earliest after the bot's last words
     of the turn before.
     """
     if state.transcripts:
@@ -141,7 +142,7 @@ def _begin_s(state: SpeakingTurn, before: SpeakingTurn) -> float | None:
 
 
 class _Words:
-    """The words of one turn; those of the log are looked up when somebody asks for them."""
+    """The words of one turn; words in the log are looked up on demand."""
 
     __slots__ = ("_history", "_said")
 
@@ -160,7 +161,7 @@ class _Words:
 
     @property
     def is_corrected(self) -> bool:
-        # Then the whole of it is a text of this rank. The audit log's words are keys in EVA's history.
+        # Only a corrected answer has a text of this rank. The audit log's words are keys in EVA's history.
         return any(
             not words.is_user and words.rank == _WRITTEN_RANK and isinstance(words.ref, str) for words in self._said
         )

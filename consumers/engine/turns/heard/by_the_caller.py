@@ -15,7 +15,7 @@ from consumers.engine.turns.heard.heard_turn import (
     last_end_s,
 )
 from consumers.engine.turns.heard.turn_words import Texts, WordSource
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolUses
 from consumers.engine.turns.timeline.turn_view import TurnView
 from schemas.scores.all_records import Anchor
@@ -24,11 +24,11 @@ _SIDES = HeardSides(user=True, assistant=True, source="elevenlabs")
 
 
 def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> TurnView:
-    """Who waited for whom in a turn.
+    """The view of a turn: who waited for whom.
 
     Args:
-        state: What EVA's rules filed under the turn.
-        fallback_end_s: Where a stretch of sound without an end stops, once the call is over (EVA's rule E1).
+        state: State of the turn in EVA's machine.
+        fallback_end_s: End of sound without an end, once the call is over (EVA's rule E1).
     """
     starts, ends = state.user_starts, state.user_ends
     end_s = ends[len(starts) - 1] if starts and len(ends) >= len(starts) else fallback_end_s if starts else None
@@ -48,14 +48,14 @@ def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> Turn
 def views_by_the_caller(
     history: EvaHistory, numbers: Iterable[int] | None = None, fallback_end_s: float | None = None
 ) -> dict[int, TurnView]:
-    """The views of those of these turns that are there, or of all; see `view_of_audio`."""
+    """The views of the existing turns among `numbers`, or of all; see `view_of_audio`."""
     turns = history.machine.turns
     there = turns if numbers is None else [number for number in numbers if number in turns]
     return {number: view_of_audio(turns[number], fallback_end_s) for number in there}
 
 
 class HeardByTheCaller(HeardTurns):
-    """EVA's turns. When somebody asks for what its trace has, it is read once, back to turn `since` and no further."""
+    """EVA's turns. The trace is read once, on demand, back to turn `since` and no further."""
 
     is_simulated = True
 
@@ -67,11 +67,11 @@ class HeardByTheCaller(HeardTurns):
         self._trace = _Trace(machine.trace, since)
 
     def numbers(self) -> set[int]:
-        """Every turn."""
+        """Numbers of all turns."""
         return set(self._states)
 
     def sound_end_ms(self, last_ms: int | None) -> int:
-        """EVA's end of the session, whenever the last event was."""
+        """EVA's end of the session, whatever the time of the last event."""
         del last_ms
         return round(self._history.session_end_s() * MS_PER_SECOND)
 
@@ -116,7 +116,7 @@ class _Trace:
 
 
 class _Words:
-    """The words of one turn of EVA's; texts of the trace are read when somebody asks for them."""
+    """The words of one of EVA's turns; texts of the trace are read on demand."""
 
     __slots__ = ("_number", "_of_assistant", "_of_user", "_segments", "_trace")
 
@@ -131,7 +131,7 @@ class _Words:
 
     @property
     def mark(self) -> int:
-        # Characters grow when words come late, and a text that is replaced makes the turn anew.
+        # Late words add characters, and a replaced text creates the turn again.
         texts: list[Pieces | None] = [*self._of_user.values(), *self._of_assistant.values()]
         return sum(chars_of(text) for text in texts if text is not None) + sum(each.length for each in self._segments)
 

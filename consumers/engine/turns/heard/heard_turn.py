@@ -1,7 +1,7 @@
-"""One shape of a turn: who was heard when, what each side said, which tools were used, whichever machine followed the call.
+"""One shape of a turn, for either machine: when each side was heard, its words, the tools.
 
-Two adapters build it, `heard_by_the_caller` of EVA's turns and `heard_by_the_bot` of the bot's own view. They are the only
-places that know both the machines and this shape. Everything that measures, judges or shows a turn reads it and no machine.
+Two adapters build it, `by_the_caller` from EVA's turns and `by_the_bot` from the bot's own view. They are the only places
+that know both the machines and this shape. Everything that measures, judges or shows a turn reads it and no machine.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from consumers.engine.turns.timeline.turn_view import TurnView
 
 MS_PER_SECOND = 1_000
 Times = tuple[float, ...]
-"""Epoch seconds, in the order in which they were filed."""
+"""Epoch seconds, in the order of filing."""
 Segments = tuple[tuple[float, float], ...]
 
 
@@ -26,11 +26,11 @@ class HeardSide(NamedTuple):
 
     Attributes:
         words: The words of the turn.
-        starts: When its sound began.
-        ends: When its sound ended; the last one may have no end yet.
-        texts_s: When its words came to the log or to speech synthesis, for a side without sound.
-        reports_s: When an ElevenLabs agent reported its words.
-        is_user: Whose side it is.
+        starts: Starts of its sounds.
+        ends: Ends of its sounds; the last one may have no end yet.
+        texts_s: Times at which its words came to the log or to speech synthesis, for a side without sound.
+        reports_s: Times at which an ElevenLabs agent reported its words.
+        is_user: Whether it is the user's side.
         is_paired_by_time: Whether a start belongs to the next end, as with a bot that is started twice and stops once;
             otherwise the first end is that of the first start, and so on, as EVA pairs them.
     """
@@ -50,12 +50,12 @@ class HeardSide(NamedTuple):
 
     @property
     def segments(self) -> Segments:
-        """(start, end) of each sound by place, in epoch seconds; one without an end goes on for ever."""
+        """(start, end) of each sound by place, in epoch seconds; an open sound has an infinite end."""
         ends = self.ends
         return tuple((start_s, ends[at] if at < len(ends) else inf) for at, start_s in enumerate(self.starts))
 
     def spans(self, end_ms: int | None) -> Spans:
-        """Each sound in ms; one without an end stops at `end_ms`, or is left out where that is None."""
+        """Each sound in ms; an open one ends at `end_ms`, or is left out if that is None."""
         starts, ends = self.starts, self.ends
         found = []
         for at, start_s in enumerate(starts):
@@ -67,17 +67,17 @@ class HeardSide(NamedTuple):
 
     @property
     def logged_ms(self) -> int | None:
-        """When its words were first logged; None where nobody knows."""
+        """Time at which its words were first logged; None when unknown."""
         times_s = self.texts_s or self.reports_s
         return int(times_s[0] * MS_PER_SECOND) if times_s else self.words.first_logged_ms(is_user=self.is_user)
 
     def said(self, purpose: Purpose) -> str:
-        """Its words, by the best source for this purpose that has any; empty where none has."""
+        """Its words, by the best source for this purpose that has any; empty without one."""
         joined = WORDS_BY_PURPOSE[purpose].joined
         return next((text for texts in self._texts(purpose) if (text := joined(texts))), "")
 
     def wording(self, purpose: Purpose) -> str | None:
-        """The same to the letter; None where no source for this purpose has a text, though an empty one."""
+        """The same words to the letter; None where no source for this purpose has a text, not even an empty one."""
         texts = next(self._texts(purpose), None)
         return None if texts is None else WORDS_BY_PURPOSE[purpose].joined(texts)
 
@@ -89,21 +89,21 @@ class HeardSide(NamedTuple):
 
 
 class HeardTurn(NamedTuple):
-    """One turn as it is now; it does not follow what comes later.
+    """One turn as it is now; later events do not change it.
 
     Attributes:
         number: 0 is the greeting; EVA can number a turn -1.
-        user: The caller's side.
-        assistant: The agent's.
-        words: What both said, by source.
+        user: The user's side.
+        assistant: The assistant's side.
+        words: The words of both sides, by source.
         tools: The uses of tools that began in it.
-        view: Who waited for whom, and the anchor; None for a turn of which nothing but words is known.
+        view: Who waited for whom, and the anchor; None for a turn with words only.
         times_s: Every moment of the turn, in groups.
-        begin_s: When it begins; None where it has no time.
-        answer_before_end_s: When the agent's last sound of the turn before ended, infinite while it goes on; None without one.
-        endpointing_s: How long the bot took to rule that the caller had finished; None where it does not say.
-        user_interrupted: Whether the caller began to speak over the agent.
-        assistant_interrupted: Whether the agent began to speak over the caller.
+        begin_s: Start of the turn; None where it has no time.
+        answer_before_end_s: End of the agent's last sound of the turn before, infinite while it is open; None without one.
+        endpointing_s: Time that the bot took to rule that the caller had finished; None if not reported.
+        user_interrupted: Whether the user began to speak over the assistant.
+        assistant_interrupted: Whether the assistant began to speak over the user.
         is_fallback: Whether the agent's turn-end timer stepped in.
     """
 
@@ -123,18 +123,18 @@ class HeardTurn(NamedTuple):
 
     @property
     def has_tool_call(self) -> bool:
-        """Whether a tool was called; a response that nobody called for is no call."""
+        """Whether a tool was called; a response without a call is no call."""
         return any(use.called_at_ms is not None for use in self.tools)
 
     @property
     def rests_on_open_sound(self) -> bool:
-        """Whether something is not known because a sound has no end yet: its own, or the answer spoken over before it."""
+        """Whether an open sound hides a value: one of its own, or of the answer before it that was spoken over."""
         is_over_open = self.user_interrupted and self.answer_before_end_s == inf
         return self.user.is_open or self.assistant.is_open or is_over_open
 
 
 class HeardSides(NamedTuple):
-    """Whose sound the events of a call have, and whose events those are. Where none have it, silence is not zero."""
+    """Sides whose sound the events of a call have, and who reports it. Without sound, silence is unknown and not zero."""
 
     user: bool
     assistant: bool
@@ -142,11 +142,11 @@ class HeardSides(NamedTuple):
 
 
 class HeardTurns(ABC):
-    """The turns of a call as they are now, each built at most once, when somebody reads it. Not to be kept.
+    """The turns of a call as they are now, each built at most once, on demand. Not to be kept.
 
     Attributes:
         is_simulated: Whether a simulated caller hears the call.
-        sides: Whose sound is known.
+        sides: Sides whose sound is known.
         current: The turn that the call is in.
         last_tool: The newest tool event; None before the first.
     """
@@ -167,26 +167,26 @@ class HeardTurns(ABC):
         return self._built[number]
 
     def turns(self, numbers: Iterable[int]) -> dict[int, HeardTurn]:
-        """Returns the turns that exist of these, in the same order."""
+        """The existing turns among `numbers`, in the same order."""
         return {number: turn for number in numbers if (turn := self.turn(number)) is not None}
 
     @abstractmethod
     def numbers(self) -> set[int]:
-        """Every turn."""
+        """Numbers of all turns."""
 
     @abstractmethod
     def sound_end_ms(self, last_ms: int | None) -> int | None:
-        """When a call that is over fell silent for good; `last_ms` is the time of its last event."""
+        """Time in ms at which a call that is over fell silent for good; `last_ms` is the time of its last event."""
 
     @abstractmethod
     def _build(self, number: int, tools: Sequence[PairedUse]) -> HeardTurn | None:
-        """Makes the turn of what the machine has of it."""
+        """Builds the turn from the machine's state."""
 
 
 def answers_of(turns: Mapping[int, HeardTurn]) -> dict[int, str]:
-    """What the agent really said, by turn, in the words that transcript and report show; empty where it said nothing.
+    """The agent's spoken words by turn, as transcript and report show them; empty for a turn without any.
 
-    An answer that only the log has counts where its sound was heard, and in a call in which nobody knows what was spoken.
+    An answer that only the log has counts where its sound was heard, and in a call without any source of spoken words.
     """
     spoken = {number: turn.assistant.said(Purpose.SPOKEN) for number, turn in turns.items()}
     knows_speech = any(spoken.values())
@@ -198,10 +198,10 @@ def answers_of(turns: Mapping[int, HeardTurn]) -> dict[int, str]:
 
 
 def cut_off_turns(turns: Mapping[int, HeardTurn]) -> set[int]:
-    """The turns in which the caller spoke over the agent: each time, the one whose sound it was.
+    """The turns in which the caller spoke over the agent; each time the one of the agent's sound.
 
-    A barge-in stands in the caller's turn, which is the next one, or the same where the agent had no text yet. Where no
-    sound tells, it was the turn before. A correction stands in the turn itself, also where the caller then hung up.
+    A barge-in is filed in the caller's turn, which is the next one, or the same where the agent had no text yet. Where no
+    sound decides, it was the turn before. A correction is filed in the turn itself, also where the caller then hung up.
     """
     cut = {number for number, turn in turns.items() if turn.words.is_corrected}
     for number, turn in turns.items():
@@ -218,7 +218,7 @@ def _is_heard_at(turn: HeardTurn, times_s: Iterable[float]) -> bool:
 
 
 def last_end_s(starts: Times, ends: Times) -> float | None:
-    """When the last of these sounds ended, infinite while it goes on; None without one.
+    """End of the last of these sounds, infinite while it is open; None without one.
 
     Example:
         >>> last_end_s((1.0, 3.0), (2.0, 4.0)), last_end_s((1.0,), ()), last_end_s((), ())

@@ -1,7 +1,8 @@
-"""Spoken text in one spelling, so that "L A X at four p.m." and "LAX at 4 PM" are the same words before errors are counted.
+"""Brings spoken text into one spelling, so that "L A X at four p.m." and "LAX at 4 PM" are the same words when errors are
+counted.
 
-The steps and their order are EVA's; the rules for numbers, contractions and spellings are whisper_normalizer's. What comes
-after is `word_errors`.
+The steps and their order are EVA's; the rules for numbers, contractions and spellings are whisper_normalizer's. `word_errors`
+takes the next steps.
 """
 
 import re
@@ -14,7 +15,7 @@ from whisper_normalizer.basic import BasicTextNormalizer
 from whisper_normalizer.english import EnglishTextNormalizer
 
 MAX_CHARS: Final = 5_000
-"""What is read of one text: five minutes of speech in one turn. Comparing takes the square of it."""
+"""Characters read of one text: five minutes of speech in one turn. The cost of a comparison is quadratic in them."""
 
 _REMEMBERED_PIECES: Final = 512
 """Pieces of text kept with their normal form, 5 MB at most: the two sides of a turn mostly agree, and a call that closes is
@@ -42,15 +43,15 @@ _NOT_A_WORD = re.compile(r"[^a-z\s]")
 _FILLERS = frozenset({"hmm", "mm", "mhm", "mmm", "uh", "um"})
 
 _NORMALIZER_FAILS = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
-"""What whisper_normalizer ends with at numbers that no rule of it foresees."""
+"""Errors that whisper_normalizer raises at numbers that no rule of it foresees."""
 
 
 class _UnreadableEscapeError(ValueError):
-    """A backslash sequence that stops short; no caller says one, so the text stays as it is."""
+    """A backslash sequence that stops short; no caller says one, so the text stays unchanged."""
 
 
 def without_bracketed(text: str) -> str:
-    """The words alone: what stands between square brackets are marks (who cut whom off, sounds), shortest match.
+    """The text without bracketed marks (who cut off whom, sounds), by shortest match.
 
     Example:
         >>> without_bracketed("[user interrupts] Yes [pause] please. ")
@@ -74,12 +75,12 @@ def _between_labels(text: str) -> Iterator[str]:
 
 
 def normalised(text: str, language: str = "en") -> str:
-    """The text as it is compared, words separated by single blanks; only `MAX_CHARS` of it are read.
+    """The text in one spelling, words separated by single blanks; only `MAX_CHARS` of it are read.
 
-    A text that the rules cannot read comes back as far as they got with it, as in EVA.
+    A text that breaks the rules is normalised as far as they got, as in EVA.
 
     Args:
-        text: What was said or understood, without labels.
+        text: Spoken or understood words, without labels.
         language: Its language as a two-letter code, region ignored. Numbers are read in English only.
 
     Example:
@@ -157,8 +158,8 @@ def _english_rules() -> "_EnglishRules":
 
 
 class _EnglishRules:
-    """What `EnglishTextNormalizer` says, leaving out rules that nothing in the text can meet: most of what is said is plain
-    words, and trying every rule on each would cost more than all else that is done for a turn.
+    """The result of `EnglishTextNormalizer` without the rules that nothing in the text can meet: most speech is plain words,
+    and trying every rule on each would cost more than all other work for a turn.
     """
 
     def __init__(self) -> None:
@@ -174,7 +175,7 @@ class _EnglishRules:
         self._rules.standardize_numbers = self._numbers_read
 
     def normalised(self, text: str) -> str:
-        """The text, which is in lower case, as the whole set of rules leaves it, without punctuation."""
+        """The lower-case text after all rules, without punctuation."""
         words = _WORD.findall(text)
         is_plain = self._number_words.isdisjoint(words) and self._abbreviations.isdisjoint(words)
         if is_plain and _PLAIN_SPEECH.fullmatch(text):

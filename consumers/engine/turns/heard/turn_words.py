@@ -1,7 +1,7 @@
-"""The words of a turn, by who knows them, and one table that says whose words serve which purpose.
+"""The words of a turn by source, and one table that chooses the sources for each purpose.
 
-A turn's words come from up to five sources that differ: the caller is understood wrongly, an answer is cut off, a log has what
-nobody heard. Texts are joined when somebody reads them, and not before.
+A turn's words come from up to five sources that differ: a caller is misunderstood, an answer is cut off, a log has words that
+nobody heard. Texts are joined when they are read, and not before.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,22 +12,22 @@ from consumers.engine.turns.eva.spoken_prefix import without_eva_labels
 from consumers.engine.turns.heard.normal_text import without_bracketed
 
 PLACEHOLDER: Final = "[user audio]"
-"""Stands in the log of an audio-LLM agent until somebody has transcribed the caller; it says nothing of the words."""
+"""Stands in the log of an audio-LLM agent until the caller is transcribed; it holds no words."""
 
 Texts = tuple[str, ...]
-"""What one source has of one side of a turn: its utterances, as the source wrote them."""
+"""Utterances of one side of a turn from one source, as the source wrote them."""
 
 
 class WordSource(Enum):
-    """Who knows the words.
+    """Sources of words.
 
     Attributes:
-        LOG: The agent's log: what it understood of the caller, and what its model wrote.
+        LOG: The agent's log: its transcript of the caller, and its model's text.
         TRACE: The log's answers in a call that a simulated caller hears, as EVA's trace has them.
-        CALLER: The simulated caller: what it meant to say, and what it heard.
-        SYNTHESIS: The text that speech synthesis got; of an ElevenLabs agent's answer, what was heard of it.
+        CALLER: The simulated caller: its intended words, and the words it heard.
+        SYNTHESIS: The text sent to speech synthesis; of an ElevenLabs agent's answer, the part that was heard.
         LABELLED: The same in a call that a simulated caller hears, with EVA's labels of who cut off whom.
-        BOT: What the bot itself reports: pipecat's messages, and an ElevenLabs agent's transcript of the caller.
+        BOT: The bot's own reports: pipecat's messages, and an ElevenLabs agent's transcript of the caller.
     """
 
     LOG = auto()
@@ -39,15 +39,15 @@ class WordSource(Enum):
 
 
 class Purpose(Enum):
-    """What words are read for.
+    """Purposes for which words are read.
 
     Attributes:
-        TALK: Who spoke how much and asked what.
+        TALK: Amount of speech and questions of each side.
         JUDGED: Goals and judges.
-        SPOKEN: What the transcript and the report show.
-        WRITTEN: What the transcript shows as the original of an answer that was cut off.
-        MEANT: What EVA's word errors take for right.
-        UNDERSTOOD: What they compare with it.
+        SPOKEN: The words that transcript and report show.
+        WRITTEN: The original of an answer that was cut off, for the transcript.
+        MEANT: The reference of EVA's word errors.
+        UNDERSTOOD: The text that they compare with it.
     """
 
     TALK = auto()
@@ -59,11 +59,11 @@ class Purpose(Enum):
 
 
 class SaidWords(Protocol):
-    """The words of one turn. The adapters of the two machines have one each."""
+    """The words of one turn. Each adapter of a machine implements it."""
 
     @property
     def mark(self) -> int:
-        """Another number when other words are known, of every source but the trace; cheaper than the words."""
+        """A number that changes with the known words, of every source but the trace; cheaper than the words."""
 
     @property
     def logged_times_ms(self) -> tuple[int, ...]:
@@ -71,17 +71,17 @@ class SaidWords(Protocol):
 
     @property
     def is_corrected(self) -> bool:
-        """Whether an ElevenLabs agent reported how much of its answer was heard."""
+        """Whether an ElevenLabs agent reported the part of its answer that was heard."""
 
     def texts(self, source: WordSource, *, is_user: bool) -> Texts:
-        """What this source has of one side; nothing where it has nothing."""
+        """The texts of this source for one side; empty without any."""
 
     def first_logged_ms(self, *, is_user: bool) -> int | None:
-        """When the first words of one side were logged; None where no log has any."""
+        """Time of the first logged words of one side; None without any."""
 
 
 class _Order(NamedTuple):
-    """Of each side the sources, the best one first, and how their texts become one."""
+    """Sources for each side, the best one first, and the function that joins their texts."""
 
     user: tuple[WordSource, ...]
     assistant: tuple[WordSource, ...]
@@ -101,29 +101,30 @@ def _readable(texts: Texts) -> str:
 
 
 _AS_UNDERSTOOD: Final = (WordSource.LOG, WordSource.BOT, WordSource.CALLER)
-"""What the agent answers to is what it understood. Its log has that first, what the caller meant is the last resort."""
+"""The agent answers to the words it understood. Its log has them first; the caller's intended words are the last resort."""
 
 WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
-    # What sounded: synthesis got it, else pipecat wrote it down and cut it where the bot was cut off, else the caller heard it.
-    # What is only in the log comes last, since much of it may never have sounded.
+    # Words that sounded: synthesis got them; otherwise pipecat logged them, cut where the bot was cut off; otherwise the caller
+    # heard them. Words of the log alone come last, since many of them may never have sounded.
     Purpose.TALK: _Order(
         _AS_UNDERSTOOD,
         (WordSource.SYNTHESIS, WordSource.BOT, WordSource.CALLER, WordSource.LABELLED, WordSource.LOG),
         _without_marks,
     ),
-    # What the agent meant to say, as EVA's and agent-inspect's judges read it: they rate the model and not the line. So the log
-    # comes before what pipecat cut off, and labels stay, since EVA's prompts explain them.
+    # Words the agent meant, as EVA's and agent-inspect's judges read them: they rate the model and not the line. So the log
+    # comes before pipecat's cut-off texts, and labels stay, since EVA's prompts explain them.
     Purpose.JUDGED: _Order(
         _AS_UNDERSTOOD,
         (WordSource.LABELLED, WordSource.CALLER, WordSource.SYNTHESIS, WordSource.LOG, WordSource.BOT),
         _as_written,
     ),
-    # What the caller really heard, for people to read. No log: it has the whole of an answer that was cut off.
+    # Words the caller heard, for people to read. Without the log: it has the whole of an answer that was cut off.
     Purpose.SPOKEN: _Order(_AS_UNDERSTOOD, (WordSource.SYNTHESIS, WordSource.BOT, WordSource.CALLER), _readable),
-    # The log and nothing else: that is where the model's own words are.
+    # The log alone: it has the model's own words.
     Purpose.WRITTEN: _Order((), (WordSource.TRACE, WordSource.LOG), _readable),
-    # EVA's pairs: of the caller what it meant and the agent understood, of the agent what it meant and the caller heard.
+    # EVA's pairs: the caller's intended words with the agent's transcript, the agent's intended words with the ones the caller
+    # heard.
     Purpose.MEANT: _Order((WordSource.CALLER,), (WordSource.LABELLED,), " ".join),
     Purpose.UNDERSTOOD: _Order((WordSource.LOG,), (WordSource.CALLER,), " ".join),
 }
-"""Whose words serve which purpose."""
+"""Sources of words by purpose."""

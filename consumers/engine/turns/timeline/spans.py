@@ -1,11 +1,11 @@
-"""Stretches of time in which something was heard, in milliseconds of epoch time."""
+"""Stretches of sound, in milliseconds of epoch time."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """From when to when, in ms."""
+    """A stretch of time in ms."""
 
     start_ms: int
     end_ms: int
@@ -15,8 +15,8 @@ Spans = tuple[Span, ...]
 
 
 def merged(spans: Iterable[Span], *, keeps_moments: bool = False) -> Spans:
-    """The same time without overlaps, earliest first; spans that touch are one. Without `keeps_moments` those without a length
-    are left out.
+    """The same time without overlaps, earliest first; spans that touch are one. Spans without a length are left out unless
+    `keeps_moments`.
 
     Example:
         >>> merged([Span(5, 9), Span(1, 3), Span(3, 4), Span(6, 7), Span(8, 8)])
@@ -34,5 +34,5 @@ def merged(spans: Iterable[Span], *, keeps_moments: bool = False) -> Spans:
 
 
 def length_ms(spans: Iterable[Span]) -> int:
-    """How long they are together."""
+    """Sum of their lengths."""
     return sum(span.end_ms - span.start_ms for span in spans)

@@ -1,7 +1,7 @@
-"""One merged timeline of a call: sorted elements, the machine's state after the last, and checkpoints to go back to.
+"""One merged timeline of a call: sorted elements, the machine's state after the last, and checkpoints to return to.
 
-An element in order costs one step of the machine. An insertion before the end, a removal or a changed text goes back to
-the nearest checkpoint at or before it and replays what follows.
+An element in order costs one step of the machine. An insertion before the end, a removal or a changed text returns to the
+nearest checkpoint at or before it and replays the elements after it.
 """
 
 from bisect import bisect_left
@@ -16,22 +16,22 @@ RECENT_CHECKPOINTS = 3
 
 
 class Machine(Protocol):
-    """A pure state machine whose state can be kept and put back."""
+    """A pure state machine whose state can be frozen and restored."""
 
     def apply(self, kind: int, payload: object, time_ms: int) -> None:
-        """Take one element."""
+        """Applies one element."""
 
     def freeze(self) -> object:
         """The state as a value that later steps do not change."""
 
     def thaw(self, frozen: object) -> None:
-        """Put a frozen state back."""
+        """Restores a frozen state."""
 
 
 class Replays:
-    """How many elements of one call were folded or read again because something came late or changed; a limit bounds it.
+    """Counts the elements of one call that were folded or read again because of late or changed events; a limit bounds it.
 
-    Going back is cheap for what is a little late and costs the whole call for what is very late, so a producer whose
+    Going back is cheap for a slightly late event and costs the whole call for a very late one, so a producer whose
     events run backwards could keep a partition busy with one call.
     """
 
@@ -42,7 +42,7 @@ class Replays:
 
 
 class Timeline:
-    """Elements ordered by key, and a machine that has always taken all of them."""
+    """Elements ordered by key, and a machine that has applied all of them."""
 
     __slots__ = ("_checkpoints", "_keys", "_kinds", "_machine", "_payloads", "_replays", "_time_shift")
 
@@ -67,7 +67,7 @@ class Timeline:
         return self._keys[-1] if self._keys else None
 
     def insert(self, key: int, kind: int, payload: object) -> None:
-        """Add an element where its key belongs."""
+        """Inserts an element at the place of its key."""
         keys = self._keys
         if not keys or key > keys[-1]:
             keys.append(key)
@@ -84,24 +84,24 @@ class Timeline:
         self._replay(place)
 
     def payload(self, key: int) -> object:
-        """The payload of the element with this key; None when there is none."""
+        """The payload of the element with this key; None without one."""
         place = bisect_left(self._keys, key)
         return self._payloads[place] if place < len(self._keys) and self._keys[place] == key else None
 
     def remove(self, key: int) -> None:
-        """Take the element with this key out."""
+        """Removes the element with this key."""
         place = bisect_left(self._keys, key)
         del self._keys[place], self._kinds[place], self._payloads[place]
         self._replay(place)
 
     def replace(self, key: int, payload: object) -> None:
-        """Give the element with this key another payload."""
+        """Replaces the payload of the element with this key."""
         place = bisect_left(self._keys, key)
         self._payloads[place] = payload
         self._replay(place)
 
     def reread(self, key: int) -> None:
-        """The payload with this key changed in place in a way that rules read."""
+        """Replays from the element with this key, whose payload changed in place in a way that rules read."""
         self._replay(bisect_left(self._keys, key))
 
     def _replay(self, place: int) -> None:

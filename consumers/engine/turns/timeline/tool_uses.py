@@ -1,21 +1,21 @@
-"""Tool calls with their responses: by their id where they have one, else first call of a tool, first response of it, in the
-order of the timeline.
+"""Pairs tool calls with their responses: by id where they have one, otherwise the first call of a tool with the first response
+of it, in the order of the timeline.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.codec import InputSource
 from schemas.scores.all_records import ToolOutcome
 
 _ERROR_STATUSES = frozenset({"error", "failed", "failure"})
 
 UseKey = tuple[int, int]
-"""Turn, and how many uses of that turn were before it."""
+"""Turn, and number of earlier uses in that turn."""
 _Pairing = tuple[str, str | None]
-"""The tool, and the id of the call where it has one: what a response answers."""
+"""Tool, and id of the call where it has one: what a response is paired by."""
 
 
 class ToolEntry:
@@ -34,15 +34,15 @@ class ToolEntry:
         self.is_response = is_response
 
     def is_as(self, other: "ToolEntry") -> bool:
-        """Whether the other one, at the same place of another chain, is of the same event."""
-        # An event keeps its payload through replays and snapshots; only its turn can become another.
+        """Whether the other entry, at the same place of another chain, is of the same event."""
+        # An event keeps its payload through replays and snapshots; only its turn can change.
         return self.use is other.use and self.turn == other.turn and self.is_response is other.is_response
 
 
 @dataclass(slots=True)
 class PairedUse:
-    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. What it was given and what
-    it answered are the events' own values, shared and not to be changed. `source` says who reports it.
+    """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. Its arguments and answer are the
+    events' own values, shared and not to be changed. `source` is the reporting input.
     """
 
     turn: int
@@ -57,7 +57,7 @@ class PairedUse:
 
 
 class ToolUses:
-    """The pairing of a call's tool events. It follows the end of their chain, at the cost of what changed there."""
+    """The pairing of a call's tool events. It follows the end of their chain, at the cost of the changes there."""
 
     def __init__(self) -> None:
         self._entries: list[ToolEntry] = []
@@ -66,8 +66,8 @@ class ToolUses:
         self._by_turn: dict[int, list[PairedUse]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Flat, because a chain is pickled as deep as it is long. The machine rebuilds its own chain, of other objects, which
-        # the next follow takes for what they are: the same events.
+        # Flat, because a chain is pickled as deep as it is long. The machine builds a chain of new objects, which the next
+        # follow recognises as the same events.
         return _restored, ([(entry.turn, entry.use, entry.time_ms, entry.is_response) for entry in self._entries],)
 
     def __iter__(self) -> Iterator[PairedUse]:
@@ -81,14 +81,14 @@ class ToolUses:
         return self._by_turn.get(turn, ())
 
     def has_call(self, turn: int) -> bool:
-        """Whether a tool was called in a turn; a response that nobody called for is no call."""
+        """Whether a tool was called in a turn; a response without a call is no call."""
         return any(use.called_at_ms is not None for use in self.of_turn(turn))
 
     def follow(self, last: ToolEntry | None) -> Mapping[UseKey, PairedUse | None]:
-        """Pair as the chain that ends with `last` says.
+        """Pairs the events of the chain that ends with `last`.
 
         Returns:
-            The uses that changed; None for one that is no more.
+            The uses that changed; None for one that no longer exists.
         """
         changed: dict[UseKey, PairedUse | None] = {}
         entries = self._entries
@@ -101,12 +101,12 @@ class ToolUses:
             entries[shared] = fresh.pop()
             shared += 1
         while len(entries) > shared:
-            self._take_back(changed)
+            self._unpair(changed)
         for entry in reversed(fresh):
-            self._take(entry, changed)
+            self._pair(entry, changed)
         return changed
 
-    def _take(self, entry: ToolEntry, changed: dict[UseKey, PairedUse | None]) -> None:
+    def _pair(self, entry: ToolEntry, changed: dict[UseKey, PairedUse | None]) -> None:
         tool = entry.use.name
         pairing = tool, entry.use.call_id
         waiting = self._waiting.get(pairing)
@@ -128,8 +128,8 @@ class ToolUses:
         self._uses.append(use)
         changed[use.turn, use.index] = use
 
-    def _take_back(self, changed: dict[UseKey, PairedUse | None]) -> None:
-        """Undo the last entry: the exact reverse of taking it."""
+    def _unpair(self, changed: dict[UseKey, PairedUse | None]) -> None:
+        """Undos the pairing of the last entry: the exact reverse of `_pair`."""
         entry, use = self._entries.pop(), self._uses.pop()
         pairing = use.tool, entry.use.call_id
         if not _begins(entry, use):
@@ -153,12 +153,12 @@ def _restored(entries: list[tuple[int, ToolUse, int, bool]]) -> ToolUses:
 
 
 def _begins(entry: ToolEntry, use: PairedUse) -> bool:
-    """Whether the use is there by this entry: a call, or a response that nobody had called for."""
+    """Whether this entry created the use: a call, or a response without a call."""
     return not entry.is_response or use.called_at_ms is None
 
 
 def outcome_of(response: object) -> ToolOutcome:
-    """Whether a tool's answer says that it failed: an error status, an `error_type` or an `error`.
+    """The outcome that a tool's answer shows: an error status, an `error_type` or an `error` is a failure.
 
     Example:
         >>> outcome_of({"status": "error", "error_type": "not_found"}), outcome_of({"status": "ok"}), outcome_of(None)

@@ -1,7 +1,7 @@
-"""The cheap view of a live turn: who waited for whom, whichever machine followed the call, and how long.
+"""The cheap view of a live turn, for either machine: who waited for whom, and how long.
 
-Moments are published of it at every event that touches a turn, and building a whole `HeardTurn` each time would cost more. The
-adapters `heard_by_the_caller` and `heard_by_the_bot` make both.
+Moments are published from it at every event that touches a turn; building a whole `HeardTurn` each time would cost more. The
+adapters `by_the_caller` and `by_the_bot` make both.
 """
 
 from typing import Literal, NamedTuple
@@ -10,15 +10,15 @@ from schemas.scores.all_records import Anchor, Scored, Unscored, UnscoredReason
 
 Source = Literal["elevenlabs", "pipecat", "audit"]
 EVA_DIGITS = 6
-"""Decimals of a second to which EVA rounds a latency; doing the same first makes ours equal to its, times 1000."""
+"""Decimals of a second to which EVA rounds a latency; rounding first makes ours equal to its, times 1000."""
 MS_DIGITS = 3
 
 
 class TurnView(NamedTuple):
-    """A turn as heard. `user_end_s` is None while the user speaks or was not heard; `anchor` says how its end is known.
+    """A turn as heard. `user_end_s` is None while the user speaks or was not heard; `anchor` names the source of that end.
 
-    `are_times_exact` is false where times say only what came first. `recorded_ms` is the latency that the agent's provider
-    measured itself; the ends are then those of the estimate.
+    `are_times_exact` is false where times give only the order. `recorded_ms` is the latency that the agent's provider measured
+    itself; the ends are then estimates.
     """
 
     has_user: bool
@@ -35,12 +35,12 @@ class TurnView(NamedTuple):
 
     @property
     def timing(self) -> tuple[object, ...]:
-        """What a latency depends on."""
+        """The fields that a latency depends on."""
         return (*self[:7], self.are_times_exact, self.recorded_ms)
 
     @property
     def heard_ms(self) -> float | None:
-        """From the end of the user's speech to the assistant's, as heard; None where that is not known."""
+        """Latency in ms as heard, from the end of the user's speech to the start of the assistant's; None when unknown."""
         if self.user_end_s is None or self.assistant_start_s is None or not self.are_times_exact:
             return None
         return round(round(self.assistant_start_s - self.user_end_s, EVA_DIGITS) * 1000, MS_DIGITS)
@@ -51,7 +51,7 @@ def voice_to_voice_ms(view: TurnView) -> Scored | Unscored | None:
 
     Returns:
         Milliseconds, negative when the assistant began before the user had finished; unscored while the user is still
-        heard, and where times say only what came first; None while one side has not been heard, since nothing can be said yet.
+        heard, and where times give only the order; None while one side has not been heard, since nothing is known yet.
     """
     if view.recorded_ms is not None:
         return Scored(value=view.recorded_ms)

@@ -7,7 +7,7 @@ import pytest
 from consumers.engine.intake.elevenlabs import MAX_REPLIES_OF_AN_ID
 from consumers.engine.measures.eva import live_scores as eva_scores
 from consumers.engine.measures.eva.timing.heard_times import MAX_LIVE_SOUNDS, heard_times
-from consumers.engine.turns.bot.machine import SpeakingMachine
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from schemas.scores.all_records import Scored
 from schemas.wire import MAX_NAME_CHARS
 from tests.support.calls.agent_calls import corrected, envelope_of, said
@@ -38,7 +38,7 @@ def test_answers_with_one_id_are_kept_up_to_a_number() -> None:
     (call,) = feed.evaluator._calls.values()
     assert len(call._agent._replies[7]) == MAX_REPLIES_OF_AN_ID
     machine = call.live.machine
-    assert isinstance(machine, SpeakingMachine)
+    assert isinstance(machine, BotTurnMachine)
     refs = {each.ref for each in machine.words[0]}
     assert {"Answer", "Answer 4."} <= refs
 

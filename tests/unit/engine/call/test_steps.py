@@ -15,7 +15,7 @@ from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.measures.words import word_errors
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.records.revisions import RecordBook
+from consumers.engine.records.revisions import Revisions
 from consumers.engine.redaction import redactor as redaction
 from schemas import judging
 from schemas.goals.goal_set import GoalSet
@@ -52,7 +52,7 @@ class Steps:
             monkeypatch, word_errors, "normalised", "compared characters", lambda text, _: min(len(text), 5_000)
         )
         self._count(monkeypatch, jiwer, "process_words", "compared characters", lambda one, two: len(one) + len(two))
-        self._count(monkeypatch, RecordBook, "_made", "records", lambda *_: 1)
+        self._count(monkeypatch, Revisions, "_made", "records", lambda *_: 1)
 
     def _count(
         self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, unit: str, size: Callable[..., int]

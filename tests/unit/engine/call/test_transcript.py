@@ -11,7 +11,7 @@ from consumers.engine.call import transcript as transcript_module
 from consumers.engine.call.transcript import transcript_bytes, transcript_of
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.turns.bot.machine import SpeakingMachine, SpeakingTurn
+from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine
 from consumers.engine.turns.bot.usage import TokenUsage, TurnMetrics
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
@@ -138,13 +138,13 @@ def test_a_barge_in_cuts_the_message_and_keeps_what_was_written(feed: Transcript
     assert not any("[" in (turn["message"] or "") for turn in turns), "EVA's labels are not in it"
 
 
-def _spoken_at(start_s: float | None = None, end_s: float = inf) -> SpeakingTurn:
+def _spoken_at(start_s: float | None = None, end_s: float = inf) -> BotTurn:
     starts = () if start_s is None else (start_s,)
-    return SpeakingTurn(bot_starts=starts, bot_ends=() if end_s == inf else (end_s,))
+    return BotTurn(bot_starts=starts, bot_ends=() if end_s == inf else (end_s,))
 
 
-def _barge_in_at(*starts: float, own: tuple[float, float] | None = None) -> SpeakingTurn:
-    return SpeakingTurn(
+def _barge_in_at(*starts: float, own: tuple[float, float] | None = None) -> BotTurn:
+    return BotTurn(
         vad_starts=starts, bot_starts=own[:1] if own else (), bot_ends=own[1:] if own else (), user_interrupted=True
     )
 
@@ -163,11 +163,11 @@ def _barge_in_at(*starts: float, own: tuple[float, float] | None = None) -> Spea
         pytest.param({1: _spoken_at(1.0, 3.9), 2: _barge_in_at(4.0, own=(6.0, 9.0))}, {1}, id="noticed late"),
         pytest.param({1: _spoken_at(), 2: _barge_in_at()}, {1}, id="no sound tells"),
         pytest.param({1: _spoken_at(1.0, inf), 2: _barge_in_at(4.0)}, {1}, id="sound that never ended"),
-        pytest.param({1: _spoken_at(1.0, 5.0), 2: SpeakingTurn(vad_starts=(4.0,))}, set(), id="nobody says so"),
+        pytest.param({1: _spoken_at(1.0, 5.0), 2: BotTurn(vad_starts=(4.0,))}, set(), id="nobody says so"),
     ],
 )
-def test_a_barge_in_cuts_off_the_turn_whose_sound_it_was(turns: dict[int, SpeakingTurn], cut: set[int]) -> None:
-    machine = SpeakingMachine()
+def test_a_barge_in_cuts_off_the_turn_whose_sound_it_was(turns: dict[int, BotTurn], cut: set[int]) -> None:
+    machine = BotTurnMachine()
     machine.turns = turns
     assert cut_off_turns(HeardByTheBot(machine, EvaHistory(), ToolUses()).turns(turns)) == cut
 

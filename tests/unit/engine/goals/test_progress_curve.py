@@ -27,7 +27,7 @@ def _curve(*rows: str, max_turns: int = 20) -> ProgressCurve:
         curve.set_input(turn, _hash(turn))
         for subgoal, row in enumerate(rows):
             for letter in row[turn - 1 : turn].strip("."):
-                assert curve.take(turn, subgoal, VERDICT_OF[letter], _hash(turn)) is (turn <= max_turns)
+                assert curve.fold(turn, subgoal, VERDICT_OF[letter], _hash(turn)) is (turn <= max_turns)
     return curve
 
 
@@ -120,7 +120,7 @@ def test_a_turn_with_an_open_verdict_has_no_scores_yet() -> None:
     curve = _curve("C", "I.", max_turns=5)
     assert curve.at(1).progress == 0.5
     assert curve.now == TurnScores(2, None, None, None, None, None, reached=1, missing=1, last_reached_turn=1)
-    curve.take(2, 1, False, _hash(2))
+    curve.fold(2, 1, False, _hash(2))
     assert curve.now == TurnScores(2, 0.5, 0.5, 0.5, 0.5, 0.0, reached=1, missing=0, last_reached_turn=1)
 
 
@@ -154,7 +154,7 @@ def test_each_open_subgoal_is_asked_about_once_per_turn() -> None:
         for asked_turn, subgoal in list(curve.open_questions()):
             assert asked_turn == turn
             asked += 1
-            curve.take(turn, subgoal, reached[subgoal] == turn, _hash(turn))
+            curve.fold(turn, subgoal, reached[subgoal] == turn, _hash(turn))
         assert list(curve.open_questions()) == []
     assert asked == 1 + 2 + 2 + 5 + 6 + 6 + 4
 
@@ -164,19 +164,19 @@ def test_a_later_turn_waits_for_the_verdict_that_may_make_it_needless() -> None:
     curve.set_input(1, _hash(1))
     curve.set_input(2, _hash(2))
     assert list(curve.open_questions()) == [(1, 0)]
-    curve.take(1, 0, LATE, _hash(1))
+    curve.fold(1, 0, LATE, _hash(1))
     assert list(curve.open_questions()) == [(2, 0)]
-    curve.take(2, 0, True, _hash(2))
+    curve.fold(2, 0, True, _hash(2))
     assert list(curve.open_questions()) == []
 
 
 def test_a_verdict_on_another_input_does_not_count() -> None:
     curve = _curve("I")
     curve.set_input(1, "a word more")
-    assert not curve.take(1, 0, True, _hash(1))
-    assert not curve.take(2, 0, True, _hash(2))
+    assert not curve.fold(1, 0, True, _hash(1))
+    assert not curve.fold(2, 0, True, _hash(2))
     assert curve.now.progress is None
-    assert curve.take(1, 0, True, "a word more")
+    assert curve.fold(1, 0, True, "a word more")
     assert curve.now.progress == 1.0
 
 
@@ -184,27 +184,27 @@ def test_a_completion_is_taken_back_only_when_the_turn_that_reached_it_changes()
     curve = _curve("IC", "III")
     assert not curve.set_input(2, _hash(2))
     curve.set_input(3, "a word more")
-    curve.take(3, 1, False, "a word more")
+    curve.fold(3, 1, False, "a word more")
     assert list(curve.reached_at) == [2, None]
     assert _each(curve, "progress") == [0.0, 0.5, 0.5]
     curve.set_input(2, "a word more")
     assert list(curve.reached_at) == [None, None]
     assert _each(curve, "progress") == [0.0, None, None]
     assert list(curve.open_questions()) == [(2, 0), (2, 1)]
-    curve.take(2, 0, False, "a word more")
-    curve.take(2, 1, False, "a word more")
+    curve.fold(2, 0, False, "a word more")
+    curve.fold(2, 1, False, "a word more")
     assert list(curve.open_questions()) == [(3, 0)]
-    curve.take(3, 0, True, "a word more")
+    curve.fold(3, 0, True, "a word more")
     assert (curve.reached_at, _each(curve, "progress")) == ((3, None), [0.0, 0.0, 0.5])
 
 
 def test_a_later_verdict_stands_in_for_one_that_is_taken_back() -> None:
     curve = _curve("IIC")
-    curve.take(2, 0, True, _hash(2))
+    curve.fold(2, 0, True, _hash(2))
     assert list(curve.reached_at) == [2]
-    curve.take(3, 0, True, _hash(3))
+    curve.fold(3, 0, True, _hash(3))
     assert list(curve.reached_at) == [2]
-    curve.take(2, 0, False, _hash(2))
+    curve.fold(2, 0, False, _hash(2))
     assert list(curve.reached_at) == [3]
 
 
@@ -221,12 +221,12 @@ def test_turns_that_are_gone_take_their_verdicts_with_them() -> None:
 def test_a_turn_that_was_passed_over_keeps_the_scores_open() -> None:
     curve = ProgressCurve(1, 5)
     curve.set_input(2, _hash(2))
-    curve.take(2, 0, False, _hash(2))
+    curve.fold(2, 0, False, _hash(2))
     assert list(curve.open_questions()) == []
     assert (curve.now.progress, curve.now.auc) == (0.0, None)
     curve.set_input(1, _hash(1))
     assert list(curve.open_questions()) == [(1, 0)]
-    curve.take(1, 0, False, _hash(1))
+    curve.fold(1, 0, False, _hash(1))
     assert curve.now.auc == 0.0
 
 
@@ -239,7 +239,7 @@ def test_what_code_checks_needs_no_verdicts() -> None:
     assert curve.know(0, 1)
     assert (_each(curve, "progress"), curve.now.auc) == ([0.5, 1.0], 0.875)
     curve.set_input(1, "a word more")  # takes back verdicts, not what code says
-    curve.take(1, 1, False, "a word more")
+    curve.fold(1, 1, False, "a word more")
     assert list(curve.reached_at) == [1, 2]
     assert curve.know(0, 2)
     assert _each(curve, "progress") == [0.0, 1.0]
@@ -249,11 +249,11 @@ def test_what_code_checks_needs_no_verdicts() -> None:
 
 def test_what_code_cannot_tell_is_unknown_from_that_turn_on() -> None:
     curve = _curve("IIII", "....")
-    curve.know(1, None, untold_since=3)
+    curve.know(1, None, undecidable_since=3)
     assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.TIMES_UNKNOWN, UnscoredReason.TIMES_UNKNOWN]
     assert _each(curve, "missing") == [0, 0, 1, 1]
-    assert not curve.know(1, None, untold_since=3)
-    assert curve.know(1, None, untold_since=4)
+    assert not curve.know(1, None, undecidable_since=3)
+    assert curve.know(1, None, undecidable_since=4)
     assert _each(curve, "missing") == [0, 0, 0, 1]
     assert curve.know(1, 2)
     assert _each(curve, "progress") == [0.0, 0.5, 0.5, 0.5]
@@ -263,9 +263,9 @@ def test_what_code_cannot_tell_is_unknown_from_that_turn_on() -> None:
     ("wrong", "message"),
     [
         (lambda curve: curve.set_input(0, ""), "from turn 1 on; the turn was 0"),
-        (lambda curve: curve.take(1, 2, True, ""), "no subgoal 2: the goal set has 2"),
-        (lambda curve: curve.take(1, -1, True, ""), "no subgoal -1"),
-        (lambda curve: curve.take(1, 0, True, ""), "checked by code and takes no verdicts"),
+        (lambda curve: curve.fold(1, 2, True, ""), "no subgoal 2: the goal set has 2"),
+        (lambda curve: curve.fold(1, -1, True, ""), "no subgoal -1"),
+        (lambda curve: curve.fold(1, 0, True, ""), "checked by code and takes no verdicts"),
         (lambda curve: curve.know(2, None), "no subgoal 2"),
         (lambda curve: curve.know(0, 0), "the turn was 0"),
         (lambda curve: curve.at(0), "turns 1 to 1; the turn was 0"),

@@ -232,13 +232,13 @@ def test_what_nobody_can_tell_is_told_apart_from_what_has_not_happened() -> None
     first, over = said(at_s=(0, 4)), said(at_s=(20, 24))
     for check in (within(THANKS, seconds=10), negated(within(THANKS, seconds=10))):
         checks = checks_of(check, first, said("no"), said("thanks"), said("thanks"))
-        assert checks.untold_since() == {"one": 3}
+        assert checks.undecidable_since() == {"one": 3}
         checks.set_turn(3, said("thanks", at_s=(5, 8)))
-        assert checks.untold_since() == {}
-        assert checks_of(check, first, said("no"), over).untold_since() == {}
+        assert checks.undecidable_since() == {}
+        assert checks_of(check, first, said("no"), over).undecidable_since() == {}
     either = several("any_of", within(THANKS, seconds=10), within(SORRY, turns=5))
-    assert checks_of(either, first, said("thanks")).untold_since() == {"one": 2}
-    assert checks_of(either, first, said("thanks"), said("", "sorry")).untold_since() == {}
+    assert checks_of(either, first, said("thanks")).undecidable_since() == {"one": 2}
+    assert checks_of(either, first, said("thanks"), said("", "sorry")).undecidable_since() == {}
 
 
 def test_times_that_become_known_later_are_looked_at_again() -> None:

@@ -10,11 +10,11 @@ from consumers.engine.judging.judged_turns import facts_of as facts_of_turns
 from consumers.engine.judging.judged_turns import transcript_of
 from consumers.engine.judging.turn_facts import TurnFacts
 from consumers.engine.limits import Limits
-from consumers.engine.records.revisions import Cause, RecordBook
+from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource, decode
 from schemas.redaction import RedactionRules
 from schemas.scores.all_records import Anchor, EstimateError, TurnStatus
@@ -445,11 +445,11 @@ def test_the_agent_s_own_log_beside_its_events_makes_no_further_turns() -> None:
 
 def facts_of(*events: Json) -> dict[int, TurnFacts]:
     """The turns as goals are judged on them."""
-    live = LiveSide(EvaHistory(), RecordBook("call", "test"), Limits())
+    live = LiveCall(EvaHistory(), Revisions("call", "test"), Limits())
     agent = AgentEvents()
     for event in events:
         typed = decode(InputSource.ELEVENLABS, json.dumps(event).encode(), envelope_of(event))
-        agent.take(typed, int(event["timestamp"]), live, CallEnd(T0_MS, Limits()))
+        agent.fold(typed, int(event["timestamp"]), live, CallEnd(T0_MS, Limits()))
     live.refresh(Cause(T0_MS, T0_MS), [])
     return facts_of_turns(live, range(live.turn + 1))
 

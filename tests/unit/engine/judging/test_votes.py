@@ -46,7 +46,7 @@ def _waves(voting: Voting, answers: str) -> list[int]:
     waves, taken = [], 0
     while wave := voting.next_wave:
         waves.append(wave)
-        voting.take([VOTE_OF[answer] for answer in answers[taken : taken + wave]])
+        voting.fold([VOTE_OF[answer] for answer in answers[taken : taken + wave]])
         taken += wave
     assert taken == len(answers), "every answer of the row is used"
     return waves
@@ -100,19 +100,19 @@ def test_a_vote_that_asks_again(
 
 def test_the_answers_are_counted() -> None:
     voting = Voting(5, stops_early=False)
-    voting.take([True, None, False, None, True])
+    voting.fold([True, None, False, None, True])
     assert (voting.next_wave, voting.verdict) == (2, None)
-    voting.take([None, True])
-    voting.take([False])
+    voting.fold([None, True])
+    voting.fold([False])
     assert (voting.votes_complete, voting.votes_incomplete, voting.votes_invalid) == (3, 2, 3)
     assert (voting.next_wave, voting.verdict, voting.failure) == (0, True, None)
 
 
 def test_a_failed_vote_has_no_verdict_and_asks_no_more() -> None:
     voting = Voting(5, stops_early=False, retry_waves=0)
-    voting.take([True, True, True, True, None])
+    voting.fold([True, True, True, True, None])
     assert (voting.next_wave, voting.verdict, voting.failure) == (0, None, VoteFailure.RETRIES_EXHAUSTED)
-    voting.take([])
+    voting.fold([])
     assert (voting.next_wave, voting.verdict) == (0, None)
 
 
@@ -131,5 +131,5 @@ def test_negative_retries_are_refused() -> None:
 def test_a_wave_is_answered_as_a_whole(answers: list[bool | None]) -> None:
     voting = Voting(5, stops_early=True)
     with pytest.raises(ValueError, match=f"asked for 3 answers and got {len(answers)}"):
-        voting.take(answers)
+        voting.fold(answers)
     assert (voting.next_wave, voting.votes_complete) == (3, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from consumers.engine.measures.eva.timing.turn_taking import last_speaker, missed_turn, turn_taking
 from consumers.engine.measures.eva.tools.pre_tool_speech import pre_tool_speech_rate
-from consumers.engine.turns.timeline.entries import Kind, ToolUse
+from consumers.engine.turns.timeline.elements import ElementKind, ToolUse
 from tests.support.calls.metric_contexts import context
 
 TOOL = {"type": "tool_call", "turn_id": 2, "tool_name": "book", "parameters": {}}
@@ -100,12 +100,16 @@ def test_a_call_that_idles_after_the_user_spoke_is_worth_nothing(
     assert turn_taking(call, None).score == (0.0 if is_missed else 1.0)
 
 
-def _history(*entries: tuple[Kind, object]) -> list[tuple[int, int, object]]:
+def _history(*entries: tuple[ElementKind, object]) -> list[tuple[int, int, object]]:
     return [(place, kind, payload) for place, (kind, payload) in enumerate(entries)]
 
 
-CALL, ANSWER = (Kind.TOOL_CALL, ToolUse("t", {})), (Kind.TOOL_RESPONSE, ToolUse("t", {}))
-USER, SAID, SILENT = (Kind.AUDIT_USER, "hi"), (Kind.AUDIT_ASSISTANT, "One moment."), (Kind.AUDIT_ASSISTANT, "  ")
+CALL, ANSWER = (ElementKind.TOOL_CALL, ToolUse("t", {})), (ElementKind.TOOL_RESPONSE, ToolUse("t", {}))
+USER, SAID, SILENT = (
+    (ElementKind.AUDIT_USER, "hi"),
+    (ElementKind.AUDIT_ASSISTANT, "One moment."),
+    (ElementKind.AUDIT_ASSISTANT, "  "),
+)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +119,11 @@ USER, SAID, SILENT = (Kind.AUDIT_USER, "hi"), (Kind.AUDIT_ASSISTANT, "One moment
         ([USER, CALL, ANSWER], 0.0),
         ([USER, SAID, CALL, ANSWER, CALL, ANSWER], 1.0),
         ([USER, SILENT, CALL], 0.0),
-        ([USER, CALL, (Kind.FALLBACK, None), ANSWER], 0.0),  # one group, whatever else stands between
+        ([USER, CALL, (ElementKind.FALLBACK, None), ANSWER], 0.0),  # one group, whatever else stands between
         ([USER, SAID, CALL, SAID, CALL], 1.0),
         ([USER, CALL, SAID, CALL, USER, CALL], 0.3333),
-        ([SAID, (Kind.TEXT_GROUP, "words"), CALL], 1.0),
+        ([SAID, (ElementKind.TEXT_GROUP, "words"), CALL], 1.0),
     ],
 )
-def test_how_often_tools_were_announced(history: list[tuple[Kind, object]], rate: float | None) -> None:
+def test_how_often_tools_were_announced(history: list[tuple[ElementKind, object]], rate: float | None) -> None:
     assert pre_tool_speech_rate(_history(*history)) == rate

@@ -11,7 +11,7 @@ from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.measures import measures, turn_records
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.records.revisions import RecordBook
+from consumers.engine.records.revisions import Revisions
 from schemas.events.codec import InputSource, decode
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues, Unscored, UnscoredReason
 from tests.benchmarks.traffic import recorded_events, simulated_events
@@ -289,13 +289,13 @@ def test_the_recorded_call_has_at_most_forty_five() -> None:
 def test_a_record_that_says_the_same_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fields are the work of a record: nobody does it for one that is not published."""
     made = 0
-    make = RecordBook._made
+    make = Revisions._made
 
     def counting(*arguments: Any, **more: Any) -> Any:
         nonlocal made
         made += 1
         return make(*arguments, **more)
 
-    monkeypatch.setattr(RecordBook, "_made", counting)
+    monkeypatch.setattr(Revisions, "_made", counting)
     records = written_by(simulated_events(3))
     assert made == len(records)

@@ -5,7 +5,7 @@ import itertools
 from consumers.engine.measures.stages.reading import Measured
 from consumers.engine.measures.stages.turn_windows import TurnWindows
 from consumers.engine.measures.stages.values import Reported, StageValues
-from consumers.engine.turns.bot.machine import SpeakingMachine, SpeakingTurn
+from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
 from consumers.engine.turns.timeline.tool_uses import ToolUses
@@ -40,15 +40,15 @@ def test_a_slice_tells_whether_other_values_are_in_a_window() -> None:
     assert values.slice(3.5, 9.0)[0] == 0
 
 
-def heard(turns: dict[int, SpeakingTurn]) -> HeardByTheBot:
-    machine = SpeakingMachine()
+def heard(turns: dict[int, BotTurn]) -> HeardByTheBot:
+    machine = BotTurnMachine()
     machine.turns = turns
     return HeardByTheBot(machine, EvaHistory(), ToolUses())
 
 
 def starting(**starts_s: float) -> HeardByTheBot:
     """Turns by number, `t1=10.0`: the user starts to speak then."""
-    return heard({int(name[1:]): SpeakingTurn(vad_starts=(start_s,)) for name, start_s in starts_s.items()})
+    return heard({int(name[1:]): BotTurn(vad_starts=(start_s,)) for name, start_s in starts_s.items()})
 
 
 def test_a_turn_lasts_until_the_next_one_and_the_first_from_ever() -> None:
@@ -76,10 +76,10 @@ def test_a_turn_that_moves_moves_its_neighbours_borders() -> None:
 
 def test_a_turn_known_by_its_transcript_alone_begins_behind_the_bot_s_last_words() -> None:
     """The transcript is stamped when the user has spoken; what it took began before."""
-    turns = {0: SpeakingTurn(bot_texts=(1.0, 2.0)), 1: SpeakingTurn(transcripts=(8.0,), bot_texts=(9.0,))}
+    turns = {0: BotTurn(bot_texts=(1.0, 2.0)), 1: BotTurn(transcripts=(8.0,), bot_texts=(9.0,))}
     windows = TurnWindows()
     windows.update(heard(turns), {0, 1})
     assert [windows.turn_at(at_s) for at_s in (1.5, 7.7, 8.5)] == [0, 1, 1]
-    turns[0] = SpeakingTurn(bot_texts=(1.0, 2.0, 4.0))
+    turns[0] = BotTurn(bot_texts=(1.0, 2.0, 4.0))
     assert windows.update(heard(turns), {0}) >= {1}
     assert windows.turn_at(3.0) == 0

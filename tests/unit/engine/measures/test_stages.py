@@ -374,9 +374,9 @@ def test_an_elevenlabs_record_gives_its_metrics_a_copy_only_where_the_original_i
     phone.turn(1000)
     phone.turn(7000)
     both = {"convai_turn_asr_latency": 0.35, "convai_asr_trailing_service_latency": 0.3, "convai_of_tomorrow": 1.0}
-    phone.measure.take_convai(1, both)
-    phone.measure.take_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
-    phone.measure.take_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
+    phone.measure.fold_convai(1, both)
+    phone.measure.fold_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
+    phone.measure.fold_convai(2, {"convai_turn_asr_latency": 0.35, "convai_llm_service_ttfb": -1.0})
     phone.leave(13_000)
     assert phone.stage(1, Stage.STT_TRAILING).latency_ms == 300
     assert phone.stage(1, Stage.STT_TRAILING).source is StageSource.ELEVENLABS

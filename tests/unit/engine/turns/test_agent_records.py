@@ -5,8 +5,8 @@ import pytest
 from consumers.engine.effects import Effect
 from consumers.engine.turns.bot import agent_records
 from consumers.engine.turns.bot.agent_records import MAX_RECORDS, AgentRecords
-from consumers.engine.turns.bot.history import SpeakingTurns
-from consumers.engine.turns.bot.machine import AgentWords, Moment, Words
+from consumers.engine.turns.bot.history import BotHistory
+from consumers.engine.turns.bot.turn_machine import AgentWords, SpeechMoment, Words
 from consumers.engine.turns.timeline.timeline import CHECKPOINT_EVERY, Replays
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.scores.all_records import Anchor
@@ -115,19 +115,19 @@ def test_a_call_with_audio_has_its_best_record_all_the_same(is_record_first: boo
     assert (live.record.agent_id, live.record.placed) == ("agent-1", {})
 
 
-def utter(speaking: SpeakingTurns, moment: Moment, number: int) -> int:
-    is_user = moment is Moment.AGENT_HEARD
+def utter(bot: BotHistory, moment: SpeechMoment, number: int) -> int:
+    is_user = moment is SpeechMoment.AGENT_HEARD
     words = Words(is_user=is_user, rank=0, ref="yes" if is_user else "Good.", event_id=number)
     time_ms = T0_MS + number * 1_000 + (0 if is_user else 500)
-    return speaking.from_agent(moment, time_ms, number, AgentWords((words,), is_exact=True))
+    return bot.from_agent(moment, time_ms, number, AgentWords((words,), is_exact=True))
 
 
-def turns_heard(count: int) -> SpeakingTurns:
-    speaking = SpeakingTurns(Replays())
+def turns_heard(count: int) -> BotHistory:
+    bot = BotHistory(Replays())
     for number in range(1, count + 1):
-        utter(speaking, Moment.AGENT_HEARD, number)
-        utter(speaking, Moment.AGENT_SAID, number)
-    return speaking
+        utter(bot, SpeechMoment.AGENT_HEARD, number)
+        utter(bot, SpeechMoment.AGENT_SAID, number)
+    return bot
 
 
 def waits_recorded(*waits: Json, at_ms: int) -> ConversationRecord:
@@ -140,27 +140,27 @@ def waits_recorded(*waits: Json, at_ms: int) -> ConversationRecord:
 
 
 def test_words_that_were_never_said_are_no_place_in_a_record() -> None:
-    speaking = turns_heard(CHECKPOINT_EVERY // 2)
+    bot = turns_heard(CHECKPOINT_EVERY // 2)
     last = CHECKPOINT_EVERY // 2 + 1
-    key = utter(speaking, Moment.AGENT_HEARD, last)
+    key = utter(bot, SpeechMoment.AGENT_HEARD, last)
     records = AgentRecords()
-    records.take(waits_recorded(*[waited(1.0)] * last, at_ms=9_000))
-    assert records.follow(speaking.machine, []) == set(range(1, last + 1))
-    speaking.timeline.remove(key)
-    assert records.follow(speaking.machine, []) == {last}
+    records.fold(waits_recorded(*[waited(1.0)] * last, at_ms=9_000))
+    assert records.follow(bot.machine, []) == set(range(1, last + 1))
+    bot.timeline.remove(key)
+    assert records.follow(bot.machine, []) == {last}
 
 
 def test_a_record_touches_the_turns_of_which_it_says_something_else() -> None:
-    speaking = turns_heard(3)
+    bot = turns_heard(3)
     records = AgentRecords()
     out: list[Effect] = []
 
     def taken(*waits: Json, at_ms: int) -> set[int]:
-        records.take(waits_recorded(*waits, at_ms=at_ms))
-        return records.follow(speaking.machine, out)
+        records.fold(waits_recorded(*waits, at_ms=at_ms))
+        return records.follow(bot.machine, out)
 
     assert taken(waited(1.0), {}, waited(3.0), at_ms=9_000) == {1, 3}
     assert taken(waited(1.0), {}, waited(3.0), at_ms=9_001) == set()
     assert taken(waited(1.0), metrics(llm_service_ttfb=0.7), waited(4.0), at_ms=9_002) == {2, 3}
-    assert records.follow(speaking.machine, out) == set()
+    assert records.follow(bot.machine, out) == set()
     assert out == []

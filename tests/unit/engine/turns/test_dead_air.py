@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from consumers.engine.limits import Limits
-from consumers.engine.turns.dead_air import DeadAir, SilenceWatch, Taken
+from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch
 from tests.support.fakes.engine_feed import T0_MS, Feed
 
 LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)
@@ -155,10 +155,10 @@ def test_an_end_that_comes_after_the_answer_is_no_silence() -> None:
 
 
 def test_the_rules_without_a_call() -> None:
-    watch = SilenceWatch(3_000, 500)
+    watch = DeadAirWatch(3_000, 500)
     assert watch.reached(10**12) == []
-    watch.speech_started(0, Taken(50_000, 0))
-    watch.user_ended(1_000, 1_000, Taken(51_000, 0), 4)  # the broker's clock is not the call's
+    watch.speech_started(0, BrokerMoment(50_000, 0))
+    watch.user_ended(1_000, 1_000, BrokerMoment(51_000, 0), 4)  # the broker's clock is not the call's
     assert watch.due_at_ms == 54_500
     assert watch.reached(54_499) == []
     assert watch.reached(54_500) == [DeadAir(1_000, 4, 1, 54_500)]

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.turns.bot.machine import SpeakingMachine, SpeakingTurn, Words
+from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine, Words
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_state import TraceEntry, TurnState
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
 from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurn, HeardTurns, last_end_s
 from consumers.engine.turns.heard.turn_words import WORDS_BY_PURPOSE, Purpose
-from consumers.engine.turns.timeline.entries import AUDIT_RANK, Kind, order_key
+from consumers.engine.turns.timeline.elements import AUDIT_RANK, ElementKind, order_key
 from consumers.engine.turns.timeline.spans import Span
 from consumers.engine.turns.timeline.tool_uses import ToolUses
 from schemas.scores.all_records import Anchor
@@ -30,9 +30,9 @@ def by_the_caller(trace: TraceEntry | None = None, since: int | None = None, **t
     return HeardByTheCaller(history, ToolUses(), since)
 
 
-def by_the_bot(*, words: Mapping[int, tuple[Words, ...]] | None = None, **turns: SpeakingTurn) -> HeardTurns:
-    """The bot's turns, `t1=SpeakingTurn(...)`."""
-    machine = SpeakingMachine()
+def by_the_bot(*, words: Mapping[int, tuple[Words, ...]] | None = None, **turns: BotTurn) -> HeardTurns:
+    """The bot's turns, `t1=BotTurn(...)`."""
+    machine = BotTurnMachine()
     machine.turns = {int(name[1:]): turn for name, turn in turns.items()}
     machine.words = dict(words or {})
     return HeardByTheBot(machine, EvaHistory(), ToolUses())
@@ -124,7 +124,7 @@ def test_the_log_of_a_turn_says_when_its_words_came() -> None:
 def test_the_bot_s_words_have_the_time_of_the_log_or_of_the_report() -> None:
     key = order_key(5_000, AUDIT_RANK, 1)
     words = {turn: (Words(is_user=True, rank=0, ref=key), Words(is_user=False, rank=2, ref="Hi")) for turn in (1, 2)}
-    turns = by_the_bot(words=words, t2=SpeakingTurn(agent_heard=(7.5,), transcripts=()))
+    turns = by_the_bot(words=words, t2=BotTurn(agent_heard=(7.5,), transcripts=()))
     assert [(the(turns, n).user.logged_ms, the(turns, n).assistant.logged_ms) for n in (1, 2)] == [
         (5_000, None),
         (7_500, None),
@@ -144,7 +144,7 @@ def test_eva_pairs_sound_by_place() -> None:
 
 def test_the_bot_s_sound_is_paired_by_time() -> None:
     """It may be started twice before it stops."""
-    side = the(by_the_bot(t1=SpeakingTurn(bot_starts=STARTS, bot_ends=ENDS))).assistant
+    side = the(by_the_bot(t1=BotTurn(bot_starts=STARTS, bot_ends=ENDS))).assistant
     assert side.spans(9_000) == (Span(1_000, 3_000), Span(2_000, 3_000), Span(5_000, 6_000))
     assert side.segments == ((1.0, 3.0), (2.0, 6.0), (5.0, inf)), "EVA's formulas pair by place here too"
     open_side = HeardSide(side.words, (1.0, 5.0), (3.0,), is_paired_by_time=True)
@@ -152,8 +152,8 @@ def test_the_bot_s_sound_is_paired_by_time() -> None:
 
 
 def test_a_caller_is_heard_by_the_detector_or_else_by_the_ruling() -> None:
-    both = SpeakingTurn(vad_starts=(1.0,), vad_ends=(2.0,), release_starts=(1.2,), release_ends=(2.5,))
-    turns = by_the_bot(t1=both, t2=SpeakingTurn(release_starts=(4.0,)))
+    both = BotTurn(vad_starts=(1.0,), vad_ends=(2.0,), release_starts=(1.2,), release_ends=(2.5,))
+    turns = by_the_bot(t1=both, t2=BotTurn(release_starts=(4.0,)))
     assert (the(turns).user.starts, the(turns, 2).user.starts) == ((1.0,), (4.0,))
     assert (the(turns).endpointing_s, the(turns, 2).endpointing_s) == (0.5, None)
     views = [the(turns, number).view for number in (1, 2)]
@@ -165,7 +165,7 @@ def test_a_turn_knows_the_end_of_the_answer_before_it(ends: tuple[float, ...], e
     starts = (1.0, 2.5)
     assert last_end_s(starts, ends) == end_s
     of_eva = by_the_caller(t0={"assistant_starts": starts, "assistant_ends": ends}, t1={"user_interrupted": True})
-    of_bot = by_the_bot(t0=SpeakingTurn(bot_starts=starts, bot_ends=ends), t1=SpeakingTurn(user_interrupted=True))
+    of_bot = by_the_bot(t0=BotTurn(bot_starts=starts, bot_ends=ends), t1=BotTurn(user_interrupted=True))
     for turns in (of_eva, of_bot):
         assert the(turns).answer_before_end_s == end_s
         assert the(turns).rests_on_open_sound is (end_s == inf), "the answer that was spoken over may go on"
@@ -175,16 +175,14 @@ def test_a_turn_knows_the_end_of_the_answer_before_it(ends: tuple[float, ...], e
 @pytest.mark.parametrize(
     ("turn", "before", "begin_s"),
     [
-        pytest.param(SpeakingTurn(vad_starts=(3.0,), transcripts=(4.0,)), SpeakingTurn(), 3.0, id="its sound"),
-        pytest.param(
-            SpeakingTurn(transcripts=(4.0,)), SpeakingTurn(bot_texts=(1.0, 2.0)), 2.0, id="the bot's last words"
-        ),
-        pytest.param(SpeakingTurn(transcripts=(4.0,)), SpeakingTurn(), 4.0, id="its transcript"),
-        pytest.param(SpeakingTurn(agent_said=(6.0,), bot_starts=(5.0,)), SpeakingTurn(), 5.0, id="its first moment"),
-        pytest.param(SpeakingTurn(), SpeakingTurn(bot_texts=(1.0,)), None, id="no time"),
+        pytest.param(BotTurn(vad_starts=(3.0,), transcripts=(4.0,)), BotTurn(), 3.0, id="its sound"),
+        pytest.param(BotTurn(transcripts=(4.0,)), BotTurn(bot_texts=(1.0, 2.0)), 2.0, id="the bot's last words"),
+        pytest.param(BotTurn(transcripts=(4.0,)), BotTurn(), 4.0, id="its transcript"),
+        pytest.param(BotTurn(agent_said=(6.0,), bot_starts=(5.0,)), BotTurn(), 5.0, id="its first moment"),
+        pytest.param(BotTurn(), BotTurn(bot_texts=(1.0,)), None, id="no time"),
     ],
 )
-def test_a_turn_begins_with_its_caller(turn: SpeakingTurn, before: SpeakingTurn, begin_s: float | None) -> None:
+def test_a_turn_begins_with_its_caller(turn: BotTurn, before: BotTurn, begin_s: float | None) -> None:
     assert the(by_the_bot(t0=before, t1=turn)).begin_s == begin_s
 
 
@@ -196,7 +194,7 @@ def test_a_simulated_turn_begins_with_its_first_sound() -> None:
 
 
 def test_a_turn_of_words_alone_has_no_view_and_one_that_is_not_there_is_none() -> None:
-    turns = by_the_bot(words={2: (Words(is_user=True, rank=0, ref="Hi"),)}, t1=SpeakingTurn())
+    turns = by_the_bot(words={2: (Words(is_user=True, rank=0, ref="Hi"),)}, t1=BotTurn())
     assert turns.numbers() == {1, 2}
     assert (the(turns, 1).view is None, the(turns, 2).view is None, turns.turn(3)) == (False, True, None)
     assert turns.turns((3, 2, 1)) == {2: the(turns, 2), 1: the(turns)}
@@ -209,8 +207,8 @@ def test_a_turn_is_built_once() -> None:
 
 def test_other_words_have_another_mark() -> None:
     history = EvaHistory()
-    key = history.audit(Kind.AUDIT_ASSISTANT, 1_000, "Hello")
-    machine = SpeakingMachine()
+    key = history.audit(ElementKind.AUDIT_ASSISTANT, 1_000, "Hello")
+    machine = BotTurnMachine()
     marks = set()
     for text in ("Hi", "Ho"):
         machine.words = {1: (Words(is_user=False, rank=1, ref=key), Words(is_user=True, rank=1, ref=text))}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumers.engine.turns.bot.machine import Moment, SpeakingMachine
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine, SpeechMoment
 from tests.support.fakes.engine_feed import LATENCY, Feed
 
 
@@ -122,8 +122,8 @@ def test_an_assistant_that_speaks_over_the_user() -> None:
 
 
 def test_a_greeting_is_never_interrupted_by_the_assistant() -> None:
-    machine = SpeakingMachine()
-    machine.apply(Moment.BOT_STARTED, 1.0, 1_000)
+    machine = BotTurnMachine()
+    machine.apply(SpeechMoment.BOT_STARTED, 1.0, 1_000)
     assert machine.turns[0].bot_starts == (1.0,)
     assert not machine.turns[0].assistant_interrupted
 

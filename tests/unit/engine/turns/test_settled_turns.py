@@ -9,7 +9,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures.eva.timing.settled_turns import SettledTurns
 from consumers.engine.measures.eva.timing.turn_scores import TurnReason, TurnScore
 from consumers.engine.measures.eva.timing.turn_values import TurnValue
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.call import PipelineType
 from schemas.scores.record import Scored
 from tests.support.fakes.engine_feed import T0_MS, Feed
@@ -21,10 +21,10 @@ def value(score: float) -> TurnValue:
     return TurnValue(TurnScore(score, TurnReason.LATENCY, {}), Scored(value=score), None, is_open=False)
 
 
-def live(*, pipeline: PipelineType = PipelineType.CASCADE, newest_ms: int = 9_000) -> LiveSide:
-    """As much of a live side as is looked at."""
+def live(*, pipeline: PipelineType = PipelineType.CASCADE, newest_ms: int = 9_000) -> LiveCall:
+    """The part of a live call that is looked at."""
     stand_in: Any = SimpleNamespace(newest_ms=newest_ms, history=SimpleNamespace(pipeline_type=pipeline))
-    return cast("LiveSide", stand_in)
+    return cast("LiveCall", stand_in)
 
 
 def counted(settled: SettledTurns) -> dict[tuple[str, ...], int]:

@@ -354,7 +354,7 @@ async def test_a_turn_of_schema_1_is_numbered_on_and_no_values_are_taken_from_it
     assert isinstance(record, ScoredElsewhere)
     assert (record.name, record.revision, record.is_first, record.is_withdrawn) == ("turn", 5, True, is_withdrawn)
     memory = CallMemory()
-    memory.take(record)
+    memory.fold(record)
     assert memory.published["turn", record.turn, 0].had_value, "it is counted, and must not be counted again"
     assert memory.counted == {}
 

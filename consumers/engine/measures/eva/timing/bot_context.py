@@ -1,4 +1,4 @@
-"""EVA's context for a call without a simulated caller: its formulas then work on the turns in which the bot heard itself."""
+"""EVA's context for a call without a simulated caller, so that EVA's formulas apply to the turns that the bot heard."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from schemas.metric_context import MetricContext
 def context_as_heard(
     context: MetricContext, turns: Mapping[int, HeardTimes], last_tool: ToolEntry | None
 ) -> MetricContext:
-    """The context with the times of these turns, in the order of the turns, in place of those that EVA has none of.
+    """The context with the times of these turns, in their order, since EVA has none for such a call.
 
-    Its tools are those of the chain that ends with `last_tool`: EVA knows of those in the audit log only.
+    Its tools are those of the chain that ends with `last_tool`: EVA knows only the tools of the audit log.
 
-    A sound without an end goes on for ever, so the result is for comparing times and not for printing them.
+    An open sound has an infinite end, so the result is for comparing times and not for printing them.
     """
     times = {turn: turns[turn].times for turn in sorted(turns)}
     calls, responses = _tools(last_tool)
@@ -43,7 +43,7 @@ def context_as_heard(
 
 
 def _tools(last: ToolEntry | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Calls and answers as in EVA's context, the first ones first: those that say what was given, or what was answered."""
+    """Calls and answers as in EVA's context, in order: first those with arguments, then those with an answer."""
     calls: list[dict[str, Any]] = []
     responses: list[dict[str, Any]] = []
     while last is not None:

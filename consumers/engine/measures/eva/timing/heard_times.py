@@ -1,4 +1,4 @@
-"""When both sides were heard in a turn, as far as it is known now: what the turn's score is computed from while the call runs."""
+"""Times at which both sides were heard in a turn, as known now: the input of the turn's score while the call runs."""
 
 from math import inf
 from typing import Final, NamedTuple
@@ -10,11 +10,11 @@ from schemas.scores.record import Anchor, Scored, Unscored, UnscoredReason
 
 
 class HeardTimes(NamedTuple):
-    """One turn as heard so far. A sound without an end goes on for ever.
+    """One turn as heard so far. An open sound has an infinite end.
 
     Attributes:
-        times: What its score is computed from.
-        anchor: How the end of the user's speech is known; None while it is not.
+        times: Input of its score.
+        anchor: Source of the end of the user's speech; None while unknown.
         pending: Why there is no score yet although both sides were heard; None if there is nothing to wait for.
         is_open: Whether a sound of the turn has no end yet.
     """
@@ -27,21 +27,22 @@ class HeardTimes(NamedTuple):
 
 MAX_LIVE_SOUNDS: Final = 256
 """Stretches of sound of one side in a turn up to which it is scored while the call runs. A minute of it has some ten; a loop
-would make each event cost as much as all before it."""
+would make each event cost as much as all before it.
+"""
 
 
 def may_be_scored(turn: HeardTurn, view: TurnView) -> bool:
-    """Whether there is anything in the turn to score: both sides, or the fallback timer. Most that happens in a turn adds none."""
+    """Whether the turn has anything to score: both sides, or the fallback timer. Most events of a turn change nothing here."""
     return (view.has_user and view.has_assistant) or turn.is_fallback
 
 
 def is_scored_at_the_close(turn: HeardTurn) -> bool:
-    """Whether the turn has more than `MAX_LIVE_SOUNDS`: until the close what was said of it last stands."""
+    """Whether the turn has more than `MAX_LIVE_SOUNDS`: its last live value stays until the close."""
     return max(len(turn.assistant.starts), len(turn.user.starts)) > MAX_LIVE_SOUNDS
 
 
 def heard_times(turn: HeardTurn, view: TurnView) -> HeardTimes:
-    """The turn as EVA's formulas read it. A side without sound has a sound without length where the view has a time of it."""
+    """The turn as EVA's formulas read it. A side without sound gets one without length where the view has a time of it."""
     user, assistant = turn.user.segments, turn.assistant.segments
     if not user and view.user_end_s is not None:
         user = ((view.user_end_s, view.user_end_s),)

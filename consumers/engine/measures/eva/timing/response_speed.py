@@ -1,4 +1,4 @@
-"""EVA's `response_speed`: how long the user waited for an answer, over all turns, and with and without tools."""
+"""EVA's `response_speed`: the user's wait for an answer, over all turns, and with and without tools."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
@@ -10,7 +10,7 @@ from consumers.engine.records.eva_result import MetricResult, skipped
 from schemas.metric_context import MetricContext
 
 LONGEST_S: Final = 1000.0
-"""A wait this long is a mistake in the recording."""
+"""A wait this long, in seconds, is a mistake in the recording."""
 DIGITS: Final = 3
 
 
@@ -19,7 +19,7 @@ def response_speed(context: MetricContext, stage_mean_ms: Mapping[str, float] | 
 
     Args:
         context: EVA's context of the call.
-        stage_mean_ms: Mean latency of a stage (`llm_latency`, `stt_latency`, `tts_latency`) as the run's result says.
+        stage_mean_ms: Mean latency of a stage (`llm_latency`, `stt_latency`, `tts_latency`) from the run's result.
     """
     return speed_of(context.latency_assistant_turns, turns_with_tools(context), stage_mean_ms)
 
@@ -27,7 +27,7 @@ def response_speed(context: MetricContext, stage_mean_ms: Mapping[str, float] | 
 def speed_of(
     latency_s: Mapping[int, float], with_tools: Iterable[int], stage_mean_ms: Mapping[str, float] | None = None
 ) -> MetricResult:
-    """The metric of these latencies by turn, in seconds; those that are no wait at all or none to be believed are left out."""
+    """The metric of these latencies by turn, in seconds, without waits that are none or cannot be true."""
     tool_turns = frozenset(with_tools)
     details = _summary(latency_s.values())
     if not details:
@@ -42,7 +42,7 @@ def speed_of(
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """The mean, added one by one from the first: from Python 3.12 on sum() adds otherwise, and EVA's rounding shows it."""
+    """The mean, added one by one from the first: from Python 3.12 on sum() adds differently, and EVA's rounding shows it."""
     return reduce(add, values) / len(values)
 
 

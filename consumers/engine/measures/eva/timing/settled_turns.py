@@ -1,4 +1,4 @@
-"""Turns that were settled, and whether what was known of them then still holds when the call is over."""
+"""Compares settled turns with their final values."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from hashlib import blake2b
 
 from consumers.engine.effects import Count
 from consumers.engine.measures.eva.timing.turn_values import TurnValue
-from consumers.engine.turns.live_call import LiveSide
+from consumers.engine.turns.live_call import LiveCall
 from schemas.events.call import PipelineType
 
 
 class ChangeCause(StrEnum):
-    """Why a settled turn is something else in the end.
+    """Causes of a different final value of a settled turn.
 
-    An event came later than is waited for; the log of a speech-to-speech agent, which is back-dated by a whole utterance; an
-    event in order showed that turns were to be counted otherwise; or only the end of the call made the difference.
+    An event came later than the allowed lateness; the log of a speech-to-speech agent, which is back-dated by a whole
+    utterance; an event in order changed the count of turns; or only the end of the call made the difference.
     """
 
     LATE_EVENT = "late_event"
@@ -25,7 +25,7 @@ class ChangeCause(StrEnum):
 
 
 class SettledTurns:
-    """Keeps of each settled turn its score when it was settled, and what first changed it."""
+    """Keeps the score of each turn as settled, and the cause of its first change."""
 
     def __init__(self) -> None:
         self._then: dict[int, bytes] = {}
@@ -34,11 +34,11 @@ class SettledTurns:
         self._changed: Counter[ChangeCause] = Counter()
 
     def settle(self, turn: int, value: TurnValue | None) -> None:
-        """The turn is settled, with this value; one that was settled before keeps what it was then."""
+        """Notes that the turn is settled with this value; a turn that was settled before keeps its first value."""
         self._then.setdefault(turn, _score(value))
 
-    def changed(self, live: LiveSide, turn: int, value: TurnValue | None, time_ms: int | None) -> None:
-        """An event at this time touched a turn that has been settled, and this is its value now."""
+    def changed(self, live: LiveCall, turn: int, value: TurnValue | None, time_ms: int | None) -> None:
+        """Notes the value of a settled turn after an event at this time touched it."""
         if turn in self._causes or turn not in self._then or self._then[turn] == _score(value):
             return
         if time_ms is not None and time_ms >= live.newest_ms:
@@ -49,14 +49,14 @@ class SettledTurns:
             self._causes[turn] = ChangeCause.LATE_EVENT
 
     def close(self, final: Mapping[int, TurnValue]) -> None:
-        """Compare with what the turns are when the call is over."""
+        """Compares with the final values."""
         for turn in sorted(self._then):
             self._settled += 1
             if self._then[turn] != _score(final.get(turn)):
                 self._changed[self._causes.get(turn, ChangeCause.END_OF_CALL)] += 1
 
     def counts(self) -> list[Count]:
-        """For the metrics, when the call is over."""
+        """Counts for the metrics, at the end of the call."""
         counts = [Count("callgauge_settled_turns_total", (), self._settled)] if self._settled else []
         return counts + [
             Count("callgauge_settled_turns_changed_total", (cause.value,), self._changed[cause])
@@ -66,5 +66,5 @@ class SettledTurns:
 
 
 def _score(value: TurnValue | None) -> bytes:
-    """Equal for equal scores; a few bytes for each turn of a call, however much evidence the score has."""
+    """Equal bytes for equal scores; a few for each turn, however much evidence the score has."""
     return blake2b(repr(None if value is None else value.score).encode(), digest_size=8).digest()

@@ -1,7 +1,8 @@
-"""How well one turn was timed, from 0 to 1: EVA's curves for latency, for the assistant speaking over the user, and for its yielding.
+"""Scores the timing of one turn from 0 to 1: EVA's curves for latency, for the assistant speaking over the user, and for its
+yielding.
 
-All inputs are what is known of the turn and the end of the assistant's answer before it, so a turn can be scored while the
-call runs and again, by the same functions, when it is over.
+The inputs are the turn and the end of the assistant's answer before it, so a turn can be scored while the call runs and again,
+by the same functions, when it is over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +12,15 @@ from itertools import product
 from typing import Final, NamedTuple
 
 EARLIEST_MS: Final = -500.0
-"""An answer this long before the user's end, or longer, is worth nothing."""
+"""An answer this early before the user's end, or earlier, scores 0."""
 SWEET_FROM_MS: Final = 500.0
 INTERRUPTION_BEST: Final = 0.5
-"""The most that a turn is worth in which the assistant spoke over the user."""
+"""Highest score of a turn in which the assistant spoke over the user."""
 OVERLAP_LIMIT_MS: Final = 2000.0
 INTERRUPTIONS_LIMIT: Final = 3
 YIELD_LIMIT_MS: Final = 2000.0
 TOUCHING_S: Final = 0.001
-"""Two sounds that share no more than this do not count as an interruption."""
+"""Longest overlap of two sounds, in seconds, that is no interruption."""
 SCORE_DIGITS: Final = 4
 MS_DIGITS: Final = 3
 
@@ -28,7 +29,7 @@ Segments = Sequence[tuple[float, float]]
 
 
 class TurnReason(StrEnum):
-    """What a turn's score rests on."""
+    """Grounds of a turn's score."""
 
     LATENCY = "latency"
     AGENT_INTERRUPT = "agent_interrupt"
@@ -38,12 +39,12 @@ class TurnReason(StrEnum):
 
 
 class TurnTimes(NamedTuple):
-    """What a turn's score is computed from.
+    """Inputs of a turn's score.
 
     Attributes:
-        user: When the user was heard in the turn.
-        assistant: When the assistant was heard in the turn.
-        assistant_before_end_s: When its last sound of the turn before ended (epoch seconds); None if it had none.
+        user: Sounds of the user in the turn.
+        assistant: Sounds of the assistant in the turn.
+        assistant_before_end_s: End of the assistant's last sound in the turn before (epoch seconds); None without one.
         latency_s: From the end of the user's last sound to the assistant's first; None unless both were heard.
         has_tool_call: Whether a tool was called in the turn, which allows for a later answer.
         is_fallback: Whether the agent's turn-end timer had to step in.
@@ -67,7 +68,7 @@ class TurnScore:
 
     Attributes:
         score: From 0 to 1, rounded to 4 digits.
-        reason: What it rests on.
+        reason: Its grounds.
         evidence: The measurements behind it under EVA's names; milliseconds have 3 digits, scores 4.
     """
 
@@ -77,17 +78,17 @@ class TurnScore:
 
 
 def on_time_until_ms(*, has_tool_call: bool) -> float:
-    """The latest answer that costs nothing, in ms after the user's end."""
+    """Latest answer that costs nothing, in ms after the user's end."""
     return 3000.0 if has_tool_call else 2000.0
 
 
 def latest_ms(*, has_tool_call: bool) -> float:
-    """The answer from which on a turn is worth nothing, in ms after the user's end."""
+    """Earliest late answer that scores 0, in ms after the user's end."""
     return 5000.0 if has_tool_call else 3500.0
 
 
 def latency_score(latency_ms: float, *, has_tool_call: bool) -> float:
-    """What an answer after this silence is worth; not rounded.
+    """The score of an answer after this silence; not rounded.
 
     Example:
         >>> [latency_score(ms, has_tool_call=False) for ms in (-500, 0, 500, 2000, 2750, 3500)]
@@ -131,12 +132,12 @@ def turn_score(times: TurnTimes) -> TurnScore | None:
 
 
 def _agent_interruption(times: TurnTimes) -> tuple[float, dict[str, float | int | bool]]:
-    """The assistant spoke over the user: how long, how often, and how long it then took to answer."""
+    """Score and evidence where the assistant spoke over the user: how long, how often, and its answer after that."""
     overlap_s = 0.0
     count = 0
     for theirs in times.assistant:
         count += any(_shared_s(mine, theirs) > TOUCHING_S for mine in times.user)
-    for mine, theirs in product(times.user, times.assistant):  # one by one: from Python 3.12 on sum() adds otherwise
+    for mine, theirs in product(times.user, times.assistant):  # one by one: from Python 3.12 on sum() adds differently
         overlap_s += max(0.0, _shared_s(mine, theirs))
     overlap_ms = overlap_s * 1000
     scores = [INTERRUPTION_BEST * max(0.0, 1 - overlap_ms / OVERLAP_LIMIT_MS)]
@@ -159,7 +160,7 @@ def _agent_interruption(times: TurnTimes) -> tuple[float, dict[str, float | int 
 
 
 def _settled_latency_ms(times: TurnTimes) -> float | None:
-    """From the user's last end to the answer that begins after it; None when the assistant speaks on, or never again."""
+    """From the user's last end to the answer that begins after it; None when the assistant keeps speaking, or never answers."""
     user_end_s = times.user[-1][1]
     if any(start <= user_end_s < end for start, end in times.assistant):
         return None
@@ -168,7 +169,7 @@ def _settled_latency_ms(times: TurnTimes) -> float | None:
 
 
 def _user_interruption(times: TurnTimes) -> tuple[float | None, dict[str, float | int | bool]]:
-    """The user spoke over the assistant: how long it spoke on."""
+    """Score and evidence where the user spoke over the assistant: how long it kept speaking."""
     if times.assistant_before_end_s is None:
         return None, {}
     yield_ms = max(0.0, times.assistant_before_end_s - times.user[0][0]) * 1000
@@ -177,5 +178,5 @@ def _user_interruption(times: TurnTimes) -> tuple[float | None, dict[str, float 
 
 
 def _shared_s(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """How long both are heard; negative when one begins after the other's end."""
+    """Overlap of both in seconds; negative when one begins after the other's end."""
     return min(one[1], other[1]) - max(one[0], other[0])

@@ -1,4 +1,4 @@
-"""EVA's `turn_taking` of a whole call: the mean of its turn scores, and the parts it can be explained by."""
+"""EVA's `turn_taking` of a whole call: the mean of its turn scores, and the parts that explain it."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,10 +31,9 @@ def turn_taking(
 
     Args:
         context: EVA's context of the call.
-        pre_tool_speech_rate: Share of the tool groups of the audit log that began after the assistant had said something;
-            None without tools.
-        scores: Those of the turns, if they are known already.
-        mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as they are known.
+        pre_tool_speech_rate: Share of the audit log's tool groups that began after words of the assistant; None without tools.
+        scores: The scores of the turns, if known already.
+        mean_tokens: Mean number of tokens of the model's steps, by EVA's names, as far as known.
     """
     if scores is None:
         scores = turn_scores_of(context)
@@ -80,7 +79,7 @@ def evaluable_turns(context: MetricContext) -> list[int]:
 
 
 def times_of(context: MetricContext, turn: int, *, has_tool_call: bool) -> TurnTimes:
-    """What the turn's score is computed from."""
+    """Inputs of the turn's score."""
     before = context.audio_timestamps_assistant_turns.get(turn - 1)
     return TurnTimes(
         user=context.audio_timestamps_user_turns.get(turn) or (),
@@ -100,7 +99,7 @@ def missed_turn(context: MetricContext) -> bool:
 
 
 def last_speaker(context: MetricContext) -> str | None:
-    """Who was heard last, the assistant if both ended at once; None when nobody was heard."""
+    """The side that was heard last, the assistant if both ended at once; None when nobody was heard."""
     user_s = _last_end_s(context.audio_timestamps_user_turns.values())
     assistant_s = _last_end_s(context.audio_timestamps_assistant_turns.values())
     if assistant_s is None:

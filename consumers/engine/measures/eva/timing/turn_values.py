@@ -1,4 +1,4 @@
-"""What is known of a turn's timing while the call runs, and in the end."""
+"""The timing of a turn while the call runs, and at its end."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -12,12 +12,12 @@ _ANCHORS: Final = tuple(Anchor)
 
 
 class TurnValue(NamedTuple):
-    """A turn's score, or why there is none.
+    """A turn's score, or the reason for having none.
 
     Attributes:
-        score: With what it rests on; None when the turn has none.
-        result: The same as a record says it.
-        anchor: How the end of the user's speech is known.
+        score: The score with its grounds; None when the turn has none.
+        result: The same as a record has it.
+        anchor: Source of the end of the user's speech.
         is_open: Whether a sound of the turn has no end yet.
     """
 
@@ -28,7 +28,7 @@ class TurnValue(NamedTuple):
 
 
 def live_value(turn: int, heard: HeardTimes) -> TurnValue | None:
-    """The turn as heard so far; None while one side was not heard, since nothing can be said yet."""
+    """The turn as heard so far; None while one side was not heard, since nothing is known yet."""
     if heard.pending is not None and turn:
         return TurnValue(None, Unscored(reason=heard.pending), heard.anchor, heard.is_open)
     score = live_score(turn, heard)
@@ -36,7 +36,7 @@ def live_value(turn: int, heard: HeardTimes) -> TurnValue | None:
 
 
 def live_score(turn: int, heard: HeardTimes) -> TurnScore | None:
-    """The score of the turn as heard so far. The greeting is none, unless the fallback timer stepped in."""
+    """The score of the turn as heard so far. The greeting has none, unless the fallback timer stepped in."""
     if heard.pending is not None or not (turn or heard.times.is_fallback):
         return None
     return turn_score(heard.times)
@@ -63,7 +63,9 @@ def final_value(heard: HeardTimes, score: TurnScore | None, *, is_last: bool) ->
 
 
 def why_silent(heard: Mapping[int, HeardTimes], *, has_speech_events: bool) -> UnscoredReason:
-    """Why no turn of a call has a score: what the first turn waits for in which both sides were heard, or who was not heard."""
+    """Why no turn of a call has a score: the pending reason of the first turn with both sides, or the side that was
+    not heard.
+    """
     pending = next((turn.pending for turn in heard.values() if turn.pending is not None), None)
     if pending is not None:
         return pending

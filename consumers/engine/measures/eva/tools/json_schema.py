@@ -1,8 +1,8 @@
-"""Whether a value fits a JSON schema: the part of JSON Schema 2020-12 that descriptions of an agent's tools use.
+"""Checks a value against a JSON schema: the part of JSON Schema 2020-12 that descriptions of an agent's tools use.
 
-A keyword that is not known here forbids nothing, as the standard wants it; nor does `format`, a pattern that could keep the
-evaluator busy, or a reference that leads nowhere. Values and schemas are bounded by the size of a record; how deep they go,
-and how much of them is compared, is bounded here.
+An unknown keyword forbids nothing, as the standard wants it; nor does `format`, a pattern that could keep the evaluator busy,
+or a reference that leads nowhere. The size of a record bounds values and schemas; depth and number of comparisons are bounded
+here.
 """
 
 import math
@@ -15,9 +15,9 @@ from consumers.engine.judging.turn_facts import is_same
 from schemas.goals.patterns import MAX_SEARCHED_CHARS, PatternError, worst_steps
 
 MAX_SCHEMA_DEPTH: Final = 32
-"""Schemas inside schemas, and references that lead to each other; what is deeper forbids nothing."""
+"""Depth of schemas inside schemas and of references; anything deeper forbids nothing."""
 MAX_CHECKS: Final = 10_000
-"""Comparisons of a value with a schema for one answer; what is left then forbids nothing."""
+"""Comparisons of a value with a schema for one answer; anything beyond forbids nothing."""
 _KEPT_PATTERNS: Final = 256
 
 _TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
@@ -32,7 +32,7 @@ _TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
 
 
 def fits(value: object, schema: object) -> bool:
-    """Whether the value is one that the schema allows.
+    """Whether the schema allows the value.
 
     Example:
         >>> schema = {"type": "object", "properties": {"bags": {"type": "integer", "maximum": 3}}, "required": ["bags"]}
@@ -43,7 +43,7 @@ def fits(value: object, schema: object) -> bool:
 
 
 class _Check:
-    """One comparison; `root` is what references start from."""
+    """One check; references start from `root`."""
 
     def __init__(self, root: object) -> None:
         self._root = root
@@ -78,7 +78,7 @@ class _Check:
         return "not" not in schema or not self.fits(value, schema["not"], depth)
 
     def _target(self, reference: object) -> object:
-        """What a reference inside the schema leads to; None when there is none."""
+        """The target of a reference inside the schema; None without one."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         found: object = self._root
@@ -166,7 +166,7 @@ def _list(value: object) -> list[Any]:
 
 @lru_cache(_KEPT_PATTERNS)
 def _searched(pattern: str) -> re.Pattern[str] | None:
-    """The pattern, if it cannot keep the evaluator busy."""
+    """The compiled pattern; None if it could keep the evaluator busy."""
     try:
         worst_steps(pattern)
         return re.compile(pattern)

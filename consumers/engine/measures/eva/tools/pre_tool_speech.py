@@ -1,20 +1,20 @@
-"""How often the assistant said something before it went to work with tools (`pretoolspeech_rate`)."""
+"""How often the assistant speaks before it uses tools (`pretoolspeech_rate`)."""
 
 from collections.abc import Iterable
 
 from consumers.engine.measures.eva.timing.turn_scores import SCORE_DIGITS
-from consumers.engine.turns.timeline.entries import Kind
+from consumers.engine.turns.timeline.elements import ElementKind
 
-_TOOLS = frozenset({Kind.TOOL_CALL, Kind.TOOL_RESPONSE})
+_TOOLS = frozenset({ElementKind.TOOL_CALL, ElementKind.TOOL_RESPONSE})
 
 
 def pre_tool_speech_rate(history: Iterable[tuple[int, int, object]]) -> float | None:
-    """Share of tool groups that began after the assistant had said something to what the user said last.
+    """Share of tool groups that began after the assistant had answered the user's last words.
 
     A group is a run of tool calls and answers with no words of either side between them.
 
     Args:
-        history: The merged history, (key, kind, payload) in its order; only what the audit log wrote is looked at.
+        history: The merged history, (key, kind, payload) in its order; only entries of the audit log are read.
 
     Returns:
         The share, from 0 to 1; None without tools.
@@ -26,9 +26,9 @@ def pre_tool_speech_rate(history: Iterable[tuple[int, int, object]]) -> float | 
             groups += not is_in_group
             announced += has_spoken and not is_in_group
             is_in_group = True
-        elif kind == Kind.AUDIT_USER:
+        elif kind == ElementKind.AUDIT_USER:
             has_spoken = is_in_group = False
-        elif kind == Kind.AUDIT_ASSISTANT:
+        elif kind == ElementKind.AUDIT_ASSISTANT:
             is_in_group = False
             has_spoken = has_spoken or (isinstance(payload, str) and bool(payload.strip()))
     return round(announced / groups, SCORE_DIGITS) if groups else None

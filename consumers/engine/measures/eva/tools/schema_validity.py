@@ -1,4 +1,4 @@
-"""How many tool calls are what the agent's tools were described to take: for agents whose tools do not name errors as EVA's do."""
+"""The share of tool calls that fit the agent's tool descriptions, for agents whose tools do not name errors as EVA's do."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,7 +9,7 @@ from consumers.engine.records.eva_result import MetricResult, scored, skipped
 from schemas.events.call import AgentTool
 
 MAX_CHECKED_CALLS: Final = 200
-"""Tool calls of a call that are compared, the first ones; a call makes some five, more than this is a loop of the agent."""
+"""Tool calls of a call that are checked, the first ones; a call makes some five, a loop of the agent more."""
 
 
 def tool_schema_validity(calls: Sequence[Mapping[str, Any]], tools: Sequence[AgentTool]) -> MetricResult:
@@ -17,7 +17,7 @@ def tool_schema_validity(calls: Sequence[Mapping[str, Any]], tools: Sequence[Age
 
     Args:
         calls: The tool calls, as in EVA's context.
-        tools: The agent's tools; one without a schema takes anything.
+        tools: The agent's tools; one without a schema accepts any arguments.
     """
     checked = calls[:MAX_CHECKED_CALLS]
     if not checked:

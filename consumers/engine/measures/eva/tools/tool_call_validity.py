@@ -1,4 +1,4 @@
-"""EVA's `tool_call_validity`: the share of tool answers that do not say that the call itself was wrong."""
+"""EVA's `tool_call_validity`: the share of tool answers that do not blame the call itself."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,10 +1,10 @@
-"""Live turns of a call without a simulated caller: from what the bot itself says about who speaks.
+"""Live turns of a call without a simulated caller, from the bot's own events.
 
 A caller is heard at two layers. The voice activity detector (`vad`) hears sound, coughs included; the turn strategy
 (`turn_release`) rules that it was a turn. Rulings advance turns where the call has them, and the detector's times are used
 where it has them. A call with neither has the agent's transcript of the caller. The assistant is heard through its own
-speech events, or, in a call without them, through the text handed to speech synthesis. An agent of ElevenLabs says none of
-this: of it there are the moments at which its transcripts and its answers arrived.
+speech events, or, in a call without them, through the text sent to speech synthesis. An ElevenLabs agent has none of these:
+its moments are the arrivals of its transcripts and answers.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from consumers.engine.turns.timeline.entries import ToolUse
+from consumers.engine.turns.timeline.elements import ToolUse
 from consumers.engine.turns.timeline.tool_uses import ToolEntry
 
 
-class Moment(IntEnum):
-    """What happened, and at which layer."""
+class SpeechMoment(IntEnum):
+    """Kinds of elements on the bot's timeline, with the layer that reports them."""
 
     VAD_STARTED = 0
     VAD_STOPPED = 1
@@ -38,7 +38,7 @@ class Moment(IntEnum):
 
 
 class Words(NamedTuple):
-    """Something that was said: by whom, how well that source knows (0 is best), and the text or its key in EVA's history.
+    """Words of one speaker: the rank of their source (0 is best), and the text or its key in EVA's history.
 
     `event_id` is the one that an ElevenLabs agent gave it.
     """
@@ -50,14 +50,14 @@ class Words(NamedTuple):
 
 
 class AgentWords(NamedTuple):
-    """One utterance of a conversation with an ElevenLabs agent; `is_exact` says whether its time tells more than its order."""
+    """One utterance in a conversation with an ElevenLabs agent; `is_exact` is false where its time gives only the order."""
 
     words: tuple[Words, ...]
     is_exact: bool
 
 
-class SpeakingTurn(NamedTuple):
-    """One turn; times in epoch seconds, in the order they happened."""
+class BotTurn(NamedTuple):
+    """One turn; times in epoch seconds, in the order of the moments."""
 
     vad_starts: tuple[float, ...] = ()
     vad_ends: tuple[float, ...] = ()
@@ -76,7 +76,7 @@ class SpeakingTurn(NamedTuple):
 
     @property
     def times_s(self) -> Iterator[tuple[float, ...]]:
-        """Every moment of the turn, in groups."""
+        """All moments of the turn, in groups."""
         return chain(self[:8], (self.agent_heard, self.agent_said))
 
 
@@ -95,20 +95,21 @@ _FIELDS = (
     "last_tool",
 )
 _read_fields = attrgetter(*_FIELDS)
-_EMPTY = SpeakingTurn()
+_EMPTY = BotTurn()
 
 
-class SpeakingMachine:
-    """State after the last moment. `turn` 0 is the greeting; `touched` collects the turns that changed.
+class BotTurnMachine:
+    """State after the last moment. `turn` 0 is the greeting.
 
-    `bot_turn` is the turn in which the bot now speaks (None while silent), `pending_vad` a stretch of sound that no
-    ruling has made a turn yet: (start, end or None, whether the bot spoke when it began). `hears_transcripts` is no state
-    but a fact of the call: whether its transcripts are stamped when the caller's turn ended. `words` has what was said, by turn;
-    `have_words_changed` since somebody who follows them has set it back.
+    `touched` has, since it was last emptied, every turn whose times, interruptions or tools may differ; a change of words alone
+    sets `have_words_changed` instead, until the reader of the words clears it. `bot_turn` is the turn in which the bot speaks
+    (None while silent), `pending_vad` a stretch of sound that no ruling has made a turn yet: (start, end or None, whether the
+    bot spoke when it began). `hears_transcripts` is no state but a fact of the call: whether its transcripts mark the end of
+    the caller's turn.
     """
 
     def __init__(self) -> None:
-        self.turns: dict[int, SpeakingTurn] = {}
+        self.turns: dict[int, BotTurn] = {}
         self.words: dict[int, tuple[Words, ...]] = {}
         self.touched: set[int] = set()
         self.have_words_changed = False
@@ -132,7 +133,7 @@ class SpeakingMachine:
         return self.is_vad_open or self.is_release_open or self.bot_turn is not None
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
-        """Take one moment; `payload` is its exact time in epoch seconds, or the tool."""
+        """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
         _RULES[kind](self, payload, time_ms)
 
     def freeze(self) -> object:
@@ -140,7 +141,7 @@ class SpeakingMachine:
         return _read_fields(self), dict(self.turns), dict(self.words)
 
     def thaw(self, frozen: Any) -> None:
-        """Back to a frozen state; every turn that differs counts as touched."""
+        """Returns to a frozen state; every turn that differs is touched."""
         fields, turns, words = frozen
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
@@ -153,7 +154,7 @@ class SpeakingMachine:
         self.touched.add(number)
         self.turns[number] = self.turns.get(number, _EMPTY)._replace(**changes)
 
-    def _of(self, number: int) -> SpeakingTurn:
+    def _of(self, number: int) -> BotTurn:
         return self.turns.get(number, _EMPTY)
 
     def _user_begins(self, *, over_bot: bool) -> None:
@@ -192,7 +193,7 @@ class SpeakingMachine:
     def _turn_started(self, at_s: float, _time_ms: int) -> None:
         self.has_user_events = self.has_rulings = True
         if self.is_release_open:
-            return  # EVA's log has every ruling twice
+            return  # EVA's log repeats every ruling
         self.is_release_open = True
         pending, self.pending_vad = self.pending_vad, None
         self._user_begins(over_bot=self.bot_turn is not None or (pending is not None and pending[2]))
@@ -215,7 +216,7 @@ class SpeakingMachine:
         self._change(self.turn, transcripts=(*self._of(self.turn).transcripts, at_s))
 
     def _bot_started(self, at_s: float, _time_ms: int) -> None:
-        if not self.has_bot_events:  # from now on no turn's answer begins with its text
+        if not self.has_bot_events:  # from now on text begins no turn's answer
             self.has_bot_events = True
             self.touched.update(self.turns)
         self.has_bot_spoken = True
@@ -234,7 +235,7 @@ class SpeakingMachine:
             self.bot_turn = None
 
     def _words(self, words: Words, _time_ms: int) -> None:
-        # No part of a turn as it is heard: what was said shows nowhere but where goals are judged.
+        # Words are no part of a turn as it is heard: only judging, transcripts and counts of words read them.
         self.words[self.turn] = (*self.words.get(self.turn, ()), words)
         self.have_words_changed = True
 
@@ -265,7 +266,7 @@ class SpeakingMachine:
             return
         self.has_bot_spoken = True
         state = self._of(self.turn)
-        is_first = not state.agent_said  # what is said later in the turn is no end of a latency
+        is_first = not state.agent_said  # only the first answer ends a latency
         self._change(
             self.turn,
             agent_said=(*state.agent_said, time_ms / 1000),
@@ -290,21 +291,21 @@ class SpeakingMachine:
         self.last_tool = ToolEntry(self.last_tool, self.turn, use, time_ms, is_response=is_response)
 
 
-_RULE_BY_KIND: dict[Moment, Callable[[SpeakingMachine, Any, int], None]] = {
-    Moment.VAD_STARTED: SpeakingMachine._vad_started,
-    Moment.VAD_STOPPED: SpeakingMachine._vad_stopped,
-    Moment.TURN_STARTED: SpeakingMachine._turn_started,
-    Moment.TURN_RELEASED: SpeakingMachine._turn_released,
-    Moment.USER_TEXT: SpeakingMachine._user_text,
-    Moment.BOT_STARTED: SpeakingMachine._bot_started,
-    Moment.BOT_STOPPED: SpeakingMachine._bot_stopped,
-    Moment.BOT_TEXT: SpeakingMachine._bot_text,
-    Moment.TOOL_CALL: SpeakingMachine._tool_call,
-    Moment.TOOL_RESPONSE: SpeakingMachine._tool_response,
-    Moment.WORDS: SpeakingMachine._words,
-    Moment.AGENT_HEARD: SpeakingMachine._agent_heard,
-    Moment.AGENT_SAID: SpeakingMachine._agent_said,
-    Moment.AGENT_CUT_OFF: SpeakingMachine._agent_cut_off,
-    Moment.FALLBACK: SpeakingMachine._fallback,
+_RULE_BY_KIND: dict[SpeechMoment, Callable[[BotTurnMachine, Any, int], None]] = {
+    SpeechMoment.VAD_STARTED: BotTurnMachine._vad_started,
+    SpeechMoment.VAD_STOPPED: BotTurnMachine._vad_stopped,
+    SpeechMoment.TURN_STARTED: BotTurnMachine._turn_started,
+    SpeechMoment.TURN_RELEASED: BotTurnMachine._turn_released,
+    SpeechMoment.USER_TEXT: BotTurnMachine._user_text,
+    SpeechMoment.BOT_STARTED: BotTurnMachine._bot_started,
+    SpeechMoment.BOT_STOPPED: BotTurnMachine._bot_stopped,
+    SpeechMoment.BOT_TEXT: BotTurnMachine._bot_text,
+    SpeechMoment.TOOL_CALL: BotTurnMachine._tool_call,
+    SpeechMoment.TOOL_RESPONSE: BotTurnMachine._tool_response,
+    SpeechMoment.WORDS: BotTurnMachine._words,
+    SpeechMoment.AGENT_HEARD: BotTurnMachine._agent_heard,
+    SpeechMoment.AGENT_SAID: BotTurnMachine._agent_said,
+    SpeechMoment.AGENT_CUT_OFF: BotTurnMachine._agent_cut_off,
+    SpeechMoment.FALLBACK: BotTurnMachine._fallback,
 }
-_RULES = tuple(_RULE_BY_KIND[kind] for kind in Moment)
+_RULES = tuple(_RULE_BY_KIND[kind] for kind in SpeechMoment)

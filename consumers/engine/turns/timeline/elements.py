@@ -14,8 +14,8 @@ SIMULATOR_RANK = 2
 AGENT_RANK = 3
 
 
-class Kind(IntEnum):
-    """What happened, as far as a rule reads it."""
+class ElementKind(IntEnum):
+    """Kinds of elements that rules read."""
 
     AUDIT_USER = 0
     AUDIT_ASSISTANT = 1
@@ -50,10 +50,10 @@ def key_time_ms(key: int) -> int:
 
 
 class ToolUse:
-    """Payload of a tool call or response: the tool, and its parameters or its answer (None when there is none).
+    """Payload of a tool call or response: the tool, and its parameters or its answer (None without any).
 
-    `call_id` is what an ElevenLabs agent and pipecat pair calls and responses by; None in the audit log, which pairs them by
-    nothing. `is_error` says that the tool failed, whatever stands in its answer, `source` who reports it.
+    ElevenLabs agents and pipecat pair calls and responses by `call_id`; the audit log has none (None). `is_error` marks a
+    failed tool, whatever its answer; `source` is the reporting input.
     """
 
     __slots__ = ("call_id", "is_error", "name", "source", "value")

@@ -147,11 +147,11 @@ def test_a_record_that_waits_is_not_taken_twice(feed: Feed) -> None:
 
 
 def test_only_so_many_wait_for_an_input_that_lags(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "MAX_HELD_PER_CALL", 3)
+    monkeypatch.setattr(partition, "MAX_WAITING_PER_CALL", 3)
     for place in range(5):
         feed.send("pipecat", ANSWER, 100_000 + place)
         (call,) = feed.evaluator._calls.values()
-        assert len(call.held) == min(3, place + 1)
+        assert len(call.waiting) == min(3, place + 1)
         assert folded(feed)["pipecat"] == max(0, place - 2)  # the oldest is folded as it comes
     assert feed.counts(LIMIT_HITS) == {("held",): 2}
     feed.advance(IDLE_MS)
@@ -163,7 +163,7 @@ def test_the_bound_is_the_one_that_is_documented() -> None:
     feed = Feed(Limits(idle_ms=IDLE_MS))
     feed.send("audit", WORD, 0)
     feed.advance(0)
-    for place in range(partition.MAX_HELD_PER_CALL):
+    for place in range(partition.MAX_WAITING_PER_CALL):
         feed.send("pipecat", ANSWER, 100_000 + place)
     assert feed.counts(LIMIT_HITS) == {}
     feed.send("pipecat", ANSWER, 200_000)
