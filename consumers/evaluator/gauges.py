@@ -17,8 +17,8 @@ class EventCounts:
 
     def count(self) -> None:
         """Counts what was folded since the last time."""
-        for held in self._assignment.held.values():
-            held.partition.count_events()
+        for owned in self._assignment.owned.values():
+            owned.partition.count_events()
 
 
 def read_gauges(
@@ -41,7 +41,7 @@ def read_gauges(
     group_id = settings.group_id
     readers: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
         "callgauge_calls_open": lambda: {
-            (): float(sum(held.partition.open_calls for held in assignment.held.values()))
+            (): float(sum(owned.partition.open_calls for owned in assignment.owned.values()))
         },
         "callgauge_consumer_lag_messages": lambda: assignment.lag_messages(group_id),
         "callgauge_consumer_lag_seconds": lambda: assignment.lag_seconds(group_id),

@@ -40,7 +40,7 @@ class FencedError(Exception):
     """Another process has taken the partition over: drop its state and write nothing more of it."""
 
 
-class NotTakenError(Exception):
+class RejectedWriteError(Exception):
     """The broker did not take records that the partition can do without; nothing of them is written."""
 
 
@@ -154,14 +154,14 @@ class PartitionWriter:
             What the client says of each: topic, partition and offset.
 
         Raises:
-            NotTakenError: The broker did not take them; whatever comes next is written as before.
+            RejectedWriteError: The broker did not take them; whatever comes next is written as before.
             FencedError: The partition is another process's.
             WriteError: It is not known what was written.
         """
         async with self._one_at_a_time:
             producer = self._producer
             if producer is None or not self._is_transactional:
-                raise NotTakenError("the writer has no transactions, or is stopped")
+                raise RejectedWriteError("the writer has no transactions, or is stopped")
             try:
                 await producer.begin_transaction()
                 try:
@@ -175,7 +175,7 @@ class PartitionWriter:
                 except KafkaError as error:
                     await producer.abort_transaction()
                     await self._replace_producer()
-                    raise NotTakenError(str(error) or type(error).__name__) from error
+                    raise RejectedWriteError(str(error) or type(error).__name__) from error
                 await producer.commit_transaction()
             except (ProducerFenced, OutOfOrderSequenceNumber) as error:
                 raise FencedError(f"partition {self._number} is written by another evaluator now") from error

@@ -204,10 +204,10 @@ class Poll:
         self.cost += cost
         self.requests += sent
         grade, explanation = (None, "") if answer is None else (answer.grade, answer.explanation)
-        told = TrialAnswer(
+        trial_answer = TrialAnswer(
             trial=number, outcome=outcome, grade=grade, explanation=explanation, latency_ms=reply.latency_ms
         )
-        self.answers.append(told)
+        self.answers.append(trial_answer)
         means.tally.request(reply, outcome, cost, delivery.faults)
         return outcome
 
