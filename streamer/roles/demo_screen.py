@@ -15,12 +15,11 @@ from schemas.scores.all_records import (
     DeadAirFact,
     InterruptionFact,
     Scored,
-    Speaker,
     StallFact,
     SubgoalScore,
     VoiceToVoiceLatency,
 )
-from streamer.roles.demo_table import CallRow, GoalsReached, MeasuredLatency
+from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
 
 SLOW_MS: Final = 1_500
 """The objective of voice agents is that 95 % of answers are faster."""
@@ -58,7 +57,7 @@ class Headline:
         )
 
 
-def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, width: int, height: int) -> RenderableType:
+def screen(headline: Headline, rows: Sequence[CallView], now_ms: int, *, width: int, height: int) -> RenderableType:
     """The headline and the table of calls, the newest of them when not all fit into `height` lines."""
     is_wide = width >= _WIDE_COLUMNS
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
@@ -85,8 +84,8 @@ def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, width: i
                 if is_wide
                 else ()
             ),
-            _count(row.interruptions_by(Speaker.USER)),
-            _count(row.interruptions_by(Speaker.ASSISTANT)),
+            _count(row.user_interruptions),
+            _count(row.assistant_interruptions),
             _count(row.dead_airs),
             *((_count(row.tool_calls),) if is_wide else ()),
             Text(_status(row), no_wrap=True, overflow="ellipsis"),
@@ -139,7 +138,7 @@ def _latency(latency: MeasuredLatency | None) -> Text:
     return Text(f"{latency.latency_ms / _MS_PER_SECOND:.2f} s", style=style)
 
 
-def _status(row: CallRow) -> str:
+def _status(row: CallView) -> str:
     if row.closed is None:
         return "stalled" if row.is_stalled else "running"
     return f"over: {row.closed.ended_reason or row.closed.reason.value}"
