@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, assert_never
 
+from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import (
     STAGE_PREFIX,
@@ -44,30 +45,6 @@ MAX_EXEMPLAR_CHARS: Final = 128 - len(EXEMPLAR_NAME)
 
 REVISED_LATENCY: Final = "turn_response_latency"
 
-LATENCY_REASONS: Final = frozenset(
-    {
-        UnscoredReason.USER_STILL_SPEAKING,
-        UnscoredReason.NO_USER_SPEECH,
-        UnscoredReason.NO_ASSISTANT_SPEECH,
-        UnscoredReason.NO_SPEECH_EVENTS,
-        UnscoredReason.TIMES_UNKNOWN,
-        UnscoredReason.WITHDRAWN,
-    }
-)
-"""Why a latency can be unknown."""
-GOAL_REASONS: Final = (
-    frozenset(UnscoredReason)
-    - LATENCY_REASONS
-    - {
-        UnscoredReason.ONE_TURN_HAS_NO_AREA,
-        UnscoredReason.NO_TOOL_CALL_DUE,
-        UnscoredReason.EXPECTED_TURN_NOT_REACHED,
-        UnscoredReason.ASSISTANT_STILL_SPEAKING,
-        UnscoredReason.END_REASON_UNKNOWN,
-        UnscoredReason.FINAL_STATE_UNKNOWN,
-    }
-) | {UnscoredReason.NO_USER_SPEECH, UnscoredReason.TIMES_UNKNOWN}
-"""Why a subgoal or a call's success can be unknown: what a judge may say, and what only goals can lack."""
 _COUNTED_WHEN_UNSCORED: Final[frozenset[TurnValueName]] = frozenset({"turn_taking", "conciseness", "speakability"})
 """Values of turns of which it is counted that nobody knows them, beside the latency."""
 _SCHEMA_THAT_RESTATES: Final = 1
