@@ -6,6 +6,7 @@ from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.registry import Instruments
 from schemas.events.codec import InputSource
+from schemas.units import to_seconds
 
 
 class EventCounts:
@@ -49,7 +50,7 @@ def read_gauges(
         "callgauge_input_records_waiting": lambda: {(): float(assignment.waiting_records)},
         "callgauge_scores_unwritten": lambda: {(): float(assignment.unwritten_records)},
         "callgauge_source_last_event_timestamp_seconds": lambda: {
-            (sources[topic].value,): time_ms / 1_000 for topic, time_ms in assignment.newest_records_ms().items()
+            (sources[topic].value,): to_seconds(time_ms) for topic, time_ms in assignment.newest_records_ms().items()
         },
         "callgauge_build_info": lambda: {(settings.code_version,): 1.0},
     }

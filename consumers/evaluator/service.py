@@ -49,6 +49,7 @@ from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
+from schemas.units import to_seconds
 
 HAND_OVER_SECONDS: Final = 3.0
 """How long writing and committing may take when partitions are taken from us or we stop: well within the session timeout.
@@ -293,7 +294,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _tick_for_ever(self) -> bool:
         while True:
             self._ticked_at = time.monotonic()
-            await asyncio.sleep(self._settings.tick_ms / 1_000)
+            await asyncio.sleep(to_seconds(self._settings.tick_ms))
             async with self._lock:
                 await self._let_time_pass()
             require_ours(self._assignment.owned, self._settings.group_id)
@@ -309,7 +310,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
 
     async def _commit_for_ever(self) -> bool:
         while True:
-            await asyncio.sleep(self._settings.commit_interval_ms / 1_000)
+            await asyncio.sleep(to_seconds(self._settings.commit_interval_ms))
             await self._commit()
 
     async def _take(self, records: Sequence[Any]) -> None:

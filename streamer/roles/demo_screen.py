@@ -20,6 +20,7 @@ from schemas.scores.all_records import (
     VoiceToVoiceLatency,
 )
 from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
+from schemas.units import MS_PER_SECOND, to_seconds
 
 SLOW_MS: Final = 1_500
 """The objective of voice agents is that 95 % of answers are faster."""
@@ -29,7 +30,6 @@ _ID_CHARS: Final = 6
 _AGENT_CHARS: Final = 11
 _AGENT_CHARS_WIDE: Final = 20
 _WIDE_COLUMNS: Final = 110
-_MS_PER_SECOND: Final = 1_000
 _SECONDS_PER_MINUTE: Final = 60
 
 
@@ -135,7 +135,7 @@ def _latency(latency: MeasuredLatency | None) -> Text:
     if latency.latency_ms < 0:
         return Text("overlap", style="magenta")
     style = "green" if latency.latency_ms <= SLOW_MS else "yellow" if latency.latency_ms <= VERY_SLOW_MS else "red"
-    return Text(f"{latency.latency_ms / _MS_PER_SECOND:.2f} s", style=style)
+    return Text(f"{to_seconds(latency.latency_ms):.2f} s", style=style)
 
 
 def _status(row: CallView) -> str:
@@ -145,7 +145,7 @@ def _status(row: CallView) -> str:
 
 
 def _clock(duration_ms: int) -> str:
-    minutes, seconds = divmod(max(0, duration_ms) // _MS_PER_SECOND, _SECONDS_PER_MINUTE)
+    minutes, seconds = divmod(max(0, duration_ms) // MS_PER_SECOND, _SECONDS_PER_MINUTE)
     return f"{minutes}:{seconds:02}"
 
 

@@ -20,6 +20,7 @@ from consumers.evaluator.reading.partition_clock import (
 from consumers.evaluator.reading.record_order import Records
 from consumers.evaluator.recall.commit_note import SnapshotPlace
 from schemas.undecodable import UndecodableRecord
+from schemas.units import to_seconds
 
 LabelValues = tuple[str, ...]
 
@@ -371,8 +372,9 @@ class Assignment:
         """Age of the oldest outstanding record, by group, topic and partition."""
         now_ms = self._clock.now_ms()
         return {
-            (group_id, each.tp.topic, str(each.tp.partition)): lag_ms(each.progress, each.caught_up_at_ms, now_ms)
-            / 1_000
+            (group_id, each.tp.topic, str(each.tp.partition)): to_seconds(
+                lag_ms(each.progress, each.caught_up_at_ms, now_ms)
+            )
             for inputs in self._inputs.values()
             for each in inputs.values()
             if each.progress is not None

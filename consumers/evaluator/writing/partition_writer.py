@@ -23,6 +23,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.topic_rules import MAX_BATCH_BYTES
 from schemas.topics import OWNER_MARK_KEY
+from schemas.units import to_seconds
 
 REPLACED_SECONDS: Final = 5.0
 """How long a producer may take to disconnect before another takes its place; nothing of it is on its way then."""
@@ -145,7 +146,7 @@ class PartitionWriter:
             self._outbox.written(len(groups))
             # The next transaction waits for company, unless there is enough for a whole one.
             if self._is_transactional and self._outbox.records < MAX_TRANSACTION_RECORDS:
-                await asyncio.sleep(max(0.0, self._settings.write_interval_ms / 1_000 - (time.monotonic() - began)))
+                await asyncio.sleep(max(0.0, to_seconds(self._settings.write_interval_ms) - (time.monotonic() - began)))
 
     async def write_apart(self, records: Sequence[Outgoing]) -> list[Any]:
         """Writes records that the partition can do without, in a transaction of their own: all or none.
