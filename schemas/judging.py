@@ -6,13 +6,16 @@ from what is asked, so asking twice is harmless: whoever asks again gets the sam
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, computed_field, model_validator
 
+from schemas.closed_sets import TEXT_JUDGES as TEXT_JUDGES
+from schemas.closed_sets import JudgeKind as JudgeKind
+from schemas.closed_sets import TrialOutcome as TrialOutcome
+from schemas.closed_sets import UnjudgedReason as UnjudgedReason
 from schemas.wire import Name, Text, WireModel
 
 MAX_TRANSCRIPT_CHARS: Final = 200_000
@@ -41,63 +44,9 @@ REQUEST_PARTITION_HEADER: Final = "callgauge_request_partition"
 partition over finds what was answered."""
 
 
-class JudgeKind(StrEnum):
-    """What is judged: a subgoal of the call, or one of EVA's metrics."""
-
-    SUBGOAL = "subgoal"
-    CONCISENESS = "conciseness"
-    SPEAKABILITY = "speakability"
-    FAITHFULNESS = "faithfulness"
-    CONVERSATION_PROGRESSION = "conversation_progression"
-
-
-TEXT_JUDGES: Final = tuple(kind for kind in JudgeKind if kind is not JudgeKind.SUBGOAL)
-"""EVA's metrics that a model judges from the text of a call."""
-
 PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType({kind: f"{kind.value}.1" for kind in JudgeKind})
 """The prompt each kind is asked with. Another text is another version: it makes new request ids, so that verdicts of the
 old one are not taken for its own."""
-
-
-class UnjudgedReason(StrEnum):
-    """Why a question has no verdict. Unknown is not zero.
-
-    Never asked: no key or switched off; its call is not in the sample; money is spent; too many questions wait; its
-    transcript is too long; the prompt's version is none of ours. Asked in vain: the deadline passed; a newer turn came
-    first; too many answers were no answers; the model refused; nobody answered; the endpoint takes no request of ours;
-    the endpoint failed so often that we left it alone.
-    """
-
-    JUDGE_DISABLED = "judge_disabled"
-    NOT_SAMPLED = "not_sampled"
-    OVER_BUDGET = "over_budget"
-    QUEUE_FULL = "queue_full"
-    TOO_LONG = "too_long"
-    UNKNOWN_PROMPT = "unknown_prompt"
-    DEADLINE = "deadline"
-    SUPERSEDED = "superseded"
-    INVALID_ANSWERS = "invalid_answers"
-    REFUSED = "refused"
-    UNAVAILABLE = "unavailable"
-    REJECTED = "rejected"
-    CIRCUIT_OPEN = "circuit_open"
-
-
-class TrialOutcome(StrEnum):
-    """What came of one request to the model.
-
-    An answer; text that is none; one cut off by the token limit; a refusal; too many requests, also after waiting; a
-    request the endpoint does not take (key, model, parameters); an error of the endpoint or the network; too late.
-    """
-
-    ANSWERED = "answered"
-    UNREADABLE = "unreadable"
-    TRUNCATED = "truncated"
-    REFUSED = "refused"
-    RATE_LIMITED = "rate_limited"
-    REJECTED = "rejected"
-    UNAVAILABLE = "unavailable"
-    TIMED_OUT = "timed_out"
 
 
 class JudgeModel(BaseModel):

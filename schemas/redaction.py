@@ -1,11 +1,13 @@
 """What is taken out of texts before anything is stored or shown: the rules, as data. The engine's `redaction` obeys them."""
 
 import re
-from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from schemas.closed_sets import CUSTOM as CUSTOM
+from schemas.closed_sets import REDACTION_TYPES as REDACTION_TYPES
+from schemas.closed_sets import Detector as Detector
 from schemas.goals.patterns import PatternError, PatternText, worst_steps
 
 MAX_CUSTOM_PATTERNS: Final = 20
@@ -13,22 +15,8 @@ MAX_CUSTOM_STEPS: Final = 500
 """Steps that a search for one pattern of one's own may take at each character, at worst. Every text that leaves is searched,
 so it is less than a check of goals may take; `\\bBK-?\\d{6}\\b` takes 18."""
 MAX_PHONE_REGIONS: Final = 10
-CUSTOM: Final = "custom"
-"""How findings of all patterns of one's own are counted together: names are the operator's, label values are a closed set."""
 
 
-class Detector(StrEnum):
-    """What is looked for; the name is the label value in metrics, in capitals and brackets it stands for what was found."""
-
-    CARD = "card"
-    PHONE = "phone"
-    EMAIL = "email"
-    IBAN = "iban"
-    BIRTH_DATE = "birth_date"
-
-
-REDACTION_TYPES: Final = (*(detector.value for detector in Detector), CUSTOM)
-"""Every type that is counted."""
 _TAG_NAME: Final = re.compile(r"[A-Z][A-Z_]{1,39}")
 
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.topics import DAY_MS, INPUT_TOPICS, SCORES_TOPIC, SNAPSHOTS_TOPIC, TOPICS, Topic
+from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, SNAPSHOTS_TOPIC, TOPICS, Topic
+from schemas.units import DAY_MS, HOUR_MS, MINUTE_MS, MS_PER_SECOND, to_seconds
 
 OUTAGE_MS: Final = DAY_MS
 """An outage that nobody notices until the next day must not cost a call."""
@@ -19,7 +20,6 @@ MAX_BATCH_BYTES: Final = 1_048_576
 MAX_SNAPSHOTS_KEPT_MS: Final = DAY_MS
 """Snapshots hold words of calls, and what nobody needs any more should not lie around; nobody restores one of yesterday."""
 
-_HOUR_MS: Final = 3_600_000
 _UNLIMITED: Final = -1
 
 TopicSettings = Mapping[str, str]
@@ -103,14 +103,14 @@ def duration(ms: float) -> str:
     """
     if ms == math.inf:
         return "ever"
-    if ms < 60_000:
-        return f"{ms / 1_000:g} s"
+    if ms < MINUTE_MS:
+        return f"{to_seconds(ms):g} s"
     parts = []
     for unit_ms, one, many in (
         (DAY_MS, "day", "days"),
-        (_HOUR_MS, "h", "h"),
-        (60_000, "min", "min"),
-        (1_000, "s", "s"),
+        (HOUR_MS, "h", "h"),
+        (MINUTE_MS, "min", "min"),
+        (MS_PER_SECOND, "s", "s"),
     ):
         count, ms = divmod(round(ms), unit_ms)
         if count:

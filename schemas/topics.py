@@ -16,9 +16,7 @@ from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import ScoreRecord
 from schemas.transcript import TRANSCRIPT
-
-HOUR_MS = 3_600 * 1_000
-DAY_MS = 24 * HOUR_MS
+from schemas.units import DAY_MS, HOUR_MS
 
 
 class Topic(BaseModel):

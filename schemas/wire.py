@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
+from schemas.units import to_seconds
+
 MAX_TEXT_CHARS = 32_768
 """Longest text one event may carry. A spoken minute is about 1,000 characters; longer is a fault of the producer."""
 
@@ -17,7 +19,7 @@ _TimeBounds = Field(ge=-MAX_TIME_MS, le=MAX_TIME_MS)
 WireTimeMs = Annotated[int, _TimeBounds] | Annotated[FiniteFloat, _TimeBounds]
 """Milliseconds since the epoch. Producers write integers, strings of digits, or floats; `int()` of it is the event time."""
 
-WireTimeSeconds = Annotated[FiniteFloat, Field(ge=-MAX_TIME_MS / 1000, le=MAX_TIME_MS / 1000)]
+WireTimeSeconds = Annotated[FiniteFloat, Field(ge=-to_seconds(MAX_TIME_MS), le=to_seconds(MAX_TIME_MS))]
 """The moment of a sound, in seconds since the epoch."""
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]

@@ -6,6 +6,7 @@ from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.registry import Instruments
 from schemas.events.codec import InputSource
+from schemas.units import to_seconds
 
 
 class EventCounts:
@@ -17,8 +18,8 @@ class EventCounts:
 
     def count(self) -> None:
         """Counts what was folded since the last time."""
-        for held in self._assignment.held.values():
-            held.partition.count_events()
+        for owned in self._assignment.owned.values():
+            owned.partition.count_events()
 
 
 def read_gauges(
@@ -41,7 +42,7 @@ def read_gauges(
     group_id = settings.group_id
     readers: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {
         "callgauge_calls_open": lambda: {
-            (): float(sum(held.partition.open_calls for held in assignment.held.values()))
+            (): float(sum(owned.partition.open_calls for owned in assignment.owned.values()))
         },
         "callgauge_consumer_lag_messages": lambda: assignment.lag_messages(group_id),
         "callgauge_consumer_lag_seconds": lambda: assignment.lag_seconds(group_id),
@@ -49,7 +50,7 @@ def read_gauges(
         "callgauge_input_records_waiting": lambda: {(): float(assignment.waiting_records)},
         "callgauge_scores_unwritten": lambda: {(): float(assignment.unwritten_records)},
         "callgauge_source_last_event_timestamp_seconds": lambda: {
-            (sources[topic].value,): time_ms / 1_000 for topic, time_ms in assignment.newest_records_ms().items()
+            (sources[topic].value,): to_seconds(time_ms) for topic, time_ms in assignment.newest_records_ms().items()
         },
         "callgauge_build_info": lambda: {(settings.code_version,): 1.0},
     }

@@ -28,7 +28,7 @@ from consumers.evaluator.ownership.membership import member_options
 from consumers.evaluator.ownership.shared_name import require_ours
 from consumers.evaluator.ownership.stuck_partitions import close_what_stops
 from consumers.evaluator.ownership.takeover import Takeover
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import Evaluates, Partition
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.reading.broker_clock import BrokerClock
@@ -49,6 +49,7 @@ from consumers.runtime.stopping import first_of
 from consumers.runtime.subscription import Subscription
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
+from schemas.units import to_seconds
 
 HAND_OVER_SECONDS: Final = 3.0
 """How long writing and committing may take when partitions are taken from us or we stop: well within the session timeout.
@@ -145,8 +146,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._is_leaving = True
             await self._stop_loading()
             self._topic_watch.stop()
-            for held in self._assignment.keep_only(()):
-                self._let_go(held)
+            for owned in self._assignment.keep_only(()):
+                self._let_go(owned)
             await asyncio.gather(
                 self._subscription.stop(), self._takeover.stop(), self._log_ends.stop(), *self._closing
             )
@@ -175,8 +176,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._rebalances += 1
         await self._stop_loading()
         await self._hand_over()
-        if self._assignment.held:
-            log.info("partitions_revoked", partitions=sorted(self._assignment.held))
+        if self._assignment.owned:
+            log.info("partitions_revoked", partitions=sorted(self._assignment.owned))
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps what stays ours, gives up the rest, and begins to take over what is new."""
@@ -193,18 +194,18 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         assignment = self._assignment
         kept = set(assignment.of_ours(numbers)) if self._was_member_throughout() else set()
         self._generation = self._subscription.generation
-        for held in assignment.keep_only(kept):
-            self._let_go(held)
+        for owned in assignment.keep_only(kept):
+            self._let_go(owned)
         consumer = self._subscription.consumer
         self._has_polled = False  # from here on each input is read from where its partition is
         for number in kept:
-            assignment.held[number].partition.stays()
-            for topic, offset in assignment.held[number].partition.next_offsets.items():
+            assignment.owned[number].partition.stays()
+            for topic, offset in assignment.owned[number].partition.next_offsets.items():
                 consumer.seek(TopicPartition(topic, number), offset)
         new = [number for number in numbers if number not in kept]
         # Without a wait since the assignment came: what would be fetched before the state is there is not fetched.
         consumer.pause(*assignment.inputs_of(new))
-        assignment.held |= {number: self._new_held(number) for number in new}
+        assignment.owned |= {number: self._new_owned(number) for number in new}
         log.info("partitions_assigned", partitions=numbers, new=new)
         self._loading = asyncio.create_task(self._take_over(new), name="takeover")
         self._loading.add_done_callback(self._on_done)
@@ -213,7 +214,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         """Whether no rebalance happened without us, in which somebody else could have had our partitions."""
         return self._subscription.generation == self._generation + 1
 
-    def _new_held(self, number: int) -> Held:
+    def _new_owned(self, number: int) -> OwnedPartition:
         settings = self._settings
         limits, goals = settings.limits, ChosenGoals(self._goals, settings.goals)
         redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
@@ -222,44 +223,44 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         )
         partition = Partition(number, evaluator, limits, self._sources, self._instruments, redactor)
         writer = PartitionWriter(number, partition.outbox, self._kafka, settings, self._instruments)
-        return Held(partition, writer)
+        return OwnedPartition(partition, writer)
 
     async def _take_over(self, numbers: Sequence[int]) -> None:
         assignment, consumer = self._assignment, self._subscription.consumer
-        new = [assignment.held[number] for number in numbers]
+        new = [assignment.owned[number] for number in numbers]
         if new:
             try:
                 await self._takeover.take(new, consumer)
             except KafkaError as error:
                 raise self._kafka.unreachable(error) from error
-            for held in new:
-                for topic, offset in held.partition.next_offsets.items():
-                    consumer.seek(TopicPartition(topic, held.partition.number), offset)
-                held.writing = asyncio.create_task(self._write(held), name=f"writer-{held.partition.number}")
-                held.writing.add_done_callback(self._on_done)
+            for owned in new:
+                for topic, offset in owned.partition.next_offsets.items():
+                    consumer.seek(TopicPartition(topic, owned.partition.number), offset)
+                owned.writing = asyncio.create_task(self._write(owned), name=f"writer-{owned.partition.number}")
+                owned.writing.add_done_callback(self._on_done)
             consumer.resume(*assignment.inputs_of(numbers))
-        log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(assignment.held))
+        log.info("evaluator_ready", group=self._settings.group_id, partitions=sorted(assignment.owned))
         self.ready.set()
 
-    async def _write(self, held: Held) -> None:
+    async def _write(self, owned: OwnedPartition) -> None:
         try:
-            await held.writer.run()
+            await owned.writer.run()
         except FencedError as error:
-            log.warning("partition_fenced", partition=held.partition.number, what_happens_now=str(error))
+            log.warning("partition_fenced", partition=owned.partition.number, what_happens_now=str(error))
             self._instruments.inc("callgauge_partitions_fenced_total")
-            held.partition.drop()
-            held.fenced_at = time.monotonic()
+            owned.partition.drop()
+            owned.fenced_at = time.monotonic()
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._subscription.fail(error)
 
-    def _let_go(self, held: Held) -> None:
+    def _let_go(self, owned: OwnedPartition) -> None:
         """Stops writing a partition that is not ours any more; disconnecting goes on by itself."""
-        if held.writing is not None:
-            held.writing.cancel()
-        closing = asyncio.create_task(held.writer.stop(CLOSE_SECONDS))
+        if owned.writing is not None:
+            owned.writing.cancel()
+        closing = asyncio.create_task(owned.writer.stop(CLOSE_SECONDS))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -293,10 +294,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _tick_for_ever(self) -> bool:
         while True:
             self._ticked_at = time.monotonic()
-            await asyncio.sleep(self._settings.tick_ms / 1_000)
+            await asyncio.sleep(to_seconds(self._settings.tick_ms))
             async with self._lock:
                 await self._let_time_pass()
-            require_ours(self._assignment.held, self._settings.group_id)
+            require_ours(self._assignment.owned, self._settings.group_id)
             self._topic_watch.look(self._assignment.active)
 
     async def _let_time_pass(self) -> None:
@@ -305,11 +306,11 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await self._assignment.look(self._subscription.consumer)
         self._assignment.advance()
         close_what_stops(self._assignment.active.values())
-        self._hold_back(may_stop=False)
+        self._pause_leading_inputs(may_stop=False)
 
     async def _commit_for_ever(self) -> bool:
         while True:
-            await asyncio.sleep(self._settings.commit_interval_ms / 1_000)
+            await asyncio.sleep(to_seconds(self._settings.commit_interval_ms))
             await self._commit()
 
     async def _take(self, records: Sequence[Any]) -> None:
@@ -333,17 +334,17 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for number, runs in polled.items():
                 assignment.fold(number, runs)
             self._has_polled = False
-        outboxes = {number: held.partition.outbox for number, held in active.items()}
+        outboxes = {number: owned.partition.outbox for number, owned in active.items()}
         await until_there_is_room(outboxes, self._settings.max_unwritten_records, self._without_room)
         if rebalances == self._rebalances and not self._is_leaving:
-            self._hold_back()  # without a wait since we looked
+            self._pause_leading_inputs()  # without a wait since we looked
 
-    def _hold_back(self, *, may_stop: bool = True) -> None:
+    def _pause_leading_inputs(self, *, may_stop: bool = True) -> None:
         """Reads no further where one input is far ahead of another, or where a broker takes slowly what is written."""
-        waiting = {number: held.partition.outbox.records for number, held in self._assignment.active.items()}
+        waiting = {number: owned.partition.outbox.records for number, owned in self._assignment.active.items()}
         full = without_room(waiting, self._settings.max_unwritten_records, self._without_room)
         self._without_room = full if may_stop else full & self._without_room
-        self._assignment.hold_back(self._subscription.consumer, self._without_room)
+        self._assignment.pause_leading_inputs(self._subscription.consumer, self._without_room)
 
     async def _commit(self) -> None:
         """Commits of each partition what was folded so far, once what it led to is written."""
@@ -377,12 +378,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         written = await self._snapshots.write([active[number] for number in leaving])
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._commit_offsets(self._assignment.handed_over(written)), COMMIT_PATIENCE_SECONDS)
-        for held, _ in written:
-            held.partition.handed_over()
+        for owned, _ in written:
+            owned.partition.handed_over()
 
     async def _give_back(self) -> None:
         """We end because of the broker: that a partition did not get on is not held against a call."""
-        found = {tp: at for held in self._assignment.active.values() for tp, at in held.as_found().items()}
+        found = {tp: at for owned in self._assignment.active.values() for tp, at in owned.as_found().items()}
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._commit_offsets(found), CLOSE_SECONDS)
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.preflight import misfit_now, used_topics
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
@@ -36,13 +36,13 @@ class TopicWatch:
         self._asking: asyncio.Task[None] | None = None
         self._asked_at = -SLOW_WRITE_SECONDS
 
-    def slow_writers(self, active: Mapping[int, Held]) -> list[int]:
+    def slow_writers(self, active: Mapping[int, OwnedPartition]) -> list[int]:
         """Numbers of partitions whose write under way takes very long."""
         latest = time.monotonic() - SLOW_WRITE_SECONDS
-        since = {number: held.writer.writing_since for number, held in active.items()}
+        since = {number: owned.writer.writing_since for number, owned in active.items()}
         return [number for number, began in since.items() if began is not None and began < latest]
 
-    def look(self, active: Mapping[int, Held]) -> None:
+    def look(self, active: Mapping[int, OwnedPartition]) -> None:
         """To be called often: asks for the topics, now and then, while a write takes very long."""
         now = time.monotonic()
         if now - self._asked_at > SLOW_WRITE_SECONDS and self.slow_writers(active):

@@ -5,8 +5,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from consumers.exporter.running_progress import CallGoals, RunningProgress, goals_after
+from consumers.exporter.running_progress import RunningProgress
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact
+from schemas.scores.live_view import CallGoals
 
 MAX_KNOWN_GROUPS: Final = 10_000
 """Combinations of agent, tenant and environment that are shown at 0 after their last call; beyond it they are dropped."""
@@ -19,7 +20,7 @@ class _ActiveCall:
     partition: int
     who: Who
     heard_at_ms: int
-    goals: CallGoals | None
+    goals: CallGoals
 
 
 class ActiveCalls:
@@ -55,16 +56,14 @@ class ActiveCalls:
             How many calls were forgotten to make room: 0 or 1.
         """
         conversation_id = record.conversation_id
-        goals = None
-        if conversation_id in self._calls:
-            goals = self._drop(conversation_id).goals
+        goals = self._drop(conversation_id).goals if conversation_id in self._calls else CallGoals()
         if isinstance(record, ClosedFact):
             return 0
         who = (record.labels.agent, record.labels.tenant, record.labels.environment)
-        call = _ActiveCall(partition, who, now_ms, goals_after(goals, record))
+        call = _ActiveCall(partition, who, now_ms, goals.after(record))
         self._calls[conversation_id] = call
         self._running[who] += 1
-        if call.goals is not None:
+        if call.goals.subgoals:
             self.progress.add(record.labels.agent, call.goals)
         if len(self._calls) <= self._max_calls:
             return 0
@@ -74,7 +73,7 @@ class ActiveCalls:
     def progress_of(self, conversation_id: str) -> float | None:
         """A running call's progress after the newest turn judged; None when it is not known or has no goals."""
         call = self._calls.get(conversation_id)
-        return None if call is None or call.goals is None else call.goals.progress
+        return None if call is None else call.goals.progress
 
     def forget_silent(self, now_ms: int) -> int:
         """Forgets the calls not heard of for too long, and returns how many."""
@@ -101,6 +100,6 @@ class ActiveCalls:
     def _drop(self, conversation_id: str) -> _ActiveCall:
         call = self._calls.pop(conversation_id)
         self._running[call.who] -= 1
-        if call.goals is not None:
+        if call.goals.subgoals:
             self.progress.remove(call.who[0], call.goals)
         return call

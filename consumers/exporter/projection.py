@@ -1,8 +1,9 @@
-"""What a score record adds to the metrics: pure, and the only place where milliseconds become seconds."""
+"""Turns a score record into samples of metrics. Pure: what to count and observe, for the service to carry out."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, assert_never
 
+from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import (
     STAGE_PREFIX,
@@ -36,38 +37,14 @@ from schemas.scores.all_records import (
     VoiceToVoiceLatency,
     WordErrorRate,
 )
+from schemas.units import to_seconds
 
-MS_PER_SECOND: Final = 1_000
 EXEMPLAR_NAME: Final = "conversation_id"
 MAX_EXEMPLAR_CHARS: Final = 128 - len(EXEMPLAR_NAME)
 """OpenMetrics allows 128 characters for an exemplar's names and values together."""
 
 REVISED_LATENCY: Final = "turn_response_latency"
 
-LATENCY_REASONS: Final = frozenset(
-    {
-        UnscoredReason.USER_STILL_SPEAKING,
-        UnscoredReason.NO_USER_SPEECH,
-        UnscoredReason.NO_ASSISTANT_SPEECH,
-        UnscoredReason.NO_SPEECH_EVENTS,
-        UnscoredReason.TIMES_UNKNOWN,
-        UnscoredReason.WITHDRAWN,
-    }
-)
-"""Why a latency can be unknown."""
-GOAL_REASONS: Final = (
-    frozenset(UnscoredReason)
-    - LATENCY_REASONS
-    - {
-        UnscoredReason.ONE_TURN_HAS_NO_AREA,
-        UnscoredReason.NO_TOOL_CALL_DUE,
-        UnscoredReason.EXPECTED_TURN_NOT_REACHED,
-        UnscoredReason.ASSISTANT_STILL_SPEAKING,
-        UnscoredReason.END_REASON_UNKNOWN,
-        UnscoredReason.FINAL_STATE_UNKNOWN,
-    }
-) | {UnscoredReason.NO_USER_SPEECH, UnscoredReason.TIMES_UNKNOWN}
-"""Why a subgoal or a call's success can be unknown: what a judge may say, and what only goals can lack."""
 _COUNTED_WHEN_UNSCORED: Final[frozenset[TurnValueName]] = frozenset({"turn_taking", "conciseness", "speakability"})
 """Values of turns of which it is counted that nobody knows them, beside the latency."""
 _SCHEMA_THAT_RESTATES: Final = 1
@@ -117,7 +94,7 @@ def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iter
     """
     yield Counted("callgauge_scores_read_total", (record.kind,))
     delay_ms = max(0, now_ms - record.caused_at_ms)  # below 0 only where clocks disagree
-    yield Observed("callgauge_event_to_score_seconds", (record.labels.pipeline_type,), delay_ms / MS_PER_SECOND)
+    yield Observed("callgauge_event_to_score_seconds", (record.labels.pipeline_type,), to_seconds(delay_ms))
     agent = record.labels.agent
     who = (agent, record.labels.tenant, record.labels.environment)
     match record:
@@ -177,7 +154,7 @@ def _latency(record: VoiceToVoiceLatency, agent: str) -> Iterator[Sample]:
         if latency_ms < 0:
             yield Counted("callgauge_turns_overlapped_total", labels)
         else:
-            yield Observed("callgauge_turn_response_latency_seconds", labels, latency_ms / MS_PER_SECOND)
+            yield Observed("callgauge_turn_response_latency_seconds", labels, to_seconds(latency_ms))
 
 
 def _turn(record: TurnValues, agent: str) -> Iterator[Sample]:
@@ -185,7 +162,7 @@ def _turn(record: TurnValues, agent: str) -> Iterator[Sample]:
     stages = {f"{STAGE_PREFIX}{each.stage}": each for each in record.stages}
     for name in record.first_known:
         if (stage := stages.get(name)) is not None:
-            seconds = stage.latency_ms / MS_PER_SECOND
+            seconds = to_seconds(stage.latency_ms)
             yield Observed("callgauge_stage_latency_seconds", (agent, stage.source, stage.stage), seconds)
             continue
         match name, record:
@@ -194,7 +171,7 @@ def _turn(record: TurnValues, agent: str) -> Iterator[Sample]:
                     raise UncountableRecordError(f"a scored {name} names no anchor")
                 yield Observed("callgauge_turn_taking_ratio", (agent, anchor), value)
             case "estimate_error_ms", TurnValues(estimate_error=error) if error is not None:
-                yield Observed("callgauge_estimate_error_seconds", (agent,), abs(error.error_ms) / MS_PER_SECOND)
+                yield Observed("callgauge_estimate_error_seconds", (agent,), to_seconds(abs(error.error_ms)))
             case "conciseness", TurnValues(conciseness=TextRating(result=Scored(value=value))):
                 yield Observed("callgauge_text_rating_ratio", (agent, name), value)
             case "speakability", TurnValues(speakability=TextRating(result=Scored(value=value))):
@@ -249,7 +226,7 @@ def _speech(score: SpeechScore, agent: str) -> Iterator[Sample]:
     yield from _seconds("callgauge_overlap_seconds_total", (agent,), score.overlap_ms)
     yield from _seconds("callgauge_dead_air_seconds_total", (agent,), score.dead_air_ms)
     if isinstance(score.first_word_ms, Scored):
-        yield Observed("callgauge_first_word_seconds", (agent,), score.first_word_ms.value / MS_PER_SECOND)
+        yield Observed("callgauge_first_word_seconds", (agent,), to_seconds(score.first_word_ms.value))
 
 
 def _word_errors(rate: WordErrorRate, agent: str) -> Iterator[Sample]:
@@ -270,7 +247,7 @@ def _disagreement(score: TranscriptDisagreement, agent: str) -> Iterator[Sample]
 def _side(side: SideSpeech, who: tuple[str, str]) -> Iterator[Sample]:
     yield from _seconds("callgauge_talk_seconds_total", who, side.speech_ms)
     if isinstance(side.longest_monologue_ms, Scored):
-        seconds = side.longest_monologue_ms.value / MS_PER_SECOND
+        seconds = to_seconds(side.longest_monologue_ms.value)
         yield Observed("callgauge_longest_monologue_seconds", who, seconds)
     if isinstance(side.words_per_minute, Scored):
         yield Observed("callgauge_words_per_minute", who, side.words_per_minute.value)
@@ -280,7 +257,7 @@ def _side(side: SideSpeech, who: tuple[str, str]) -> Iterator[Sample]:
 
 def _seconds(metric: str, labels: tuple[str, ...], result: Result) -> Iterator[Sample]:
     if isinstance(result, Scored):
-        yield Counted(metric, labels, result.value / MS_PER_SECOND)
+        yield Counted(metric, labels, to_seconds(result.value))
 
 
 def _subgoals(goal_set: GoalSet, agent: str) -> Iterator[Sample]:

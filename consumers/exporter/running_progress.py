@@ -1,80 +1,16 @@
-"""How far the running calls are: what is kept of each call that has goals, and the sums by agent."""
+"""Sums the progress of the running calls that have goals, by agent."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from schemas.scores.all_records import AnyScoreRecord, GoalsFact, ProgressScore, Scored, Unscored, UnscoredReason
+from schemas.scores.live_view import CallGoals
 
 MAX_KNOWN_AGENTS: Final = 10_000
 """Agents that are shown at 0 after their last call with goals; beyond it they are dropped."""
-MAX_JUDGED_TURNS: Final = 20
-"""Turns kept of each running call: as many as goal sets count unless they say otherwise. Turns are withdrawn when late events
-show that there are fewer; should more of them go at once, progress is not known until the next turn is judged."""
 PROGRESS_PARTS: Final = 10_000
 """Progress has four decimals, so in these parts of 1 it is whole, and adding and taking away leaves nothing behind."""
-
-
-class JudgedTurn(NamedTuple):
-    """How far a call was after one turn.
-
-    Attributes:
-        turn: Its number.
-        reached: How many subgoals were reached.
-        progress: The share of them that was; None when it is not known.
-    """
-
-    turn: int
-    reached: int
-    progress: float | None
-
-
-class CallGoals(NamedTuple):
-    """How far one call is.
-
-    Attributes:
-        subgoals: How many it has.
-        judged: The newest turns judged, in order, at most `MAX_JUDGED_TURNS`.
-    """
-
-    subgoals: int
-    judged: tuple[JudgedTurn, ...] = ()
-
-    @property
-    def reached(self) -> int:
-        """How many subgoals are reached after the newest turn judged."""
-        return self.judged[-1].reached if self.judged else 0
-
-    @property
-    def progress(self) -> float | None:
-        """Share of the subgoals that are reached after it; None when that is not known."""
-        return self.judged[-1].progress if self.judged else None
-
-
-def goals_after(known: CallGoals | None, record: AnyScoreRecord) -> CallGoals | None:
-    """What is known of a call's goals after one more record; None when it has none.
-
-    An exporter that starts in the middle of a call learns of its goals at the next turn judged. A turn that is withdrawn gives
-    way to the one before it, of which nothing is published again.
-    """
-    match record:
-        case GoalsFact() if known is None:
-            return CallGoals(len(record.goal_set.subgoals))
-        case ProgressScore():
-            turn = record.turn or 0
-            others = () if known is None else tuple(each for each in known.judged if each.turn != turn)
-            match record.result:
-                case Unscored(reason=UnscoredReason.WITHDRAWN):
-                    return None if known is None else CallGoals(known.subgoals, others)
-                case Scored(value=value):
-                    progress: float | None = value
-                case _:
-                    progress = None
-            judged = sorted((*others, JudgedTurn(turn, record.reached, progress)))
-            return CallGoals(record.subgoals, tuple(judged[-MAX_JUDGED_TURNS:]))
-        case _:
-            return known
 
 
 @dataclass(slots=True)

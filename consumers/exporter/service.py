@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from consumers.exporter.active_calls import ActiveCalls
 from consumers.exporter.projection import Counted, UncountableRecordError, exemplar_of, project
 from consumers.exporter.settings import ExporterSettings
+from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.registry import Instruments
@@ -195,7 +196,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
     async def _take(self, records: Sequence[Any]) -> None:
         if self._is_leaving:
             return
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_clock_ms()
         self._refused_lines = 0
         for record in records:
             if isinstance(record, UndecodableRecord):
@@ -230,7 +231,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             log.warning("score_refused", **about_record(record), reason=reason)
 
     def _forget_silent(self) -> None:
-        self._count_forgotten(self._active.forget_silent(time.time_ns() // 1_000_000))
+        self._count_forgotten(self._active.forget_silent(wall_clock_ms()))
 
     def _count_forgotten(self, calls: int) -> None:
         if calls:

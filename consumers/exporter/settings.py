@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.units import HOUR_MS
+
 
 class ExporterSettings(BaseModel):
     """How `scores` is read, and how much of it is remembered."""
@@ -18,7 +20,7 @@ class ExporterSettings(BaseModel):
         100_000, gt=0, description="Running calls remembered for the gauge; the quietest is forgotten and counted."
     )
     forget_after_ms: int = Field(
-        5 * 3_600_000,
+        5 * HOUR_MS,
         gt=0,
         description="Silence in ms after which a running call is forgotten; above the longest call the evaluator allows.",
     )

@@ -22,11 +22,11 @@ from faststream import AckPolicy
 from pydantic import ValidationError
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.asking.judge import Judge, wall_clock_ms
+from consumers.judge.asking.judge import Judge
 from consumers.judge.ledger import Answered, partition_number_in, read_verdicts
-from consumers.judge.limits.spending import HOUR_MS
 from consumers.judge.open_offsets import OpenOffsets
 from consumers.judge.settings import JudgeSettings
+from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.registry import Instruments
@@ -42,6 +42,7 @@ from schemas.judging import (
 )
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC
 from schemas.undecodable import UndecodableRecord
+from schemas.units import HOUR_MS
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 COMMIT_SECONDS: Final = 5.0

@@ -172,10 +172,10 @@ class MetricsServer:
         self._server = self._serving = None
 
     async def _health(self, _request: Request) -> Response:
-        return _told(self._stalled())
+        return _probe_response(self._stalled())
 
     async def _readiness(self, _request: Request) -> Response:
-        return _told(self._not_ready())
+        return _probe_response(self._not_ready())
 
 
 class _MetricsPage:
@@ -236,7 +236,7 @@ def _count(instruments: Instruments, limit: HttpLimit) -> None:
     instruments.inc("callgauge_http_limits_hit_total", (limit,))
 
 
-def _told(sentences: Sequence[str]) -> Response:
+def _probe_response(sentences: Sequence[str]) -> Response:
     if sentences:
         return PlainTextResponse("\n".join(sentences) + "\n", status_code=503)
     return PlainTextResponse("ok\n")

@@ -1,22 +1,14 @@
 """Events that steer a call and are none of the three sources': accepted on every input topic, never in EVA's history."""
 
-from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from schemas.closed_sets import PipelineType as PipelineType
 from schemas.wire import Name, Text, WireModel, WireTimeMs
 
 MAX_TOOLS: Final = 256
 """Tools that one agent may have; those of EVA's agents have some fifteen."""
-
-
-class PipelineType(StrEnum):
-    """How the agent is built; it decides which of EVA's rules apply."""
-
-    CASCADE = "cascade"
-    AUDIO_LLM = "audio_llm"
-    S2S = "s2s"
 
 
 class AgentTool(WireModel):

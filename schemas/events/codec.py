@@ -1,10 +1,11 @@
 """Wire bytes to typed events: one adapter per input topic, straight from JSON."""
 
-from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from schemas.closed_sets import InputSource as InputSource
+from schemas.closed_sets import RefusalReason as RefusalReason
 from schemas.events.audit import AuditEvent
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.elevenlabs_agent import AgentEvent, TypedAgentEvent
@@ -14,30 +15,6 @@ from schemas.events.pipecat import PipecatEvent
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
 from schemas.judging import JudgeVerdict
 from schemas.wire import Name, WireModel, WireTimeMs
-
-
-class InputSource(StrEnum):
-    """The stream a record came from; the name is the label value in metrics."""
-
-    AUDIT = "audit"
-    PIPECAT = "pipecat"
-    ELEVENLABS = "elevenlabs"
-    JUDGE = "judge"
-
-    __hash__ = str.__hash__  # Enum's own is Python code, and this is a key of the hot path's tables
-
-
-class RefusalReason(StrEnum):
-    """Why a record can never be processed."""
-
-    UNDECODABLE = "undecodable"
-    INVALID_EVENT = "invalid_event"
-    UNKNOWN_ROLE = "unknown_role"
-    TEXT_TOO_LONG = "text_too_long"
-    EMPTY_KEY = "empty_key"
-    RECORD_TOO_LARGE = "record_too_large"
-    TIME_OUT_OF_BOUNDS = "time_out_of_bounds"
-
 
 MAX_SEEN_CHARS: Final = 2_000
 """What is kept of a wrong value: enough to see what it is, where only a part of it is shown."""

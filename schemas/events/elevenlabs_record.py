@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, model_validator
 
 from schemas.events.elevenlabs_agent import NO_WORDS, EventId
+from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_TIME_MS, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
-MS_PER_SECOND = 1_000
 MAX_SECONDS = MAX_TIME_MS / MS_PER_SECOND
 LATENCY_METRIC = "convai_ttf_audio_since_silence"
 """What the caller felt, measured by ElevenLabs: from where the caller fell silent to the first sound of the answer."""

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.pipecat_metrics import PipecatMetric
+from schemas.units import MS_PER_SECOND
 from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 MAX_MESSAGE_MS: Final = 600_000
@@ -181,7 +182,7 @@ def message_began_ms(message: dict[str, Any], time_ms: int) -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         return time_ms
-    began_ms = round(moment.timestamp() * 1000)
+    began_ms = round(moment.timestamp() * MS_PER_SECOND)
     return began_ms if 0 <= time_ms - began_ms <= MAX_MESSAGE_MS else time_ms
 
 

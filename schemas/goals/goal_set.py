@@ -153,8 +153,8 @@ class GoalSet(GoalModel):
         if not mistakes and (size := len(self.canonical())) > MAX_SET_BYTES:
             mistakes = [((), f"has {size} bytes as JSON, and {MAX_SET_BYTES} are allowed; shorten its texts")]
         if mistakes:
-            told = "; ".join(text for _, text in mistakes)
-            raise PydanticCustomError(MISTAKES_ERROR, "{told}", {"told": told, "mistakes": mistakes})
+            texts = "; ".join(text for _, text in mistakes)
+            raise PydanticCustomError(MISTAKES_ERROR, "{texts}", {"texts": texts, "mistakes": mistakes})
         return self
 
     def _doubled(self) -> Iterator["PlacedText"]:

@@ -81,11 +81,11 @@ def _read_one(found: ReadGoals, value: object, path: Path, fallback_id: str | No
     try:
         goals = GoalSet.model_validate(read.plain)
     except ValidationError as error:
-        told = _told(error.errors(include_url=False), read.plain)
-        # A field that could not be rewritten is told already.
+        found_mistakes = _mistakes_in(error.errors(include_url=False), read.plain)
+        # A field that could not be rewritten is among the mistakes already.
         mistakes += [
             (read.origin(place), text)
-            for place, text in told
+            for place, text in found_mistakes
             if not (read.mistakes and text.startswith("subgoals is missing"))
         ]
     else:
@@ -141,7 +141,7 @@ _HINTS: Final[Mapping[str, str]] = {
 _ITS_KINDS: Final = re.compile(r"'(\w+)'")
 
 
-def _told(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+def _mistakes_in(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Every mistake with its path in `plain`."""
     for detail in details:
         path, current = _followed(detail["loc"], plain)
@@ -154,7 +154,7 @@ def _told(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any]) -> Ite
             case "extra_forbidden":
                 yield path, _unknown_field(detail["loc"])
             case "too_short" if len(current or ()) >= detail["ctx"]["min_length"]:
-                pass  # each of its items has a mistake, and is told
+                pass  # each of its items has a mistake of its own
             case _:
                 yield path, _expected(detail)
 

@@ -1,9 +1,12 @@
 """What a metric is and what bounds its labels: the shape of the rows of the metric catalogue."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Literal
+
+from schemas.closed_sets import REDACTION_TYPES
 
 MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator", "judge", "every"]
@@ -91,5 +94,12 @@ class Metric:
         return math.prod(sizes)
 
 
+def words_of(
+    words: type[StrEnum], *, only: Collection[StrEnum] | None = None, without: StrEnum | None = None
+) -> tuple[str, ...]:
+    """Returns the label values of a closed set: all of its words, or a part of them, in its order."""
+    return tuple(word.value for word in words if word is not without and (only is None or word in only))
+
+
 SCORE_KIND: Final = Label("kind", "the kind of score record", ("score", "fact", "closed"))
-REDACTION_TYPE: Final = Label("type", "what was taken out", ("card", "phone", "email", "iban", "birth_date", "custom"))
+REDACTION_TYPE: Final = Label("type", "what was taken out", REDACTION_TYPES)

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from schemas.metrics.definition import REDACTION_TYPE, SCORE_KIND, Label, Metric
+from schemas.closed_sets import InputSource, RefusalReason
+from schemas.metrics.definition import REDACTION_TYPE, SCORE_KIND, Label, Metric, words_of
 
 _GROUP = Label("group", "the consumer group")
 _TOPIC = Label("topic", "the topic read")
@@ -13,15 +14,8 @@ _EVENT_OUTCOME = Label(
     "what became of the event",
     ("folded", "repeated", "late", "quarantined", "unknown", "after_close", "replayed"),
 )
-_EVENT_SOURCE = Label("source", "who sent the event", ("pipecat", "elevenlabs", "audit", "judge", "control"))
-_QUARANTINE_REASON = Label(
-    "reason",
-    "why the record can never be processed",
-    (
-        "undecodable", "empty_key", "record_too_large", "text_too_long", "time_out_of_bounds", "unknown_role",
-        "invalid_event",
-    ),
-)  # fmt: skip
+_EVENT_SOURCE = Label("source", "who sent the event", (*words_of(InputSource), "control"))
+_QUARANTINE_REASON = Label("reason", "why the record can never be processed", words_of(RefusalReason))
 _LIMIT = Label(
     "limit",
     "the limit",
@@ -64,7 +58,7 @@ _SNAPSHOT_READ = Label(
         "not_read",
     ),
 )  # fmt: skip
-_CALL_SOURCE = Label("source", "which source's topic", ("pipecat", "elevenlabs", "audit"))
+_CALL_SOURCE = Label("source", "which source's topic", words_of(InputSource, without=InputSource.JUDGE))
 _FILE_OUTCOME = Label(
     "outcome",
     "whether it was written; one that failed is tried again until it is, one whose record no client can decode is not",

@@ -2,7 +2,20 @@
 
 from typing import Final
 
-from schemas.metrics.definition import SCORE_KIND, Label, Metric
+from schemas.closed_sets import (
+    GOAL_REASONS,
+    LATENCY_REASONS,
+    Anchor,
+    CloseReason,
+    InputSource,
+    JudgeKind,
+    PipelineType,
+    Speaker,
+    ToolOutcome,
+    UnscoredReason,
+)
+from schemas.metrics.definition import SCORE_KIND, Label, Metric, words_of
+from schemas.scores.latency_stages import Stage, StageSource
 
 LATENCY_EDGES_SECONDS: Final = (
     0.1, 0.2, 0.3, 0.5, 0.8, 0.815, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 3.5, 5.0, 8.0, 10.0, 15.0,
@@ -24,62 +37,22 @@ _AGENT = Label("agent", "the voice agent, as `call_started` names it", cap=50)
 _TENANT = Label("tenant", "whose call it is", cap=20)
 _ENVIRONMENT = Label("environment", "where the agent runs", cap=10)
 _TOOL = Label("tool", "the tool's name", cap=50)
-_CALL_OUTCOME = Label(
-    "outcome",
-    "why the call closed",
-    (
-        "ended",
-        "session_ended",
-        "idle",
-        "limit_duration",
-        "limit_events",
-        "limit_turns",
-        "limit_kept_bytes",
-        "limit_replays",
-        "limit_open_calls",
-    ),
-)
-_TOOL_OUTCOME = Label("outcome", "how the tool call ended", ("success", "error", "unanswered"))
-_SPEECH_SOURCE = Label("source", "the stream the times came from", ("elevenlabs", "pipecat", "audit"))
-_ANCHOR = Label(
-    "anchor",
-    "what the end of the user's speech was read from",
-    ("audio", "record", "vad", "turn_release", "transcript", "estimated"),
-)
-_STAGE_SOURCE = Label("source", "who measured it", ("pipecat", "elevenlabs", "audit", "speech"))
-_STAGE = Label(
-    "stage",
-    "the stretch of time on the way to an answer",
-    (
-        "endpointing", "stt_trailing", "llm_first_token", "llm_first_sentence", "llm_last_sentence", "tool_request",
-        "tool_run", "tts_first_byte", "turn_analyzer", "voice_to_voice", "first_speech",
-        "endpointing_wait", "first_request", "transcription", "turn_detection", "llm_inference", "turn_completion",
-        "waiting_for_user", "llm_tool_call", "function_handler", "sentence_aggregation", "speech_synthesis",
-        "output_transport", "awaiting_speakable_text", "pipeline",
-    ),
-)  # fmt: skip
-_PIPELINE = Label("pipeline", "the kind of agent", ("cascade", "audio_llm", "s2s"))
-_BY = Label("by", "who spoke over the other", ("user", "assistant"))
-_UNMEASURED_REASON = Label(
-    "reason",
-    "what was missing",
-    ("no_user_speech", "no_assistant_speech", "no_speech_events", "user_still_speaking", "times_unknown", "withdrawn"),
-)
-_UNSCORED_REASON = Label(
-    "reason",
-    "why it is not known",
-    (
-        "no_user_speech", "no_subgoals", "no_turn_judged", "times_unknown", "call_cut_off", "judge_disabled", "not_sampled",
-        "over_budget", "queue_full", "too_long", "unknown_prompt", "deadline", "superseded", "invalid_answers", "refused",
-        "unavailable", "rejected", "circuit_open",
-    ),
-)  # fmt: skip
+_CALL_OUTCOME = Label("outcome", "why the call closed", words_of(CloseReason))
+_TOOL_OUTCOME = Label("outcome", "how the tool call ended", words_of(ToolOutcome))
+_SPEECH_SOURCE = Label("source", "the stream the times came from", words_of(InputSource, without=InputSource.JUDGE))
+_ANCHOR = Label("anchor", "what the end of the user's speech was read from", words_of(Anchor))
+_STAGE_SOURCE = Label("source", "who measured it", words_of(StageSource))
+_STAGE = Label("stage", "the stretch of time on the way to an answer", words_of(Stage))
+_PIPELINE = Label("pipeline", "the kind of agent", words_of(PipelineType))
+_BY = Label("by", "who spoke over the other", words_of(Speaker))
+_UNMEASURED_REASON = Label("reason", "what was missing", words_of(UnscoredReason, only=LATENCY_REASONS))
+_UNSCORED_REASON = Label("reason", "why it is not known", words_of(UnscoredReason, only=GOAL_REASONS))
 _CHECKED_BY = Label("checked_by", "what decides whether the subgoal is reached", ("code", "judge"))
 _STALLED_BY = Label("by", "what there was too much of without progress", ("turns", "seconds"))
 _SUCCESS = Label("outcome", "whether every subgoal was reached", ("success", "failure"))
 _PROGRESS = Label("progress", "whether the call's progress is known", ("known", "unknown"))
 _SUBGOAL_STATE = Label("state", "whether the subgoal is reached by now", ("reached", "open"))
-_TEXT_METRICS = ("conciseness", "speakability", "faithfulness", "conversation_progression")
+_TEXT_METRICS = words_of(JudgeKind, without=JudgeKind.SUBGOAL)
 _TEXT_METRIC = Label("name", "EVA's metric", _TEXT_METRICS)
 _EVA_RATIOS = (
     "eva_turn_taking", "eva_tool_call_validity", "eva_tool_schema_validity", "eva_conversation_correctly_finished",

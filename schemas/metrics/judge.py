@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from schemas.metrics.definition import REDACTION_TYPE, Label, Metric
+from schemas.closed_sets import JudgeKind, TrialOutcome, UnjudgedReason
+from schemas.metrics.definition import REDACTION_TYPE, Label, Metric, words_of
 
 JUDGE_REQUEST_EDGES_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0)
 """Edges of one request to a judge's model: a short answer takes 0.5 to 3 s, 20 is where one try is given up."""
@@ -11,27 +12,13 @@ JUDGE_VERDICT_EDGES_SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 
 """Edges of a whole verdict, waiting included: 30 is the usual deadline of one, 60 the longest."""
 
 _MODEL = Label("model", "the judge's model")
-_JUDGE_KIND = Label(
-    "kind",
-    "what is judged",
-    ("subgoal", "conciseness", "speakability", "faithfulness", "conversation_progression"),
-)
-_REQUEST_OUTCOME = Label(
-    "outcome",
-    "what came of the request",
-    (
-        "answered", "unreadable", "truncated", "refused", "rate_limited", "rejected", "unavailable", "timed_out",
-    ),
-)  # fmt: skip
+_JUDGE_KIND = Label("kind", "what is judged", words_of(JudgeKind))
+_REQUEST_OUTCOME = Label("outcome", "what came of the request", words_of(TrialOutcome))
 _VERDICT_OUTCOME = Label(
     "outcome",
     "the verdict, or why there is none",
-    (
-        "complete", "incomplete", "rated", "not_applicable", "judge_disabled", "not_sampled", "over_budget", "queue_full",
-        "too_long", "unknown_prompt", "deadline", "superseded", "invalid_answers", "refused", "unavailable", "rejected",
-        "circuit_open",
-    ),
-)  # fmt: skip
+    ("complete", "incomplete", "rated", "not_applicable", *words_of(UnjudgedReason)),
+)
 _REPLY_FAULT = Label("cause", "what was wrong with the reply", ("too_large", "compressed", "redirected", "token_count"))
 _TOKEN_KIND = Label("kind", "read, read before, or written", ("prompt", "cached", "answer"))
 _BUDGET = Label("budget", "all calls together, or the agent that spent most", ("hour", "agent"))

@@ -1,15 +1,15 @@
 """The metrics of every process, whatever its roles: its reading of Kafka, its HTTP server, and restarts of its roles."""
 
-from typing import Final
+from typing import Final, get_args
 
-from schemas.metrics.definition import Label, Metric
+from schemas.metrics.definition import Label, Metric, Role
 
 _HTTP_LIMIT = Label(
     "limit",
     "no whole request in time, an answer not read in time, too many connections, or too many readers of /metrics",
     ("request_time", "answer_time", "connections", "scrapes"),
 )
-_ROLES = ("evaluator", "exporter", "judge")
+_ROLES = tuple(role for role in get_args(Role) if role != "every")
 
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     Metric(

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from schemas.metrics.definition import Label, Metric
+from schemas.closed_sets import Speaker
+from schemas.metrics.definition import Label, Metric, words_of
 
 FIRST_WORD_EDGES_SECONDS: Final = (0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 15.0)
 """Edges of the time to the first word: callers doubt the line after about a second, and hang up after some five."""
@@ -14,7 +15,7 @@ PACE_EDGES: Final = (60.0, 80.0, 100.0, 120.0, 140.0, 160.0, 180.0, 200.0, 220.0
 """Edges of words per minute: people talk at 120 to 180 on the telephone; above 200 a voice is hard to follow."""
 
 _AGENT = Label("agent", "the voice agent, as `call_started` names it", cap=50)
-_SPEAKER = Label("speaker", "whose speech it is", ("user", "assistant"))
+_SPEAKER = Label("speaker", "whose speech it is", words_of(Speaker))
 _WORD_ERROR = Label("kind", "what became of the word", ("substitution", "deletion", "insertion"))
 
 SPEECH_METRICS: Final[tuple[Metric, ...]] = (

@@ -1,17 +1,16 @@
 """The records of the `scores` topic: scores of a call and facts about it, each with what is needed to trust it."""
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from schemas.closed_sets import Anchor, CloseReason, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.call_values import STAGE_PREFIX, TURN_VALUE_NAMES, CallValues, TextRating, TurnValueName, TurnValues
 from schemas.scores.elevenlabs import EstimateError
 from schemas.scores.eva import EvaMetricScore, TurnTakingScore
 from schemas.scores.record import (
     SCHEMA_VERSION,
-    Anchor,
     CallLabels,
     CallRecord,
     NotApplicable,
@@ -20,7 +19,6 @@ from schemas.scores.record import (
     ScoreModel,
     TurnStatus,
     Unscored,
-    UnscoredReason,
 )
 from schemas.scores.stages import StageAgreement, StageLatency
 from schemas.scores.talk import (
@@ -80,35 +78,6 @@ __all__ = [
     "VoiceToVoiceLatency",
     "WordErrorRate",
 ]
-
-
-class CloseReason(StrEnum):
-    """Why a call was closed."""
-
-    ENDED = "ended"
-    SESSION_ENDED = "session_ended"
-    IDLE = "idle"
-    LIMIT_DURATION = "limit_duration"
-    LIMIT_EVENTS = "limit_events"
-    LIMIT_TURNS = "limit_turns"
-    LIMIT_KEPT_BYTES = "limit_kept_bytes"
-    LIMIT_REPLAYS = "limit_replays"
-    LIMIT_OPEN_CALLS = "limit_open_calls"
-
-
-class Speaker(StrEnum):
-    """Who."""
-
-    USER = "user"
-    ASSISTANT = "assistant"
-
-
-class ToolOutcome(StrEnum):
-    """How a tool call went; `unanswered` when the call closed without a response."""
-
-    SUCCESS = "success"
-    ERROR = "error"
-    UNANSWERED = "unanswered"
 
 
 class VoiceToVoiceLatency(CallRecord):

@@ -1,31 +1,31 @@
-"""What holds of a call: of each subject the newest record that was not taken back."""
+"""Selects the scores of a call that count: the newest revision of each subject, unless it is withdrawn."""
 
 from collections.abc import Iterable
 
 from schemas.scores.all_records import AnyScoreRecord, Scored, Unscored, UnscoredReason, VoiceToVoiceLatency
 
 Subject = tuple[str, int | None, int]
-"""Name, turn and index: what a record is about. A higher revision of a subject replaces a lower one."""
+"""Name, turn and index of a record. A higher revision of the same subject replaces a lower one."""
 
 
 def newest_scores(records: Iterable[AnyScoreRecord]) -> dict[Subject, AnyScoreRecord]:
-    """The newest revision of each subject of one call, in the order in which they were written.
+    """Returns the newest revision of each subject of one call, in the order in which they were written.
 
     Args:
-        records: All of them, in order; once `closed` is among them, the newest revisions are final.
+        records: All records of the call in order. Once `closed` is among them, the newest revisions are final.
     """
     newest: dict[Subject, AnyScoreRecord] = {}
     for record in records:
         subject = (record.name, record.turn, record.index)
         last = newest.pop(subject, None)
         newest[subject] = record if last is None or last.revision <= record.revision else last
-    return {subject: record for subject, record in newest.items() if not is_taken_back(record)}
+    return {subject: record for subject, record in newest.items() if not is_withdrawn(record)}
 
 
-def is_taken_back(record: AnyScoreRecord) -> bool:
-    """Whether this revision says that the ones before it do not hold, and nothing in their place.
+def is_withdrawn(record: AnyScoreRecord) -> bool:
+    """Whether this revision withdraws the earlier ones without a new value.
 
-    Of a latency that is not known any more, the row of its turn says why.
+    A latency is withdrawn whenever it has no value; the record of its turn has the reason.
     """
     if isinstance(record, VoiceToVoiceLatency):
         return not isinstance(record.result, Scored)

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from pydantic_core import from_json
 
+from schemas.closed_sets import Anchor as Anchor
+from schemas.closed_sets import UnscoredReason as UnscoredReason
 from schemas.events.call import PipelineType
 
 SCHEMA_VERSION = 2
@@ -19,60 +21,6 @@ class TurnStatus(StrEnum):
     PROVISIONAL = "provisional"
     SETTLED = "settled"
     FINAL = "final"
-
-
-class Anchor(StrEnum):
-    """How the end of the user's speech is known, where a latency begins; best first.
-
-    Heard on the line; by the agent's provider, whose record of the conversation has the whole latency; by the bot's voice
-    detector; by its turn ruling; by the time of its transcript; from arrival times.
-    """
-
-    AUDIO = "audio"
-    RECORD = "record"
-    VAD = "vad"
-    TURN_RELEASE = "turn_release"
-    TRANSCRIPT = "transcript"
-    ESTIMATED = "estimated"
-
-
-class UnscoredReason(StrEnum):
-    """Why a value is not known. Unknown is not zero.
-
-    Those from `no_subgoals` to `expected_turn_not_reached` stand where agent-inspect crashes or leaves something out without
-    a word. Those from `judge_disabled` on say why a judge gave no verdict, as in `judging.UnjudgedReason`; `call_cut_off` that the
-    call was closed at a limit before one came. `times_unknown`: whether something happened in time cannot be told, or how long
-    it took.
-    """
-
-    USER_STILL_SPEAKING = "user_still_speaking"
-    NO_USER_SPEECH = "no_user_speech"
-    NO_ASSISTANT_SPEECH = "no_assistant_speech"
-    NO_SPEECH_EVENTS = "no_speech_events"
-    WITHDRAWN = "withdrawn"
-    NO_SUBGOALS = "no_subgoals"
-    NO_TURN_JUDGED = "no_turn_judged"
-    ONE_TURN_HAS_NO_AREA = "one_turn_has_no_area"
-    NO_TOOL_CALL_DUE = "no_tool_call_due"
-    EXPECTED_TURN_NOT_REACHED = "expected_turn_not_reached"
-    TIMES_UNKNOWN = "times_unknown"
-    ASSISTANT_STILL_SPEAKING = "assistant_still_speaking"
-    END_REASON_UNKNOWN = "end_reason_unknown"
-    FINAL_STATE_UNKNOWN = "final_state_unknown"
-    CALL_CUT_OFF = "call_cut_off"
-    JUDGE_DISABLED = "judge_disabled"
-    NOT_SAMPLED = "not_sampled"
-    OVER_BUDGET = "over_budget"
-    QUEUE_FULL = "queue_full"
-    TOO_LONG = "too_long"
-    UNKNOWN_PROMPT = "unknown_prompt"
-    DEADLINE = "deadline"
-    SUPERSEDED = "superseded"
-    INVALID_ANSWERS = "invalid_answers"
-    REFUSED = "refused"
-    UNAVAILABLE = "unavailable"
-    REJECTED = "rejected"
-    CIRCUIT_OPEN = "circuit_open"
 
 
 class ScoreModel(BaseModel):

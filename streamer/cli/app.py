@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from consumers.evaluator.ownership.assignment import NotCoPartitionedError
-from consumers.evaluator.ownership.shared_name import TakenOverError
+from consumers.evaluator.ownership.shared_name import SharedNameError
 from consumers.evaluator.reading.input_gaps import InputMadeAnewError
 from consumers.evaluator.recall.ledger import LedgerError
 from consumers.evaluator.writing.partition_writer import WriteError
@@ -58,7 +58,7 @@ FORESEEN: Final = (
     PublishError,
     RecordingError,
     ReportFileError,
-    TakenOverError,
+    SharedNameError,
     TopicsError,
     TopicsUnfitError,
     TranscriptFolderError,

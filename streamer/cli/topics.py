@@ -13,7 +13,8 @@ from consumers.evaluator.preflight import needs_of
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, topic_faults
-from schemas.topics import DAY_MS, SCHEMA_NAMES, TOPICS, Topic, json_schema
+from schemas.topics import SCHEMA_NAMES, TOPICS, Topic, json_schema
+from schemas.units import DAY_MS
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
 from streamer.cluster.topic_admin import TopicState, create_topics, topic_states
 from streamer.terminal import say

@@ -9,9 +9,10 @@ from typing import Final, Never
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.asking.judge import Judge, wall_clock_ms
+from consumers.judge.asking.judge import Judge
 from consumers.judge.asking.reply import Asks
 from consumers.judge.settings import JudgeSettings
+from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged, UnjudgedReason
 

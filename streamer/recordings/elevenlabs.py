@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 from pydantic_core import from_json
 
 from schemas.events.elevenlabs_record import (
-    MS_PER_SECOND,
     ConversationRecord,
     RecordedToolCall,
     RecordedToolResult,
     RecordEntry,
 )
+from schemas.units import MS_PER_SECOND
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")

@@ -15,12 +15,12 @@ from schemas.scores.all_records import (
     DeadAirFact,
     InterruptionFact,
     Scored,
-    Speaker,
     StallFact,
     SubgoalScore,
     VoiceToVoiceLatency,
 )
-from streamer.roles.demo_table import CallRow, GoalsReached, MeasuredLatency
+from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
+from schemas.units import MS_PER_SECOND, to_seconds
 
 SLOW_MS: Final = 1_500
 """The objective of voice agents is that 95 % of answers are faster."""
@@ -30,7 +30,6 @@ _ID_CHARS: Final = 6
 _AGENT_CHARS: Final = 11
 _AGENT_CHARS_WIDE: Final = 20
 _WIDE_COLUMNS: Final = 110
-_MS_PER_SECOND: Final = 1_000
 _SECONDS_PER_MINUTE: Final = 60
 
 
@@ -58,7 +57,7 @@ class Headline:
         )
 
 
-def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, width: int, height: int) -> RenderableType:
+def screen(headline: Headline, rows: Sequence[CallView], now_ms: int, *, width: int, height: int) -> RenderableType:
     """The headline and the table of calls, the newest of them when not all fit into `height` lines."""
     is_wide = width >= _WIDE_COLUMNS
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
@@ -85,8 +84,8 @@ def screen(headline: Headline, rows: Sequence[CallRow], now_ms: int, *, width: i
                 if is_wide
                 else ()
             ),
-            _count(row.interruptions_by(Speaker.USER)),
-            _count(row.interruptions_by(Speaker.ASSISTANT)),
+            _count(row.user_interruptions),
+            _count(row.assistant_interruptions),
             _count(row.dead_airs),
             *((_count(row.tool_calls),) if is_wide else ()),
             Text(_status(row), no_wrap=True, overflow="ellipsis"),
@@ -136,17 +135,17 @@ def _latency(latency: MeasuredLatency | None) -> Text:
     if latency.latency_ms < 0:
         return Text("overlap", style="magenta")
     style = "green" if latency.latency_ms <= SLOW_MS else "yellow" if latency.latency_ms <= VERY_SLOW_MS else "red"
-    return Text(f"{latency.latency_ms / _MS_PER_SECOND:.2f} s", style=style)
+    return Text(f"{to_seconds(latency.latency_ms):.2f} s", style=style)
 
 
-def _status(row: CallRow) -> str:
+def _status(row: CallView) -> str:
     if row.closed is None:
         return "stalled" if row.is_stalled else "running"
     return f"over: {row.closed.ended_reason or row.closed.reason.value}"
 
 
 def _clock(duration_ms: int) -> str:
-    minutes, seconds = divmod(max(0, duration_ms) // _MS_PER_SECOND, _SECONDS_PER_MINUTE)
+    minutes, seconds = divmod(max(0, duration_ms) // MS_PER_SECOND, _SECONDS_PER_MINUTE)
     return f"{minutes}:{seconds:02}"
 
 

@@ -1,149 +1,15 @@
-"""Which calls run and how they go, folded from the records of `scores`: what the demo's table shows. Pure."""
+"""The calls of the demo's table: those that run, and those that ended moments ago. Pure."""
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Final, Literal, TypeVar
+from typing import Final
 
-from schemas.scores.all_records import (
-    Anchor,
-    AnyScoreRecord,
-    ClosedFact,
-    DeadAirFact,
-    InterruptionFact,
-    ProgressScore,
-    Scored,
-    Speaker,
-    StallFact,
-    ToolUseFact,
-    Unscored,
-    UnscoredReason,
-    VoiceToVoiceLatency,
-)
-from schemas.scores.newest_scores import Subject, is_taken_back
-
-Item = TypeVar("Item", bound=Hashable)
+from schemas.scores.all_records import AnyScoreRecord
+from schemas.scores.live_view import CallFold, CallView
 
 MAX_CALLS: Final = 500
-"""Calls held; the one that was quiet for longest makes room for a new one."""
+"""Calls kept; the call that was quiet for longest makes room for a new one."""
 
 SHOWN_AFTER_END_MS: Final = 5_000
 """How long a call stays in the table after it closed, so that a person sees how it ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredLatency:
-    """A voice-to-voice latency in ms, its anchor and its turn; negative when the assistant was early."""
-
-    turn: int
-    latency_ms: float
-    anchor: Anchor | None
-
-
-@dataclass(frozen=True, slots=True)
-class GoalsReached:
-    """How many subgoals of how many are reached, and of how many nobody knows."""
-
-    reached: int
-    missing: int
-    subgoals: int
-
-
-@dataclass(slots=True)
-class CallRow:
-    """One call as its score records have it so far.
-
-    Attributes:
-        conversation_id: Whose row it is.
-        agent: As `call_started` names it; `unknown` until then.
-        first_seen_ms: Broker's time of what caused its first record.
-        changed_ms: Broker's time of what caused its newest record.
-        closed: The closing record, once there is one.
-    """
-
-    conversation_id: str
-    first_seen_ms: int
-    changed_ms: int
-    agent: str = "unknown"
-    closed: ClosedFact | None = None
-    _about_turns: set[Subject] = field(default_factory=set)
-    _latencies: dict[int, MeasuredLatency] = field(default_factory=dict)
-    _interruptions: set[tuple[Speaker, int | None, int]] = field(default_factory=set)
-    _dead_airs: set[tuple[int | None, int]] = field(default_factory=set)
-    _tools: set[tuple[int | None, int]] = field(default_factory=set)
-    _goals: dict[int, GoalsReached] = field(default_factory=dict)
-    _stalled_at: int | None = None
-
-    @property
-    def turn(self) -> int | None:
-        """The newest turn of which something is known; None before the first, 0 for the greeting."""
-        return max((turn for _, turn, _ in self._about_turns if turn is not None), default=None)
-
-    @property
-    def latency(self) -> MeasuredLatency | None:
-        """That of the newest turn that has one."""
-        return self._latencies[max(self._latencies)] if self._latencies else None
-
-    @property
-    def dead_airs(self) -> int:
-        """How often nobody spoke for too long."""
-        return len(self._dead_airs)
-
-    @property
-    def tool_calls(self) -> int:
-        """How many tool calls came to an outcome."""
-        return len(self._tools)
-
-    @property
-    def goals(self) -> GoalsReached | None:
-        """After the newest turn that was judged; None while there is none, or without goals."""
-        return self._goals[max(self._goals)] if self._goals else None
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether it runs and no further subgoal was reached for too long."""
-        return self.closed is None and self._stalled_at is not None and self._stalled_at == self._reached
-
-    @property
-    def _reached(self) -> int:
-        return 0 if self.goals is None else self.goals.reached
-
-    @property
-    def status(self) -> Literal["running", "over"]:
-        """Whether the call has closed."""
-        return "running" if self.closed is None else "over"
-
-    def interruptions_by(self, speaker: Speaker) -> int:
-        """How often `speaker` spoke over the other."""
-        return sum(who is speaker for who, _, _ in self._interruptions)
-
-    def fold(self, record: AnyScoreRecord) -> None:
-        """Takes in one record of this call; a later revision replaces an earlier one."""
-        self.changed_ms = max(self.changed_ms, record.caused_at_ms)
-        self.agent = record.labels.agent
-        subject = (record.turn, record.index)
-        if record.turn is not None:
-            _keep(self._about_turns, (record.name, *subject), wanted=not is_taken_back(record))
-        match record:
-            case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms)):
-                self._latencies[turn] = MeasuredLatency(turn, latency_ms, record.anchor)
-            case VoiceToVoiceLatency(turn=int(turn)):
-                self._latencies.pop(turn, None)
-            case InterruptionFact():
-                _keep(self._interruptions, (record.by, *subject), wanted=not record.is_withdrawn)
-            case DeadAirFact():
-                self._dead_airs.add(subject)
-            case ToolUseFact():
-                _keep(self._tools, subject, wanted=not record.is_withdrawn)
-            case ProgressScore(turn=int(turn), result=Unscored(reason=UnscoredReason.WITHDRAWN)):
-                self._goals.pop(turn, None)
-            case ProgressScore(turn=int(turn)):
-                self._goals[turn] = GoalsReached(record.reached, record.missing, record.subgoals)
-            case StallFact():
-                self._stalled_at = self._reached
-            case ClosedFact():
-                self.closed = record
-            case _:
-                pass  # of the start its labels, which every record has; of values the turn
 
 
 class CallTable:
@@ -160,47 +26,38 @@ class CallTable:
         self.calls_ended = 0
         self.calls_dropped = 0
         self._max_calls = max_calls
-        self._rows: dict[str, CallRow] = {}
+        self._calls: dict[str, CallFold] = {}
 
-    def fold(self, record: AnyScoreRecord) -> CallRow:
-        """Takes in one record and gives the row it changed."""
-        row = self._rows.get(record.conversation_id)
-        if row is None:
-            row = CallRow(record.conversation_id, record.caused_at_ms, record.caused_at_ms)
+    def fold(self, record: AnyScoreRecord) -> None:
+        """Takes in one record."""
+        call = self._calls.get(record.conversation_id)
+        was_open = call is None or call.closed is None
+        if call is None:
             self._make_room()
-            self._rows[record.conversation_id] = row
+            call = self._calls[record.conversation_id] = CallFold(record)
             self.calls_started += 1
-        was_open = row.closed is None
-        row.fold(record)
-        self.calls_ended += was_open and row.closed is not None
-        return row
+        else:
+            call.fold(record)
+        self.calls_ended += was_open and call.closed is not None
 
-    def rows(self, now_ms: int) -> list[CallRow]:
-        """The rows in the order in which their calls began; those that closed `SHOWN_AFTER_END_MS` ago are let go."""
-        gone = [
-            row.conversation_id
-            for row in self._rows.values()
-            if row.closed is not None and row.changed_ms < now_ms - SHOWN_AFTER_END_MS
-        ]
-        for conversation_id in gone:
-            del self._rows[conversation_id]
-        return sorted(self._rows.values(), key=lambda row: (row.first_seen_ms, row.conversation_id))
+    def rows(self, now_ms: int) -> list[CallView]:
+        """Returns the calls in the order in which they began, without those that closed over `SHOWN_AFTER_END_MS` ago."""
+        self._calls = {
+            conversation_id: call
+            for conversation_id, call in self._calls.items()
+            if call.closed is None or call.changed_ms >= now_ms - SHOWN_AFTER_END_MS
+        }
+        views = [call.view() for call in self._calls.values()]
+        return sorted(views, key=lambda view: (view.first_seen_ms, view.conversation_id))
 
     @property
     def calls_running(self) -> int:
         """Calls in the table that have not closed."""
-        return sum(row.closed is None for row in self._rows.values())
+        return sum(call.closed is None for call in self._calls.values())
 
     def _make_room(self) -> None:
-        if len(self._rows) < self._max_calls:
+        if len(self._calls) < self._max_calls:
             return
-        quietest = min(self._rows.values(), key=lambda row: (row.closed is None, row.changed_ms))
-        self.calls_dropped += quietest.closed is None
-        del self._rows[quietest.conversation_id]
-
-
-def _keep(kept: set[Item], item: Item, *, wanted: bool) -> None:
-    if wanted:
-        kept.add(item)
-    else:
-        kept.discard(item)
+        quietest = min(self._calls, key=lambda each: (self._calls[each].closed is None, self._calls[each].changed_ms))
+        self.calls_dropped += self._calls[quietest].closed is None
+        del self._calls[quietest]

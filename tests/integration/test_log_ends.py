@@ -18,7 +18,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from tests.chaos.cluster import cluster as clusters
 from tests.support.brokers import kafka_broker
-from tests.support.fakes.evaluator_fakes import StubEvaluator, held_of, partition_of
+from tests.support.fakes.evaluator_fakes import StubEvaluator, owned_of, partition_of
 from tests.support.required_tools import MISSING
 
 pytestmark = pytest.mark.kafka
@@ -47,7 +47,7 @@ class Reading:
         self.log_ends = LogEnds(kafka, [A.topic], clock)
         self.partition, _ = partition_of(StubEvaluator())
         self.assignment = Assignment([A.topic], self.log_ends.ends, clock)
-        self.assignment.held = {0: held_of(self.partition)}
+        self.assignment.owned = {0: owned_of(self.partition)}
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Reads and looks, as often as it takes."""

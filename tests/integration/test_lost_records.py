@@ -14,7 +14,7 @@ from consumers.evaluator.partition.partition import InputStart
 from consumers.evaluator.reading.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, held_of, partition_of
+from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, owned_of, partition_of
 
 pytestmark = pytest.mark.kafka
 
@@ -35,7 +35,7 @@ class Reading:
         self.evaluator.unfinished = ["c-1"]
         partition, _ = partition_of(self.evaluator, starts={topic: InputStart(0, 0)})
         self.assignment = Assignment([topic], {}, BrokerClock(instruments))
-        self.assignment.held = {0: held_of(partition)}
+        self.assignment.owned = {0: owned_of(partition)}
         self.lost_records = LostRecords(self.assignment, instruments)
 
     async def to(self, last: bytes) -> None:

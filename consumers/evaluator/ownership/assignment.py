@@ -6,7 +6,7 @@ from typing import NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.reading.broker_clock import LOG_APPEND_TIME, BrokerClock
 from consumers.evaluator.reading.input_gaps import InputGaps
 from consumers.evaluator.reading.partition_clock import (
@@ -20,6 +20,7 @@ from consumers.evaluator.reading.partition_clock import (
 from consumers.evaluator.reading.record_order import Records
 from consumers.evaluator.recall.commit_note import SnapshotPlace
 from schemas.undecodable import UndecodableRecord
+from schemas.units import to_seconds
 
 LabelValues = tuple[str, ...]
 
@@ -47,7 +48,7 @@ def assigned_numbers(assigned: Iterable[TopicPartition], topics: Iterable[str]) 
     return numbers
 
 
-class _Told(NamedTuple):
+class _Answers(NamedTuple):
     """The latest answers of the broker about an input, on the steady clock.
 
     Attributes:
@@ -61,7 +62,7 @@ class _Told(NamedTuple):
     latest_ms: int | None
 
 
-_NOT_TOLD = _Told(None, None, None)
+_NO_ANSWERS = _Answers(None, None, None)
 
 
 class _Empty(NamedTuple):
@@ -76,17 +77,17 @@ class _Input:
 
     Attributes:
         tp: Its name and number.
-        told: What the broker last said about it.
+        answers: The latest answers of the broker about it.
         empty: When nothing of it was outstanding; None if something is.
         progress: How far it was read at the last look; None before one, and after the time was corrected.
         caught_up_at_ms: When it was last seen at its end, by our estimate of broker time; None if never.
     """
 
-    __slots__ = ("caught_up_at_ms", "empty", "progress", "told", "tp")
+    __slots__ = ("answers", "caught_up_at_ms", "empty", "progress", "tp")
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.told = _NOT_TOLD
+        self.answers = _NO_ANSWERS
         self.empty: _Empty | None = None
         self.progress: InputProgress | None = None
         self.caught_up_at_ms: int | None = None
@@ -97,7 +98,7 @@ class Assignment:
 
     Attributes:
         gaps: Offsets that were not handed over.
-        held: By number.
+        owned: The partitions by number.
         paused: Inputs that are not read on, because they are far ahead of another of their number.
     """
 
@@ -111,7 +112,7 @@ class Assignment:
             log_ends: As `LogEnds.ends`; read each time.
             clock: What time it is at the broker.
         """
-        self.held: dict[int, Held] = {}
+        self.owned: dict[int, OwnedPartition] = {}
         self.paused: set[TopicPartition] = set()
         self._topics = tuple(topics)
         self.gaps = InputGaps()
@@ -122,39 +123,39 @@ class Assignment:
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
 
     @property
-    def active(self) -> dict[int, Held]:
+    def active(self) -> dict[int, OwnedPartition]:
         """Those whose records are folded, by number."""
-        return {number: each for number, each in self.held.items() if each.partition.is_active}
+        return {number: each for number, each in self.owned.items() if each.partition.is_active}
 
     def of_ours(self, numbers: Collection[int]) -> list[int]:
         """Those of these numbers whose state we have, handed over or not."""
-        held = {number: self.held[number].partition for number in numbers if number in self.held}
-        return [number for number, each in held.items() if each.is_active or each.has_handed_over]
+        owned = {number: self.owned[number].partition for number in numbers if number in self.owned}
+        return [number for number, each in owned.items() if each.is_active or each.has_handed_over]
 
     @property
     def waiting(self) -> list[int]:
         """Numbers of those that are ours and not folded yet."""
-        return [number for number, each in self.held.items() if not each.partition.is_active]
+        return [number for number, each in self.owned.items() if not each.partition.is_active]
 
     @property
     def unwritten_records(self) -> int:
         """Records decided and not written, of all partitions."""
-        return sum(each.partition.outbox.records for each in self.held.values())
+        return sum(each.partition.outbox.records for each in self.owned.values())
 
     def inputs_of(self, numbers: Iterable[int]) -> list[TopicPartition]:
         """The input partitions of these numbers."""
         return [TopicPartition(topic, number) for number in numbers for topic in self._topics]
 
-    def keep_only(self, numbers: Collection[int]) -> list[Held]:
+    def keep_only(self, numbers: Collection[int]) -> list[OwnedPartition]:
         """Gives up the others, and what was known of where the broker is with any of them.
 
         Returns:
             Those given up, dropped.
         """
-        gone = [self.held.pop(number) for number in list(self.held) if number not in numbers]
+        gone = [self.owned.pop(number) for number in list(self.owned) if number not in numbers]
         for each in gone:
             each.partition.drop()
-        for each in self.held.values():
+        for each in self.owned.values():
             each.partition.read_again()
         self.paused.clear()
         self.gaps.forget_positions()
@@ -182,7 +183,7 @@ class Assignment:
             InputMadeAnewError: An input hands over other records under offsets that were read already.
         """
         for number, runs in polled.items():
-            partition = self.held[number].partition
+            partition = self.owned[number].partition
             inputs = self._inputs_of(number)
             for run in runs:
                 first, last = run[0], run[-1]
@@ -215,8 +216,8 @@ class Assignment:
         came_ms: dict[int, int] = {}  # by stamp: one answer is about many inputs
         # After a step all are looked at: what came before it has a time that nobody could tell later.
         for number in self.active if numbers is None or was_stepped else numbers:
-            held = self.held[number]
-            partition = held.partition
+            owned = self.owned[number]
+            partition = owned.partition
             positions: dict[str, int] = {}
             for topic, each in self._inputs_of(number).items():
                 tp = each.tp
@@ -225,13 +226,13 @@ class Assignment:
                 if visible_end is None:
                     continue
                 stamp = consumer.last_poll_timestamp(tp)
-                if stamp is not None and stamp != each.told.stamp:
+                if stamp is not None and stamp != each.answers.stamp:
                     if stamp not in came_ms:
                         came_ms[stamp] = clock.steady_ms_of(stamp)
                     # When it came is not known if the clock, by which the client stamps answers, was set about then; it was
                     # after the one before it, at any rate.
-                    latest_ms = each.told.latest_ms
-                    each.told = _Told(stamp, latest_ms, latest_ms if was_stepped else came_ms[stamp])
+                    latest_ms = each.answers.latest_ms
+                    each.answers = _Answers(stamp, latest_ms, latest_ms if was_stepped else came_ms[stamp])
                 end = self._end(each, visible_end, consumer.last_stable_offset(tp))
                 position = await consumer.position(tp)
                 is_paused = tp in self.paused
@@ -242,8 +243,8 @@ class Assignment:
                 each.progress = progress = InputProgress(
                     position=position,
                     end=end.offset,
-                    told_at_ms=None if end.told_at_ms is None else clock.broker_ms(end.told_at_ms),
-                    newest_told_at_ms=None if end.newest_told_at_ms is None else clock.broker_ms(end.newest_told_at_ms),
+                    valid_until_ms=None if end.valid_until_ms is None else clock.broker_ms(end.valid_until_ms),
+                    answered_at_ms=None if end.answered_at_ms is None else clock.broker_ms(end.answered_at_ms),
                     is_paused=is_paused,
                     last_record_ms=partition.last_record_ms.get(topic),
                     since_ms=self._since_ms,
@@ -251,11 +252,13 @@ class Assignment:
                 )
                 positions[topic] = partition.next_offsets[topic] if partition.merge.waits(topic) else position
                 if progress.is_at_end:
-                    each.caught_up_at_ms = progress.told_at_ms
+                    each.caught_up_at_ms = progress.valid_until_ms
                 is_hidden = visible_end > end.offset  # by a transaction: older than it will seem
                 is_empty = position >= end.offset and not is_hidden
-                each.empty = _Empty(position, end.told_at_ms) if is_empty and end.told_at_ms is not None else None
-            held.read_to(positions)
+                each.empty = (
+                    _Empty(position, end.valid_until_ms) if is_empty and end.valid_until_ms is not None else None
+                )
+            owned.read_to(positions)
 
     def _end(self, each: _Input, visible_end: int, stable_end: int | None) -> End:
         """Where an input ends, as it is known at the moment."""
@@ -263,14 +266,14 @@ class Assignment:
         readable_end = visible_end if stable_end is None or stable_end < 0 else stable_end
         # An answer may lie unread for as long as we are frozen, and says how things were when it was asked for: after
         # the one before it had come.
-        end = End(readable_end, each.told.earlier_ms, each.told.latest_ms)
+        end = End(readable_end, each.answers.earlier_ms, each.answers.latest_ms)
         return end.or_of_log(self._log_ends[each.tp], visible_end) if each.tp in self._log_ends else end
 
     def fold(self, number: int, runs: Sequence[Records]) -> None:
         """Folds one poll's records of an active partition, and those that waited, then lets time pass: all as far as its
         inputs are known.
         """
-        partition = self.held[number].partition
+        partition = self.owned[number].partition
         known_ms = self.known_ms(number)
         if runs or partition.merge.waiting_records:
             partition.fold(runs, known_ms, self._until_ms(number))
@@ -282,16 +285,16 @@ class Assignment:
         for number in self.active:
             self.fold(number, ())
 
-    def hold_back(self, consumer: AIOKafkaConsumer, full: Collection[int] = ()) -> None:
+    def pause_leading_inputs(self, consumer: AIOKafkaConsumer, full: Collection[int] = ()) -> None:
         """Stops reading inputs that are far ahead of another of their number, and goes on where the other has come near.
 
         Args:
             consumer: Whose partitions they are.
             full: Numbers of which nothing is read on, because too much of them waits to be written.
         """
-        for number, held in self.held.items():
-            merge = held.partition.merge
-            if not held.partition.is_active or not (self.paused or number in full or merge.waiting_records):
+        for number, owned in self.owned.items():
+            merge = owned.partition.merge
+            if not owned.partition.is_active or not (self.paused or number in full or merge.waiting_records):
                 continue
             for topic, each in self._inputs_of(number).items():
                 is_paused = each.tp in self.paused
@@ -319,21 +322,23 @@ class Assignment:
     @property
     def waiting_records(self) -> int:
         """Records handed over that wait for another input of their number."""
-        return sum(held.partition.merge.waiting_records for held in self.held.values())
+        return sum(owned.partition.merge.waiting_records for owned in self.owned.values())
 
     def to_commit(self, *, hands_over: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where a successor must start to read each input, with its note; `hands_over` as for `Held.to_commit`."""
+        """Where a successor must start to read each input, with its note; `hands_over` as for `OwnedPartition.to_commit`."""
         now_ms = self._clock.steady_ms()
         active = self.active.values()
-        return {tp: at for held in active for tp, at in held.to_commit(now_ms, hands_over=hands_over).items()}
+        return {tp: at for owned in active for tp, at in owned.to_commit(now_ms, hands_over=hands_over).items()}
 
-    def handed_over(self, written: Iterable[tuple[Held, SnapshotPlace]]) -> dict[TopicPartition, OffsetAndMetadata]:
+    def handed_over(
+        self, written: Iterable[tuple[OwnedPartition, SnapshotPlace]]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The same of partitions whose state is written too, with where it is."""
         now_ms = self._clock.steady_ms()
         return {
             tp: at
-            for held, place in written
-            for tp, at in held.to_commit(now_ms, hands_over=True, snapshot=place).items()
+            for owned, place in written
+            for tp, at in owned.to_commit(now_ms, hands_over=True, snapshot=place).items()
         }
 
     def not_committed(
@@ -349,9 +354,9 @@ class Assignment:
     def watermark_lag_messages(self, group_id: str) -> dict[LabelValues, float]:
         """Records between the oldest open call's first and the last one folded, by group, topic and partition."""
         return {
-            (group_id, topic, str(number)): float(held.partition.next_offsets[topic] - offset)
-            for number, held in self.active.items()
-            for topic, offset in held.partition.offsets_to_commit().items()
+            (group_id, topic, str(number)): float(owned.partition.next_offsets[topic] - offset)
+            for number, owned in self.active.items()
+            for topic, offset in owned.partition.offsets_to_commit().items()
         }
 
     def lag_messages(self, group_id: str) -> dict[LabelValues, float]:
@@ -367,8 +372,9 @@ class Assignment:
         """Age of the oldest outstanding record, by group, topic and partition."""
         now_ms = self._clock.now_ms()
         return {
-            (group_id, each.tp.topic, str(each.tp.partition)): lag_ms(each.progress, each.caught_up_at_ms, now_ms)
-            / 1_000
+            (group_id, each.tp.topic, str(each.tp.partition)): to_seconds(
+                lag_ms(each.progress, each.caught_up_at_ms, now_ms)
+            )
             for inputs in self._inputs.values()
             for each in inputs.values()
             if each.progress is not None
@@ -377,7 +383,7 @@ class Assignment:
     def newest_records_ms(self) -> dict[str, int]:
         """Broker timestamp of the newest record of each topic that was read at all."""
         newest_ms: dict[str, int] = {}
-        for held in self.held.values():
-            for topic, time_ms in held.partition.last_record_ms.items():
+        for owned in self.owned.values():
+            for topic, time_ms in owned.partition.last_record_ms.items():
                 newest_ms[topic] = max(time_ms, newest_ms.get(topic, time_ms))
         return newest_ms

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.writing.outbox import Outbox
 
 Offsets = dict[TopicPartition, OffsetAndMetadata]
@@ -27,7 +27,7 @@ class DueCommits:
         """Starts with none."""
         self._due: dict[int, _Due] = {}
 
-    def note(self, offsets: Offsets, active: Mapping[int, Held]) -> None:
+    def note(self, offsets: Offsets, active: Mapping[int, OwnedPartition]) -> None:
         """These may be committed when all that is decided by now is written. What still waits stays as it was noted.
 
         Args:

@@ -71,9 +71,9 @@ class LostRecords:
                 what_to_do="Keep inputs for longer than the longest outage, and give the evaluator room to catch up; see "
                 "`callgauge doctor`.",
             )
-            held = self._assignment.active.get(loss.tp.partition)
-            if held is not None:
-                held.partition.records_lost()
+            owned = self._assignment.active.get(loss.tp.partition)
+            if owned is not None:
+                owned.partition.records_lost()
 
     async def give_up(self, error: InputMadeAnewError, consumer: Any) -> None:
         """Commits where a successor must begin: not at an offset that was of other records. Then the role must end.
@@ -95,12 +95,12 @@ class LostRecords:
         active = self._assignment.active
         read = {
             TopicPartition(topic, number): offset
-            for number, held in active.items()
-            for topic, offset in held.partition.next_offsets.items()
+            for number, owned in active.items()
+            for topic, offset in owned.partition.next_offsets.items()
         }
         active[error.tp.partition].partition.records_lost()
-        for held in active.values():  # so that nobody commits for them any more
-            held.partition.drop()
+        for owned in active.values():  # so that nobody commits for them any more
+            owned.partition.drop()
         try:
             async with asyncio.timeout(GIVE_UP_SECONDS):
                 ends = await consumer.end_offsets(list(read))

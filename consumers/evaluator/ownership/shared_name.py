@@ -4,26 +4,26 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 
 FENCED_SECONDS: Final = 60.0
 """How long the group may still give us a partition that another process writes; a rebalance takes seconds."""
 
 
-class TakenOverError(Exception):
+class SharedNameError(Exception):
     """Another process writes a partition that the group gives to us: two installations share a name, so we end."""
 
 
-def require_ours(held: Mapping[int, Held], group_id: str) -> None:
+def require_ours(owned: Mapping[int, OwnedPartition], group_id: str) -> None:
     """Whether what the group gives to us is ours to write, or was until a moment ago.
 
     Raises:
-        TakenOverError: It is not.
+        SharedNameError: It is not.
     """
     now = time.monotonic()
-    for number, each in held.items():
+    for number, each in owned.items():
         if each.fenced_at is not None and now - each.fenced_at > FENCED_SECONDS:
-            raise TakenOverError(
+            raise SharedNameError(
                 f"Partition {number}: another process writes it, but the group {group_id} has given it "
                 f"to us for {FENCED_SECONDS:.0f} s. Nothing of it is evaluated here, so the evaluator ends. Either a broker "
                 "ended a transaction that was open for too long, which a restart repairs, or another installation uses this "

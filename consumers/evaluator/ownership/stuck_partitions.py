@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 
 MAX_TAKEOVERS_WITH_SCORES: Final = 2 * MAX_TAKEOVERS_WITHOUT_PROGRESS
@@ -23,16 +23,16 @@ MAX_TAKEOVERS_WITH_LIGHT_CALLS: Final = 4 * MAX_TAKEOVERS_WITHOUT_PROGRESS
 log = structlog.get_logger()
 
 
-def close_what_stops(held: Collection[Held]) -> None:
+def close_what_stops(owned: Collection[OwnedPartition]) -> None:
     """Closes one call when all stuck partitions of this process are as far as earlier owners got, then lets them go on.
 
     Nobody can know which call ends the owners before it does so again. The one that keeps most is the likeliest, if it keeps
     much. It is one call for all partitions of the process: they ended together, and most of them are healthy.
 
     Args:
-        held: The active partitions.
+        owned: The active partitions.
     """
-    stuck = [each for each in held if each.partition.stops is not None]
+    stuck = [each for each in owned if each.partition.stops is not None]
     if not stuck or not all(each.is_at_stops for each in stuck):
         return
     closing = [each.partition for each in stuck if each.partition.has_cut]
@@ -45,7 +45,7 @@ def close_what_stops(held: Collection[Held]) -> None:
         each.partition.stops = None
 
 
-def _cut(stuck: Collection[Held]) -> bool:
+def _cut(stuck: Collection[OwnedPartition]) -> bool:
     found = [(heaviest, each) for each in stuck if (heaviest := each.partition.heaviest_call) is not None]
     if not found:
         return False

@@ -10,14 +10,14 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.evaluator.ownership.membership import likely_given_away, members_of
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import InputStart
 from consumers.evaluator.partition.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 from consumers.evaluator.reading.broker_clock import BrokerClock
 from consumers.evaluator.recall.commit_note import CommitNote
 from consumers.evaluator.recall.ledger import read_ledger
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.snapshots.restoring import Restored, SnapshotRestoring, Wanted
+from consumers.evaluator.snapshots.restoring import NotedSnapshot, Restored, SnapshotRestoring
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from consumers.runtime.subscription import Subscription
@@ -73,20 +73,20 @@ class Takeover:
         partitions = len(subscription.consumer.partitions_for_topic(self._topics[0]) or ())
         return likely_given_away(ours, partitions, members, subscription.member_id)
 
-    async def take(self, held: Sequence[Held], consumer: AIOKafkaConsumer) -> None:
+    async def take(self, owned: Sequence[OwnedPartition], consumer: AIOKafkaConsumer) -> None:
         """Fences former owners off, recalls what they wrote, and says where reading begins: then they are active.
 
         Args:
-            held: The partitions, new, with their writers.
+            owned: The partitions, new, with their writers.
             consumer: Asked for the ends of the inputs.
 
         Raises:
             KafkaError: The broker refused something.
             LedgerError: What was written cannot be read.
         """
-        marks = await asyncio.gather(*(each.writer.fence() for each in held))
-        at_least = {each.partition.number: mark for each, mark in zip(held, marks, strict=True)}
-        numbers = [each.partition.number for each in held]
+        marks = await asyncio.gather(*(each.writer.fence() for each in owned))
+        at_least = {each.partition.number: mark for each, mark in zip(owned, marks, strict=True)}
+        numbers = [each.partition.number for each in owned]
         inputs = [TopicPartition(topic, number) for number in numbers for topic in self._topics]
         committed = await self._committed(inputs)
         firsts, ends = await asyncio.gather(consumer.beginning_offsets(inputs), consumer.end_offsets(inputs))
@@ -109,7 +109,7 @@ class Takeover:
             number: min(notes[TopicPartition(topic, number)].scores for topic in self._topics) for number in numbers
         }
         recalls = {}
-        for each in held:
+        for each in owned:
             number = each.partition.number
             if number in restored:
                 each.partition.go_on_with(restored[number].evaluator)
@@ -126,7 +126,7 @@ class Takeover:
                 ledger_ends |= await read_ledger(self._kafka, recalled, at_least, recalls, self._instruments)
             takeovers = await self._note_takeovers(consumer, starts, ledger_starts, notes)
         now_ms = self._clock.steady_ms()
-        for each in held:
+        for each in owned:
             number = each.partition.number
             each.began(
                 starts[number],
@@ -152,7 +152,7 @@ class Takeover:
         """The states that were handed over and can be used, by partition number. Former owners are fenced off."""
         if self._restoring is None:
             return {}
-        wanted: dict[int, Wanted] = {}
+        wanted: dict[int, NotedSnapshot] = {}
         for number in numbers:
             inputs = [TopicPartition(topic, number) for topic in self._topics]
             (place, *others) = {notes[tp].snapshot for tp in inputs}
@@ -160,7 +160,7 @@ class Takeover:
             if place is None or others or max(notes[tp].takeovers for tp in inputs) >= MAX_TAKEOVERS_WITHOUT_PROGRESS:
                 continue
             there = {tp.topic: firsts[tp] for tp in inputs}, {tp.topic: ends[tp] for tp in inputs}
-            wanted[number] = Wanted(place, at_least[number] - 1, *there)
+            wanted[number] = NotedSnapshot(place, at_least[number] - 1, *there)
         return await self._restoring.restore(wanted)
 
     async def _note_takeovers(

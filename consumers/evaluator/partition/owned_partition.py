@@ -13,7 +13,7 @@ from consumers.evaluator.recall.ledger_marks import LedgerMarks, Mark
 from consumers.evaluator.writing.partition_writer import PartitionWriter
 
 
-class Held:
+class OwnedPartition:
     """A partition between two owners.
 
     Attributes:

@@ -78,7 +78,7 @@ class Partition:
         time_ms: Broker time that it has come to; 0 before any is known.
         has_cut: Whether a call was closed so that the partition gets on.
         has_handed_over: Whether its state is written for a successor. It is not active then, so that this stays true.
-        is_at_rest: Whether the engine's state is being written in another thread, so that nothing may change it.
+        is_being_snapshotted: Whether the engine's state is being written in another thread, so that nothing may change it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Partition:
         self.stops: Mapping[str, int] | None = None
         self.has_cut = False
         self.has_handed_over = False
-        self.is_at_rest = False
+        self.is_being_snapshotted = False
         self.time_ms = 0
         self._evaluator = evaluator
         self._limits = limits
@@ -162,7 +162,7 @@ class Partition:
         self.has_handed_over = False
 
     def write_snapshot(self, into: TakesBytes) -> None:
-        """Writes the engine's state; `is_at_rest` must be set, and nothing may be folded or advanced meanwhile."""
+        """Writes the engine's state; `is_being_snapshotted` must be set, and nothing may be folded or advanced meanwhile."""
         self._evaluator.write_snapshot(into)
 
     def go_on_with(self, evaluator: Evaluates) -> None:
@@ -263,7 +263,7 @@ class Partition:
 
     def count_events(self) -> None:
         """Moves the engine's own counts to the metrics; not while it is at rest."""
-        if self.is_at_rest:
+        if self.is_being_snapshotted:
             return
         carry_out(self._evaluator.drain_counts(), self.outbox, self._instruments)
         replayed = self._evaluator.replayed_elements

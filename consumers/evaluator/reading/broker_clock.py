@@ -14,6 +14,7 @@ import structlog
 from aiokafka import TopicPartition
 
 from consumers.runtime.registry import Instruments
+from schemas.units import to_seconds
 
 STEP_MS: Final = 250
 """The wall clock moves against the machine's count only when it is set. Less than this is not worth a word: it makes what
@@ -80,7 +81,7 @@ class BrokerClock:
         self._proofs: dict[TopicPartition, _Proof] = {}
         self._is_trusted = False
         self._doubted_since_ms: int | None = None
-        instruments.read_gauge("callgauge_clock_offset_seconds", lambda: {(): self.wall_offset_ms / 1_000})
+        instruments.read_gauge("callgauge_clock_offset_seconds", lambda: {(): to_seconds(self.wall_offset_ms)})
 
     @property
     def wall_offset_ms(self) -> int:
@@ -113,8 +114,8 @@ class BrokerClock:
         self._instruments.inc("callgauge_clock_steps_total")
         log.warning(
             "clock_stepped",
-            by_seconds=by_ms / 1_000,
-            ahead_of_broker_seconds=self.wall_offset_ms / 1_000,
+            by_seconds=to_seconds(by_ms),
+            ahead_of_broker_seconds=to_seconds(self.wall_offset_ms),
             what_happens_now="Time in calls goes on as before, so no call closes and none waits because of this. Records "
             "prove whether the clock is right now.",
             what_to_do="Find out what sets the clock of this machine; NTP that slews does not step it.",
@@ -180,8 +181,8 @@ class BrokerClock:
         self._broker_ahead_ms = broker_ahead_ms
         log.warning(
             "clock_corrected",
-            by_seconds=by_ms / 1_000,
-            wall_ahead_of_broker_seconds=self.wall_offset_ms / 1_000,
+            by_seconds=to_seconds(by_ms),
+            wall_ahead_of_broker_seconds=to_seconds(self.wall_offset_ms),
             what_happens_now="Records prove that the broker's time is another than we took it for; time in calls follows "
             "theirs." + (" Calls wait until it has come as far again." if by_ms < 0 else ""),
             what_to_do="Compare the clocks of this machine and of the brokers, and keep both by NTP; `callgauge doctor` "

@@ -102,7 +102,7 @@ class LogEnds:
                 one, which is cut off, would read nothing new and not know it.
         """
         self._read_from = read_from
-        self._reader_told_at = -math.inf  # on the monotonic clock
+        self._leaders_passed_on_at = -math.inf  # on the monotonic clock
         self._clock = clock
         self.ends: dict[TopicPartition, LogEnd | None] = {}
         self._kafka = kafka
@@ -149,8 +149,8 @@ class LogEnds:
                     self._busy.add(node)
                     asking = self._ask(node, by_node.get(node, {}), looks=node in lookers)
                     questions.create_task(asking, name=f"log-ends-{node}")
-                if time.monotonic() >= self._reader_told_at + RETRY_SECONDS:
-                    self._reader_told_at = time.monotonic()
+                if time.monotonic() >= self._leaders_passed_on_at + RETRY_SECONDS:
+                    self._leaders_passed_on_at = time.monotonic()
                     self._read_from({tp: each.leadership.leader for tp, each in self._agreements.items()})
 
     def _epochs_by_node(self, inputs: Collection[TopicPartition]) -> dict[int, dict[TopicPartition, int]]:

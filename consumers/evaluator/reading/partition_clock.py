@@ -28,13 +28,13 @@ class End(NamedTuple):
 
     Attributes:
         offset: After the last record that there is, or that may be read if a transaction is open.
-        told_at_ms: Up to when that is true, on the steady clock; None if nobody knows.
-        newest_told_at_ms: When we were told last, on the steady clock; None if nobody knows.
+        valid_until_ms: Up to when that is true, on the steady clock; None if nobody knows.
+        answered_at_ms: When we were told last, on the steady clock; None if nobody knows.
     """
 
     offset: int
-    told_at_ms: int | None
-    newest_told_at_ms: int | None
+    valid_until_ms: int | None
+    answered_at_ms: int | None
 
     def or_of_log(self, log_end: LogEnd | None, visible_end: int) -> "End":
         """The same of an input with replicas: only what its leader said of the log says that nothing is outstanding.
@@ -47,9 +47,9 @@ class End(NamedTuple):
             return End(self.offset, None, None)
         until_ms = log_end.asked_at_ms
         if self.offset < visible_end:  # what stands after the open transaction is not written yet for us
-            told_at_ms = None if self.told_at_ms is None else min(self.told_at_ms, until_ms)
-            newest_ms = None if self.newest_told_at_ms is None else min(self.newest_told_at_ms, until_ms)
-            return End(self.offset, told_at_ms, newest_ms)
+            valid_until_ms = None if self.valid_until_ms is None else min(self.valid_until_ms, until_ms)
+            newest_ms = None if self.answered_at_ms is None else min(self.answered_at_ms, until_ms)
+            return End(self.offset, valid_until_ms, newest_ms)
         return End(max(self.offset, log_end.offset), until_ms, until_ms)
 
 
@@ -59,8 +59,8 @@ class InputProgress(NamedTuple):
     Attributes:
         position: Offset of the next record to be handed over.
         end: Offset after the last record that is to be read, as the broker last said.
-        told_at_ms: Up to when that is true, by our estimate of broker time; None if nobody knows.
-        newest_told_at_ms: When we were told last.
+        valid_until_ms: Up to when that is true, by our estimate of broker time; None if nobody knows.
+        answered_at_ms: When we were told last.
         last_record_ms: Broker timestamp of the last record handed over; None if there was none yet.
         since_ms: When reading began, by our estimate of broker time.
         moved_at_ms: When something was last handed over or nothing was outstanding or to be read on, by the same.
@@ -69,8 +69,8 @@ class InputProgress(NamedTuple):
 
     position: int
     end: int
-    told_at_ms: int | None
-    newest_told_at_ms: int | None
+    valid_until_ms: int | None
+    answered_at_ms: int | None
     last_record_ms: int | None
     since_ms: int
     moved_at_ms: int
@@ -79,12 +79,12 @@ class InputProgress(NamedTuple):
     @property
     def is_at_end(self) -> bool:
         """Whether nothing was outstanding when the broker last spoke."""
-        return self.told_at_ms is not None and self.position >= self.end
+        return self.valid_until_ms is not None and self.position >= self.end
 
     @property
     def known_ms(self) -> int | None:
         """Broker time up to which it is known; None if it is not known at all."""
-        return self.told_at_ms if self.is_at_end else self.last_record_ms
+        return self.valid_until_ms if self.is_at_end else self.last_record_ms
 
     @property
     def lag_messages(self) -> int:
@@ -128,14 +128,14 @@ def in_order_until_ms(inputs: Iterable[InputProgress | None], since_ms: int, now
         if progress is None:
             if now_ms - since_ms <= PATIENCE_MS:
                 bounds_ms.append(0)
-        elif progress.newest_told_at_ms is None:
+        elif progress.answered_at_ms is None:
             if now_ms - since_ms <= PATIENCE_MS:
                 bounds_ms.append(progress.last_record_ms or 0)
         elif progress.is_paused or progress.lag_messages:
             if now_ms - progress.moved_at_ms <= PATIENCE_MS:
                 bounds_ms.append(max(progress.last_record_ms or 0, progress.known_ms or 0))
-        elif SILENT_MS < now_ms - progress.newest_told_at_ms <= PATIENCE_MS:
-            bounds_ms.append(progress.newest_told_at_ms + SILENT_MS)
+        elif SILENT_MS < now_ms - progress.answered_at_ms <= PATIENCE_MS:
+            bounds_ms.append(progress.answered_at_ms + SILENT_MS)
     return min(bounds_ms, default=None)
 
 
@@ -150,9 +150,9 @@ def lag_ms(progress: InputProgress, caught_up_at_ms: int | None, now_ms: int) ->
         caught_up_at_ms: When it was last seen at its end; None if never.
         now_ms: Now, by the same.
     """
-    if progress.told_at_ms is None:
+    if progress.valid_until_ms is None:
         return max(0, now_ms - progress.since_ms)
     if progress.is_at_end:
-        return now_ms - progress.told_at_ms if now_ms - progress.told_at_ms > STALE_MS else 0
+        return now_ms - progress.valid_until_ms if now_ms - progress.valid_until_ms > STALE_MS else 0
     bounds_ms = [time_ms for time_ms in (progress.last_record_ms, caught_up_at_ms) if time_ms is not None]
     return max(0, now_ms - max(bounds_ms, default=progress.since_ms))

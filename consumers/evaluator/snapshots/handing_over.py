@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import structlog
 
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.recall.commit_note import SnapshotPlace
 from consumers.evaluator.snapshots.manifest import Basis, Manifest, digest_of, sealed
 from consumers.evaluator.snapshots.packing import Packed, TooLargeError, TooLateError, packed
 from consumers.evaluator.writing.outgoing import LeftOut, Outgoing
-from consumers.evaluator.writing.partition_writer import FencedError, NotTakenError, WriteError
+from consumers.evaluator.writing.partition_writer import FencedError, RejectedWriteError, WriteError
 from consumers.runtime.registry import Instruments
 
 SNAPSHOT_SECONDS: Final = 5.0
@@ -49,8 +49,8 @@ class SnapshotWriting:
         self._instruments = instruments
 
     async def write(
-        self, leaving: Collection[Held], seconds: float = SNAPSHOT_SECONDS
-    ) -> list[tuple[Held, SnapshotPlace]]:
+        self, leaving: Collection[OwnedPartition], seconds: float = SNAPSHOT_SECONDS
+    ) -> list[tuple[OwnedPartition, SnapshotPlace]]:
         """Writes a snapshot of each partition, as far as there is time.
 
         Nothing may be folded or advanced until this returns, also when it is cancelled.
@@ -64,23 +64,23 @@ class SnapshotWriting:
         """
         began = time.monotonic()
         deadline = began + seconds
-        writing: dict[asyncio.Task[SnapshotPlace], Held] = {}
-        for held in leaving:
-            partition = held.partition
-            if partition.stops is not None or not held.writer.is_transactional:
+        writing: dict[asyncio.Task[SnapshotPlace], OwnedPartition] = {}
+        for owned in leaving:
+            partition = owned.partition
+            if partition.stops is not None or not owned.writer.is_transactional:
                 continue
             if partition.outbox.records:
-                self._leave_out(held, "unwritten")
+                self._leave_out(owned, "unwritten")
                 continue
             try:
-                state = await self._packed(held, deadline)
+                state = await self._packed(owned, deadline)
             except TooLargeError:
-                self._leave_out(held, "too_large")
+                self._leave_out(owned, "too_large")
             except TooLateError:
-                self._leave_out(held, "too_late")
+                self._leave_out(owned, "too_late")
             else:
                 # One is written while the next is packed.
-                writing[asyncio.create_task(self._write(held, state), name=f"snapshot-{partition.number}")] = held
+                writing[asyncio.create_task(self._write(owned, state), name=f"snapshot-{partition.number}")] = owned
         if not writing:
             return []
         done, late = await asyncio.wait(writing, timeout=max(0.0, deadline - time.monotonic()))
@@ -91,31 +91,31 @@ class SnapshotWriting:
         self._instruments.inc("callgauge_snapshot_seconds_total", ("written",), time.monotonic() - began)
         log.info(
             "snapshots_written",
-            partitions=sorted(held.partition.number for held, _ in written),
+            partitions=sorted(owned.partition.number for owned, _ in written),
             seconds=round(time.monotonic() - began, 2),
         )
         return written
 
-    async def _packed(self, held: Held, deadline: float) -> Packed:
-        partition = held.partition
+    async def _packed(self, owned: OwnedPartition, deadline: float) -> Packed:
+        partition = owned.partition
         partition.count_events()  # for the last time: what a successor restores has nothing to count
-        partition.is_at_rest = True
+        partition.is_being_snapshotted = True
         packing = asyncio.ensure_future(asyncio.to_thread(packed, partition.write_snapshot, deadline))
         try:
             return await asyncio.shield(packing)
         finally:
             if not packing.done():  # we are cancelled, and the thread still reads the state
                 await asyncio.wait([packing])
-            partition.is_at_rest = False
+            partition.is_being_snapshotted = False
 
-    async def _write(self, held: Held, state: Packed) -> SnapshotPlace:
-        partition, chunks = held.partition, state.chunks
+    async def _write(self, owned: OwnedPartition, state: Packed) -> SnapshotPlace:
+        partition, chunks = owned.partition, state.chunks
         manifest = Manifest(
             snapshot_id=secrets.token_hex(16),
             basis=self._basis,
             number=partition.number,
             positions=dict(partition.next_offsets),
-            scores_end=held.scores_end,
+            scores_end=owned.scores_end,
             chunks=len(chunks),
             size_bytes=sum(map(len, chunks)),
             unpacked_bytes=state.unpacked_bytes,
@@ -124,26 +124,26 @@ class SnapshotWriting:
         key = f"{self._basis.group}/{partition.number}".encode()
         headers = [(ID_HEADER, manifest.snapshot_id.encode())]
         values = (sealed(manifest, self._key), *chunks)
-        written = await held.writer.write_apart(
+        written = await owned.writer.write_apart(
             [Outgoing(self._topic, key, value, None, headers, None, _LEFT_OUT) for value in values]
         )
         self._instruments.inc("callgauge_snapshot_bytes_total", ("written",), manifest.size_bytes)
         return _place_of(written)
 
-    def _place(self, held: Held, task: "asyncio.Task[SnapshotPlace]") -> SnapshotPlace | None:
+    def _place(self, owned: OwnedPartition, task: "asyncio.Task[SnapshotPlace]") -> SnapshotPlace | None:
         try:
             place = task.result()
-        except (NotTakenError, FencedError, WriteError) as error:  # of the last two the next write says more
-            self._leave_out(held, "not_taken", seen=str(error))
+        except (RejectedWriteError, FencedError, WriteError) as error:  # of the last two the next write says more
+            self._leave_out(owned, "not_taken", seen=str(error))
             return None
         self._instruments.inc("callgauge_snapshots_written_total", ("written",))
         return place
 
-    def _leave_out(self, held: Held, why: str, seen: str = "") -> None:
+    def _leave_out(self, owned: OwnedPartition, why: str, seen: str = "") -> None:
         self._instruments.inc("callgauge_snapshots_written_total", (why,))
         log.warning(
             "snapshot_left_out",
-            partition=held.partition.number,
+            partition=owned.partition.number,
             reason=why,
             seen=seen or _SEEN[why],
             what_happens_now="Who takes the partition over replays its open calls.",

@@ -41,7 +41,7 @@ FETCH_WAIT_MS: Final = 10
 log = structlog.get_logger()
 
 
-class Wanted(NamedTuple):
+class NotedSnapshot(NamedTuple):
     """A snapshot that an earlier owner's note speaks of.
 
     Attributes:
@@ -90,7 +90,7 @@ class SnapshotRestoring:
         self._goals = goals
         self._instruments = instruments
 
-    async def restore(self, wanted: Mapping[int, Wanted]) -> dict[int, Restored]:
+    async def restore(self, wanted: Mapping[int, NotedSnapshot]) -> dict[int, Restored]:
         """The states of those partitions, by number, whose snapshots can be used. Nobody else may be able to write to them.
 
         What does not come within `RESTORE_SECONDS`, or cannot be read, is left out.
@@ -131,7 +131,7 @@ class SnapshotRestoring:
         )
         return restored
 
-    async def _restored(self, consumer: AIOKafkaConsumer, number: int, wanted: Wanted) -> Restored:
+    async def _restored(self, consumer: AIOKafkaConsumer, number: int, wanted: NotedSnapshot) -> Restored:
         """One partition's state.
 
         Raises:

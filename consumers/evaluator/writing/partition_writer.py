@@ -23,6 +23,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.topic_rules import MAX_BATCH_BYTES
 from schemas.topics import OWNER_MARK_KEY
+from schemas.units import to_seconds
 
 REPLACED_SECONDS: Final = 5.0
 """How long a producer may take to disconnect before another takes its place; nothing of it is on its way then."""
@@ -40,7 +41,7 @@ class FencedError(Exception):
     """Another process has taken the partition over: drop its state and write nothing more of it."""
 
 
-class NotTakenError(Exception):
+class RejectedWriteError(Exception):
     """The broker did not take records that the partition can do without; nothing of them is written."""
 
 
@@ -145,7 +146,7 @@ class PartitionWriter:
             self._outbox.written(len(groups))
             # The next transaction waits for company, unless there is enough for a whole one.
             if self._is_transactional and self._outbox.records < MAX_TRANSACTION_RECORDS:
-                await asyncio.sleep(max(0.0, self._settings.write_interval_ms / 1_000 - (time.monotonic() - began)))
+                await asyncio.sleep(max(0.0, to_seconds(self._settings.write_interval_ms) - (time.monotonic() - began)))
 
     async def write_apart(self, records: Sequence[Outgoing]) -> list[Any]:
         """Writes records that the partition can do without, in a transaction of their own: all or none.
@@ -154,14 +155,14 @@ class PartitionWriter:
             What the client says of each: topic, partition and offset.
 
         Raises:
-            NotTakenError: The broker did not take them; whatever comes next is written as before.
+            RejectedWriteError: The broker did not take them; whatever comes next is written as before.
             FencedError: The partition is another process's.
             WriteError: It is not known what was written.
         """
         async with self._one_at_a_time:
             producer = self._producer
             if producer is None or not self._is_transactional:
-                raise NotTakenError("the writer has no transactions, or is stopped")
+                raise RejectedWriteError("the writer has no transactions, or is stopped")
             try:
                 await producer.begin_transaction()
                 try:
@@ -175,7 +176,7 @@ class PartitionWriter:
                 except KafkaError as error:
                     await producer.abort_transaction()
                     await self._replace_producer()
-                    raise NotTakenError(str(error) or type(error).__name__) from error
+                    raise RejectedWriteError(str(error) or type(error).__name__) from error
                 await producer.commit_transaction()
             except (ProducerFenced, OutOfOrderSequenceNumber) as error:
                 raise FencedError(f"partition {self._number} is written by another evaluator now") from error

@@ -23,6 +23,7 @@ from consumers.judge.asking.transport import CURRENT_DELIVERY, MAX_REPLY_BYTES, 
 from consumers.judge.prompting.questions import Question
 from consumers.judge.settings import JudgeSettings
 from schemas.judging import TokenUse, TrialOutcome
+from schemas.units import MS_PER_SECOND
 
 log = structlog.get_logger()
 
@@ -118,7 +119,7 @@ class Endpoint:
             outcome = TrialOutcome.UNAVAILABLE
             self._log_not_understood(error)
         self._log_not_read(delivery)
-        return Reply(outcome, text, tokens, max(1, delivery.tries), round((time.monotonic() - began) * 1_000))
+        return Reply(outcome, text, tokens, max(1, delivery.tries), round((time.monotonic() - began) * MS_PER_SECOND))
 
     async def close(self) -> None:
         """As in `Asks`."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hashlib
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Never
@@ -20,6 +19,7 @@ from consumers.judge.limits.rate_limit import RateLimit
 from consumers.judge.limits.spending import Budget, BudgetName
 from consumers.judge.limits.waiting_line import Waiting, WaitingLine
 from consumers.judge.settings import JudgeSettings
+from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.judging import (
     MAX_TRANSCRIPT_CHARS,
@@ -32,17 +32,13 @@ from schemas.judging import (
     VerdictResult,
     transcript_chars,
 )
+from schemas.units import to_seconds
 
 LEAST_PAUSE_MS: Final = 100
 """How often it is looked whether a broken endpoint may be tried again."""
 _HASH_VALUES: Final = 2**64
 
 log = structlog.get_logger()
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970 on this machine's clock."""
-    return time.time_ns() // 1_000_000
 
 
 def is_sampled(conversation_id: str, ratio: float) -> bool:
@@ -215,7 +211,7 @@ class Judge:
     async def _decide(self, waiting: Waiting, poll: Poll) -> None:
         result: VerdictResult
         try:
-            async with asyncio.timeout(max(0, waiting.deadline_ms - wall_clock_ms()) / 1_000):
+            async with asyncio.timeout(to_seconds(max(0, waiting.deadline_ms - wall_clock_ms()))):
                 result = await poll.run()
         except TimeoutError:
             result = Unjudged(reason=UnjudgedReason.DEADLINE)
@@ -245,12 +241,12 @@ class Judge:
         if len(self._line) and self._breaker.is_open:
             due_ms.append(max(LEAST_PAUSE_MS, self._breaker.wait_ms(now_ms)))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(1, min(due_ms)) / 1_000 if due_ms else None):
+            async with asyncio.timeout(to_seconds(max(1, min(due_ms))) if due_ms else None):
                 await self._changed.wait()
 
     def _waiting_seconds(self) -> Mapping[tuple[str, ...], float]:
         oldest_ms = self._line.oldest_ms
-        return {(): 0.0 if oldest_ms is None else max(0, wall_clock_ms() - oldest_ms) / 1_000}
+        return {(): 0.0 if oldest_ms is None else to_seconds(max(0, wall_clock_ms() - oldest_ms))}
 
     def _budget_left(self) -> Mapping[tuple[str, ...], float]:
         left: Mapping[BudgetName, float] = self._budget.left(wall_clock_ms())

@@ -28,6 +28,7 @@ from schemas.judging import (
     VerdictResult,
     Votes,
 )
+from schemas.units import MS_PER_SECOND, to_seconds
 
 _ENDPOINT_FAILED: Final = frozenset(
     {TrialOutcome.RATE_LIMITED, TrialOutcome.REJECTED, TrialOutcome.UNAVAILABLE, TrialOutcome.TIMED_OUT}
@@ -141,7 +142,7 @@ class Poll:
         with promise:
             trial = _Trial(question, most.prompt + most.answer, most_cost, promise)
             patience_ms = max(0, self.deadline_ms - now_ms)
-            waits_ms = means.rate_limit.reserve(time.monotonic() * 1_000, trial.most_tokens, count, patience_ms)
+            waits_ms = means.rate_limit.reserve(time.monotonic() * MS_PER_SECOND, trial.most_tokens, count, patience_ms)
             if waits_ms is None:
                 raise TimeoutError("the rate limit leaves no time for it")
             return await asyncio.gather(*(self._ask(trial, wait_ms) for wait_ms in waits_ms))
@@ -155,17 +156,19 @@ class Poll:
         delivery = Delivery()
         reply: Reply | None = None
         try:
-            await asyncio.sleep(wait_ms / 1_000)
+            await asyncio.sleep(to_seconds(wait_ms))
             async with means.slots:
                 sent_at = time.monotonic()
                 if self.first_sent_ms is None:
                     self.first_sent_ms = means.now_ms()
-                reply = await means.endpoint.ask(trial.question, means.settings.request_timeout_ms / 1_000, delivery)
+                reply = await means.endpoint.ask(
+                    trial.question, to_seconds(means.settings.request_timeout_ms), delivery
+                )
         finally:
             if sent_at is None:
                 means.rate_limit.give_back(trial.most_tokens)
             elif reply is None:
-                latency_ms = round((time.monotonic() - sent_at) * 1_000)
+                latency_ms = round((time.monotonic() - sent_at) * MS_PER_SECOND)
                 cut_off = Reply(TrialOutcome.TIMED_OUT, requests=max(1, delivery.tries), latency_ms=latency_ms)
                 self._learn(cut_off, delivery, None, number, trial)
                 if means.now_ms() >= self.deadline_ms:  # else it was cut off because another judge has the question now
@@ -204,10 +207,10 @@ class Poll:
         self.cost += cost
         self.requests += sent
         grade, explanation = (None, "") if answer is None else (answer.grade, answer.explanation)
-        told = TrialAnswer(
+        trial_answer = TrialAnswer(
             trial=number, outcome=outcome, grade=grade, explanation=explanation, latency_ms=reply.latency_ms
         )
-        self.answers.append(told)
+        self.answers.append(trial_answer)
         means.tally.request(reply, outcome, cost, delivery.faults)
         return outcome
 

@@ -1,14 +1,12 @@
-"""Counts what the judge asks and answers; here milliseconds become seconds."""
+"""Counts the judge's requests and verdicts."""
 
 from collections import Counter
 from collections.abc import Collection
-from typing import Final
 
 from consumers.judge.asking.reply import Reply, ReplyFault
 from consumers.runtime.registry import Instruments
 from schemas.judging import Judged, JudgeVerdict, NotRateable, Rated, TokenUse, TrialOutcome, Unjudged
-
-MS_PER_SECOND: Final = 1_000
+from schemas.units import to_seconds
 
 
 class Tally:
@@ -28,7 +26,7 @@ class Tally:
         """One request to the model is over, as often as it was sent."""
         labels = (self._model, outcome)
         self._instruments.inc("callgauge_judge_requests_total", labels)
-        self._instruments.observe("callgauge_judge_request_seconds", labels, reply.latency_ms / MS_PER_SECOND)
+        self._instruments.observe("callgauge_judge_request_seconds", labels, to_seconds(reply.latency_ms))
         self._instruments.inc("callgauge_judge_retries_total", (self._model,), reply.requests - 1)
         self._instruments.inc("callgauge_judge_cost_total", labels, cost)
         for fault in faults:
@@ -47,9 +45,7 @@ class Tally:
             self._instruments.inc("callgauge_judge_redactions_total", (kind,), count)
         redactions.clear()
         self._instruments.inc("callgauge_judge_verdicts_total", (verdict.kind, _outcome_of(verdict)))
-        self._instruments.observe(
-            "callgauge_judge_verdict_seconds", (verdict.kind,), verdict.latency_ms / MS_PER_SECOND
-        )
+        self._instruments.observe("callgauge_judge_verdict_seconds", (verdict.kind,), to_seconds(verdict.latency_ms))
         if not verdict.votes.is_unanimous:
             self._instruments.inc("callgauge_judge_votes_not_unanimous_total", (self._model,))
 

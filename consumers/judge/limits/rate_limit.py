@@ -2,7 +2,8 @@
 
 from typing import Final
 
-MINUTE_MS: Final = 60_000
+from schemas.units import MINUTE_MS
+
 BURST_MS: Final = 10_000
 """What may go out at once after a silence: so much of a minute. Endpoints look at shorter times than the minute they name."""
 

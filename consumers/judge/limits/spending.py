@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from schemas.judging import TokenUse
+from schemas.units import HOUR_MS
 
-HOUR_MS: Final = 3_600_000
 MAX_CALLS: Final = 20_000
 """Calls whose spending is remembered; of more, the one that spent longest ago begins anew."""
 MAX_AGENTS: Final = 1_000

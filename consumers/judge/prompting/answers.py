@@ -97,12 +97,12 @@ def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None, redactor: R
     explanation = found.get("explanation")
     if not isinstance(explanation, str):
         return None
-    told = _shortened(explanation, redactor)
+    redacted = _shortened(explanation, redactor)
     if kind is JudgeKind.SUBGOAL:
         letter = found.get("grade")
-        return Answer(told, letter == "C") if letter in ("C", "I") else None
+        return Answer(redacted, letter == "C") if letter in ("C", "I") else None
     rating = _rating_in(kind, found)
-    return None if rating is None else Answer(told, rating=rating)
+    return None if rating is None else Answer(redacted, rating=rating)
 
 
 def _shortened(text: str, redactor: Redactor) -> str:

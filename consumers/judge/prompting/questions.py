@@ -91,18 +91,18 @@ def _lines(request: JudgeRequest) -> Iterator[str]:
     if request.user_instruction:
         yield f"The user set out to: {_quoted(request.user_instruction)}"
     if request.kind is JudgeKind.FAITHFULNESS:
-        yield from _told(request.agent_brief or AgentBrief())
+        yield from _brief_lines(request.agent_brief or AgentBrief())
     yield from map(_line, request.transcript)
 
 
-def _told(brief: AgentBrief) -> Iterator[str]:
-    told = {
+def _brief_lines(brief: AgentBrief) -> Iterator[str]:
+    parts = {
         "The agent's role": brief.role,
         "Its instructions": brief.instructions,
         "Its tools": brief.tools,
         "Date and time of the call": brief.current_date_time,
     }
-    yield from (f"{what}: {_quoted(text)}" for what, text in told.items() if text)
+    yield from (f"{what}: {_quoted(text)}" for what, text in parts.items() if text)
 
 
 def _line(item: TranscriptItem) -> str:

@@ -171,15 +171,15 @@ class KafkaSettings(BaseModel):
             A `KafkaRefusedError` when a broker answered, and not as we need it.
         """
         causes = error.causes if isinstance(error, NoContactError) else ((self.bootstrap_servers, error),)
-        told = [(address, explained(cause, self.security)) for address, cause in causes]
-        for address, each in told:
+        explanations = [(address, explained(cause, self.security)) for address, cause in causes]
+        for address, each in explanations:
             if each.answers:
                 return KafkaRefusedError(f"Kafka: the broker at {address} {each.seen}. {_ENDS} {each.remedy}")
-        seen = told[0][1].seen
-        if any(each.seen != seen for _, each in told):
-            seen = ", ".join(f"{address} ({each.seen})" for address, each in told)
+        seen = explanations[0][1].seen
+        if any(each.seen != seen for _, each in explanations):
+            seen = ", ".join(f"{address} ({each.seen})" for address, each in explanations)
         return KafkaUnreachableError(
-            f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {told[0][1].remedy}"
+            f"Kafka: no broker answers at {self.bootstrap_servers}: {seen}. {_ENDS} {explanations[0][1].remedy}"
         )
 
 

@@ -87,9 +87,9 @@ def _refused_by(error: BaseException, kafka: KafkaSettings) -> tuple[str, Explan
     causes = error.causes if isinstance(error, NoContactError) else ((kafka.bootstrap_servers, error),)
     for address, cause in causes:
         if not isinstance(cause, UnreachableNamesError):  # a login went well, and other brokers do not answer
-            told = explained(cause, kafka.security)
-            if told.answers:
-                return address, told
+            explanation = explained(cause, kafka.security)
+            if explanation.answers:
+                return address, explanation
     return None
 
 

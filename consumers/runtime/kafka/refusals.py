@@ -55,7 +55,7 @@ def explained(error: BaseException, security: SecuritySettings) -> Explanation:
     if isinstance(
         error, ssl.SSLError | TokenError | errors.BrokerResponseError | NoBrokersError | UnreachableNamesError
     ):
-        return _told(error, security)
+        return _explanation_of(error, security)
     if isinstance(error, errors.KafkaConnectionError) and error.__cause__ is not None:
         return _closed(error.__cause__, security)
     if isinstance(error, ConnectionResetError):
@@ -67,7 +67,7 @@ def explained(error: BaseException, security: SecuritySettings) -> Explanation:
     return Explanation(seen, "Check the address, and that the broker runs.", answers=False)
 
 
-def _told(error: BaseException, security: SecuritySettings) -> Explanation:
+def _explanation_of(error: BaseException, security: SecuritySettings) -> Explanation:
     """What a broker said, or what we said to it."""
     match error:
         case ssl.SSLCertVerificationError():

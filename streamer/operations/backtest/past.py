@@ -13,8 +13,9 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
 from schemas.scores.newest_scores import Subject
 from schemas.scores.record import SCHEMA_VERSION, schema_version_in
-from schemas.topics import DAY_MS, SCORES_TOPIC
+from schemas.topics import SCORES_TOPIC
 from schemas.undecodable import UndecodableRecord
+from schemas.units import DAY_MS
 from streamer.cluster.onlooker import records_so_far
 
 MAX_CALLS: Final = 50_000

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.ownership import takeover
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import Partition
 from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
 from consumers.evaluator.snapshots import restoring
@@ -114,13 +114,15 @@ def _without_newest() -> None:
     """A snapshot is gone on with whatever was written after it; and owner after owner says where the last one is."""
     places: dict[int, SnapshotPlace] = {}
     restored: Callable[..., Awaitable[Any]] = takeover.Takeover._restored
-    to_commit: Callable[..., Any] = Held.to_commit
+    to_commit: Callable[..., Any] = OwnedPartition.to_commit
 
     async def remembering(self: Any, numbers: Any, notes: Mapping[TopicPartition, CommitNote], *more: Any) -> Any:
         places.update({tp.partition: note.snapshot for tp, note in notes.items() if note.snapshot is not None})
         return await restored(self, numbers, notes, *more)
 
-    def repeating(self: Held, now_ms: int, *, hands_over: bool = False, snapshot: SnapshotPlace | None = None) -> Any:
+    def repeating(
+        self: OwnedPartition, now_ms: int, *, hands_over: bool = False, snapshot: SnapshotPlace | None = None
+    ) -> Any:
         if snapshot is not None:
             places[self.partition.number] = snapshot
         place = places.get(self.partition.number)
@@ -129,7 +131,7 @@ def _without_newest() -> None:
     async def any_will_do(*_: Any) -> None: ...
 
     _replace(takeover.Takeover, "_restored", remembering)
-    _replace(Held, "to_commit", repeating)
+    _replace(OwnedPartition, "to_commit", repeating)
     _replace(restoring.SnapshotRestoring, "_require_newest", any_will_do)
 
 

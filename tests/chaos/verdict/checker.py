@@ -22,7 +22,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, CallValues, ClosedFact, TurnStatus, TurnValues
-from schemas.scores.newest_scores import is_taken_back
+from schemas.scores.newest_scores import is_withdrawn
 from tests.chaos.evaluators.newer_version import as_this_version
 
 MOST_EXAMPLES: Final = 20
@@ -121,7 +121,7 @@ def compared(
     """
     findings = Findings(refused=len(refused), lost=len(lost))
     newest = {_subject(record): record for record in expected if record.conversation_id not in lost}
-    wanted = {subject: said(record) for subject, record in newest.items() if not is_taken_back(record)}
+    wanted = {subject: said(record) for subject, record in newest.items() if not is_withdrawn(record)}
     findings.calls = sum(1 for subject in wanted if subject[1] == "closed")
     found = {subject: what for subject, what in _newest(seen, findings).items() if subject[0] not in lost}
     findings.finals = len(found)
@@ -202,7 +202,7 @@ class _Read:
             self._require_once(subject, f"{name} is known for the first time again", name)
         highest, _ = self.newest.get(subject, (0, None))
         if record.revision >= highest:
-            what_it_says = None if is_taken_back(record) else said(record)
+            what_it_says = None if is_withdrawn(record) else said(record)
             if what_it_says is not None and is_newer_version:
                 del what_it_says[_HASH]
             self.newest[subject] = record.revision, what_it_says

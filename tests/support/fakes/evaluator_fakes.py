@@ -15,7 +15,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.state_bytes import TakesBytes
 from consumers.evaluator import service, topic_watch
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import InputStart, Partition
 from consumers.evaluator.reading.broker_clock import BrokerClock, Reading
 from consumers.evaluator.service import Evaluator
@@ -174,9 +174,9 @@ class StubWriter:
         self.writing_since: float | None = None
 
 
-def held_of(partition: Partition) -> Held:
+def owned_of(partition: Partition) -> OwnedPartition:
     writer: Any = StubWriter()
-    return Held(partition, writer)
+    return OwnedPartition(partition, writer)
 
 
 def waiting_in(outbox: Outbox) -> list[list[str]]:
@@ -197,14 +197,14 @@ def inputs_of(*numbers: int) -> set[TopicPartition]:
 
 
 class FakeConsumer:
-    """The client: knows its assignment, and what it was told to do with it."""
+    """The client: knows its assignment, and what was done with it."""
 
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal
         self.assigned: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
         self.positions: dict[TopicPartition, int] = {}
-        self.told_at_ms = NOW_MS
+        self.answered_at_ms = NOW_MS
         self.error: Exception | None = None
         self.noted: dict[TopicPartition, OffsetAndMetadata] = {}
 
@@ -222,7 +222,7 @@ class FakeConsumer:
         return 0
 
     def last_poll_timestamp(self, tp: TopicPartition) -> int:
-        return self.told_at_ms
+        return self.answered_at_ms
 
     async def position(self, tp: TopicPartition) -> int:
         return self.positions[tp]
@@ -331,12 +331,12 @@ class FakeTakeover:
     async def likely_given_away(self, ours: Collection[int], _: Any) -> Sequence[int]:
         return [number for number in self.given_away if number in ours]
 
-    async def take(self, held: Sequence[Held], _: Any) -> None:
+    async def take(self, owned: Sequence[OwnedPartition], _: Any) -> None:
         self.begun += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        for each in held:
+        for each in owned:
             starts = dict.fromkeys(INPUT_TOPICS, InputStart(START, 0))
             ends = dict.fromkeys(INPUT_TOPICS, START)
             each.began(starts, ends, 0, 0, now_ms=NOW_MS, overlap_ms=0, takeovers=self.takeovers)
@@ -390,10 +390,10 @@ class Shell:
         await self.role.on_partitions_assigned(set(self.consumer.assigned))
         await until_idle()
 
-    async def told(self) -> None:
+    async def broker_answers(self) -> None:
         """The broker has said twice that nothing is outstanding; what it said before the second time is known."""
         await self.role._assignment.look(self.consumer)
-        self.consumer.told_at_ms += 100
+        self.consumer.answered_at_ms += 100
 
     async def revoked(self) -> None:
         """The first half."""

@@ -163,7 +163,7 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     made = Shell(monkeypatch, max_unwritten_records=10**6)
     made.subscription.consumer = made.consumer = _Client(made.journal)
     await made.assigned(*range(PARTITIONS))
-    await made.told()
+    await made.broker_answers()
     for evaluator in made.evaluators:
         evaluator._effects = ()
     return made
@@ -196,7 +196,7 @@ async def test_a_tick(shell: Shell) -> None:
         role = shell.role
         await role._assignment.look(shell.consumer)
         role._assignment.advance()
-        role._hold_back(may_stop=False)
+        role._pause_leading_inputs(may_stop=False)
 
     await ticked()
     with _Lines() as lines:

@@ -26,7 +26,7 @@ from schemas.scores.all_records import (
     UnscoredReason,
     VoiceToVoiceLatency,
 )
-from schemas.scores.newest_scores import is_taken_back
+from schemas.scores.newest_scores import is_withdrawn
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.sources.replay.playback import renamed, shifted
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call
@@ -91,7 +91,7 @@ def changed(peaceful: Undisturbed, old: AnyScoreRecord, *new: AnyScoreRecord) ->
 def newest(peaceful: Undisturbed) -> list[AnyScoreRecord]:
     """What holds in the end."""
     found = {about(record): record for record in peaceful.records}
-    return [record for record in found.values() if not is_taken_back(record)]
+    return [record for record in found.values() if not is_withdrawn(record)]
 
 
 def one_of(peaceful: Undisturbed, kind: type[Any]) -> Any:

@@ -25,7 +25,7 @@ async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
 async def test_a_tick_lets_time_pass_and_writes_what_silence_means(make_shell: Callable[..., Shell]) -> None:
     shell = make_shell()
     await shell.assigned(0)
-    await shell.told()
+    await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = NOW_MS
     ticking = asyncio.create_task(shell.role._tick_for_ever())
     async with asyncio.timeout(5):
@@ -40,7 +40,7 @@ async def test_a_tick_lets_time_pass_and_writes_what_silence_means(make_shell: C
 async def test_time_passes_between_records_as_far_as_the_inputs_are_known(make_shell: Callable[..., Shell]) -> None:
     shell = make_shell()
     await shell.assigned(0)
-    await shell.told()
+    await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = 0
     records = [Record(PIPECAT, 4, NOW_MS - 5), Record(AUDIT, 4, NOW_MS + 900)]
     await shell.role._take(records)
@@ -50,7 +50,7 @@ async def test_time_passes_between_records_as_far_as_the_inputs_are_known(make_s
 async def test_where_a_poll_brings_nothing_time_passes_by_ticks(make_shell: Callable[..., Shell]) -> None:
     shell = make_shell()
     await shell.assigned(0, 1)
-    await shell.told()
+    await shell.broker_answers()
     for evaluator in shell.evaluators:
         evaluator.wakeup_ms = 0
     await shell.folds(START, number=1)
@@ -168,7 +168,7 @@ async def test_an_end_in_the_middle_of_a_takeover_leaves_nothing_behind(
     shell.takeover.gate.set()
     await until_idle()
     assert [(writer.runs, writer.stopped) for writer in shell.writers] == [(False, True)]
-    assert not shell.role._assignment.held
+    assert not shell.role._assignment.owned
     assert not shell.subscription.failures
     assert shell.commits == []
 
@@ -239,10 +239,10 @@ async def test_each_tick_looks_after_stuck_partitions(
     shell.takeover.takeovers = MAX_TAKEOVERS_WITHOUT_PROGRESS + 1
     await shell.assigned(0)
     shell.evaluators[0].heaviest = (900_000, 3, "poison")
-    await shell.told()
+    await shell.broker_answers()
     ticking = asyncio.create_task(shell.role._tick_for_ever())
     async with asyncio.timeout(5):
-        while shell.role._assignment.held[0].partition.stops is not None:  # noqa: ASYNC110  # an attribute
+        while shell.role._assignment.owned[0].partition.stops is not None:  # noqa: ASYNC110  # an attribute
             await asyncio.sleep(0)
     ticking.cancel()
     assert (shell.evaluators[0].cuts, shell.journal[0]) == ([("poison", True)], "write poison to 0")

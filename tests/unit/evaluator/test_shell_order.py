@@ -76,8 +76,8 @@ def test_merging_loses_nothing_and_keeps_every_topics_order(timestamps: list[lis
         assert [record.timestamp for record in merged] == sorted(record.timestamp for record in merged)
 
 
-def at_end(told_at_ms: int = NOW_MS, last_record_ms: int | None = None) -> InputProgress:
-    return InputProgress(7, 7, told_at_ms, told_at_ms, last_record_ms, NOW_MS - 60_000, NOW_MS, is_paused=False)
+def at_end(answered_at_ms: int = NOW_MS, last_record_ms: int | None = None) -> InputProgress:
+    return InputProgress(7, 7, answered_at_ms, answered_at_ms, last_record_ms, NOW_MS - 60_000, NOW_MS, is_paused=False)
 
 
 def lagging(last_record_ms: int | None, position: int = 3, end: int = 7) -> InputProgress:

@@ -6,8 +6,6 @@ from typing import Any, get_args
 import pytest
 
 from consumers.exporter.projection import (
-    GOAL_REASONS,
-    LATENCY_REASONS,
     MAX_EXEMPLAR_CHARS,
     Counted,
     Observed,
@@ -16,6 +14,7 @@ from consumers.exporter.projection import (
     exemplar_of,
     project,
 )
+from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
 from schemas.events.call import PipelineType
 from schemas.goals.checks import Judge, ToolCalled
 from schemas.goals.goal_set import GoalSet, Subgoal

@@ -5,8 +5,9 @@ import pytest
 from consumers.judge.asking.judge import is_sampled
 from consumers.judge.limits.breaker import Breaker
 from consumers.judge.limits.rate_limit import RateLimit
-from consumers.judge.limits.spending import HOUR_MS, MAX_AGENTS, MAX_CALLS, Allowance, Budget, Prices
+from consumers.judge.limits.spending import MAX_AGENTS, MAX_CALLS, Allowance, Budget, Prices
 from schemas.judging import TokenUse
+from schemas.units import HOUR_MS
 
 NOON_MS = 500_000 * HOUR_MS
 

@@ -166,4 +166,4 @@ def test_the_catalogue_is_plain_data() -> None:
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 foreign.add((node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name)
     assert len(read) > 1
-    assert foreign == {"math", "collections.abc", "dataclasses", "types", "typing"}
+    assert foreign == {"math", "collections.abc", "dataclasses", "enum", "types", "typing"}

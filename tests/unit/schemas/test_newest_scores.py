@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.scores.all_records import AnyScoreRecord, NotApplicable, Scored, TurnValues, Unscored, UnscoredReason
-from schemas.scores.newest_scores import is_taken_back, newest_scores
+from schemas.scores.newest_scores import is_withdrawn, newest_scores
 from tests.unit.exporter.test_projection import AnyRecord, latency, progress, row, subgoal
 
 WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
@@ -56,7 +56,7 @@ def test_what_was_taken_back_is_not_there_and_may_come_again() -> None:
     ],
 )
 def test_a_record_takes_back_what_was_there_or_says_something(record: AnyScoreRecord, *, is_gone: bool) -> None:
-    assert is_taken_back(record) is is_gone
+    assert is_withdrawn(record) is is_gone
 
 
 def test_a_row_of_a_later_version_is_read_as_far_as_it_is_known() -> None:

@@ -6,7 +6,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from consumers.engine.call.transcript import MAX_TRANSCRIPT_BYTES
 from schemas.judging import MAX_QUESTION_BYTES
 from schemas.topic_rules import MAX_BATCH_BYTES, OUTAGE_MS, Severity, TopicFault, TopicNeeds, topic_faults
-from schemas.topics import DAY_MS, INPUT_TOPICS, TOPICS
+from schemas.topics import INPUT_TOPICS, TOPICS
+from schemas.units import DAY_MS
 from schemas.wire import MAX_NAME_CHARS
 
 HOUR_MS = 3_600_000

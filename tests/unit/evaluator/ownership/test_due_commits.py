@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from consumers.evaluator import service
 from consumers.evaluator.ownership import shared_name as taken_over
-from consumers.evaluator.ownership.shared_name import TakenOverError, require_ours
+from consumers.evaluator.ownership.shared_name import SharedNameError, require_ours
 from consumers.evaluator.topic_watch import SLOW_WRITE_SECONDS
 from consumers.evaluator.writing.partition_writer import FencedError, WriteError
 from consumers.runtime.kafka.connection import TopicsUnfitError
@@ -86,14 +86,14 @@ async def test_being_fenced_for_too_long_ends_the_role(
     await shell.assigned(0)
     shell.writers[0].error = FencedError("partition 0")
     await shell.folds(4)
-    fenced_at = shell.role._assignment.held[0].fenced_at
+    fenced_at = shell.role._assignment.owned[0].fenced_at
     assert fenced_at is not None
     now = fenced_at + taken_over.FENCED_SECONDS
     monkeypatch.setattr("time.monotonic", lambda: now)
-    require_ours(shell.role._assignment.held, "callgauge-evaluator")
+    require_ours(shell.role._assignment.owned, "callgauge-evaluator")
     now += 1
-    with pytest.raises(TakenOverError, match=r"Partition 0: another process writes it, .* callgauge-evaluator"):
-        require_ours(shell.role._assignment.held, "callgauge-evaluator")
+    with pytest.raises(SharedNameError, match=r"Partition 0: another process writes it, .* callgauge-evaluator"):
+        require_ours(shell.role._assignment.owned, "callgauge-evaluator")
 
 
 async def test_a_tick_looks_at_fences_too(make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ async def test_a_tick_looks_at_fences_too(make_shell: Callable[..., Shell], monk
     await shell.assigned(0)
     shell.writers[0].error = FencedError("partition 0")
     await shell.folds(4)
-    with pytest.raises(TakenOverError):
+    with pytest.raises(SharedNameError):
         await shell.role._tick_for_ever()
 
 
@@ -280,7 +280,7 @@ async def test_reading_waits_for_a_broker_that_takes_scores_slowly(make_shell: C
     assert shell.consumer.paused == inputs_of(0)
     shell.may_write.set()
     await until_idle()
-    shell.role._hold_back()
+    shell.role._pause_leading_inputs()
     assert shell.role._assignment.unwritten_records == 0
     assert shell.consumer.paused == set()
 
@@ -303,7 +303,7 @@ async def test_nobody_waits_for_what_is_given_up(make_shell: Callable[..., Shell
     await shell.polled(*range(4, 9))
     assert shell.consumer.paused == inputs_of(0)
     await shell.assigned(1)
-    shell.role._hold_back()
+    shell.role._pause_leading_inputs()
     assert shell.consumer.paused == set()
 
 

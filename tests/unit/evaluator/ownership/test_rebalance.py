@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from consumers.evaluator.ownership.assignment import NotCoPartitionedError
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
 from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from schemas.topics import INPUT_TOPICS
@@ -74,7 +74,7 @@ async def test_what_is_no_longer_ours_is_dropped_and_its_writer_stopped(make_she
     await shell.assigned(0, 1)
     shell.may_write.clear()
     await shell.folds(4, number=1)
-    lost = shell.role._assignment.held[1].partition
+    lost = shell.role._assignment.owned[1].partition
     await shell.assigned(0)
     assert not lost.is_active
     assert lost.outbox.records == 0
@@ -137,7 +137,7 @@ async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_a
     """The client counts them as read: with no more outstanding, a call would close without them."""
     shell = make_shell()
     await shell.assigned(0)
-    await shell.told()
+    await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = 0
     async with shell.role._lock:  # somebody is at work
         taking = shell.polled(START)
@@ -146,12 +146,12 @@ async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_a
         await until_idle()
     await revoking
     await taking
-    await shell.told()
+    await shell.broker_answers()
     await shell.role._let_time_pass()
     assert shell.evaluators[0].advanced_to_ms == []
     await shell.assigned(0)
-    await shell.told()
-    await shell.told()
+    await shell.broker_answers()
+    await shell.broker_answers()
     await shell.role._let_time_pass()
     assert shell.evaluators[0].advanced_to_ms != []
 
@@ -159,7 +159,7 @@ async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_a
 async def test_no_time_passes_while_records_wait_to_be_folded(make_shell: Callable[..., Shell]) -> None:
     shell = make_shell()
     await shell.assigned(0)
-    await shell.told()
+    await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = 0
     async with shell.role._lock:
         taking = shell.polled(START)
@@ -185,7 +185,7 @@ async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
         (1, True, False),
         (0, False, True),
     ]
-    assert list(shell.role._assignment.held) == [1]
+    assert list(shell.role._assignment.owned) == [1]
     assert not shell.subscription.failures
     assert shell.consumer.paused == set()
 
@@ -228,7 +228,7 @@ async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(make_shell: 
     await shell.assigned(0)
     assert shell.takeover.begun == 0
     assert shell.writers == []
-    assert not shell.role._assignment.held
+    assert not shell.role._assignment.owned
     assert not shell.role.ready.is_set()
 
 
@@ -279,11 +279,11 @@ class Writing:
         self.may_write.set()
         self._shell = shell
 
-    async def write(self, leaving: list[Held]) -> list[tuple[Held, SnapshotPlace]]:
-        numbers = [held.partition.number for held in leaving]
+    async def write(self, leaving: list[OwnedPartition]) -> list[tuple[OwnedPartition, SnapshotPlace]]:
+        numbers = [owned.partition.number for owned in leaving]
         self._shell.journal.append(f"state of {numbers}")
         await self.may_write.wait()
-        return [(held, SnapshotPlace(0, number, number + 1)) for number, held in zip(numbers, leaving, strict=True)]
+        return [(owned, SnapshotPlace(0, number, number + 1)) for number, owned in zip(numbers, leaving, strict=True)]
 
 
 def snapshots_noted(shell: Shell) -> dict[int, SnapshotPlace | None]:

@@ -14,13 +14,13 @@ from structlog.testing import capture_logs
 
 from consumers.engine.limits import Limits
 from consumers.evaluator.ownership.takeover import Takeover
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import Partition
 from consumers.evaluator.partition.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
 from consumers.evaluator.recall.ledger import LedgerError
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.snapshots.restoring import Restored, Wanted
+from consumers.evaluator.snapshots.restoring import NotedSnapshot, Restored
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.topics import SOURCE_BY_TOPIC
@@ -78,8 +78,8 @@ class Taking:
         self.takeover = Takeover(KafkaSettings(is_embedded=is_embedded), settings, instruments, TOPICS, trusted_clock())
         self.evaluators = {number: StubEvaluator() for number in numbers}
         self.writers = {number: FakeWriter(number, self.journal) for number in numbers}
-        self.held = [
-            Held(Partition(number, self.evaluators[number], Limits(), SOURCE_BY_TOPIC, instruments), writer)  # type: ignore[arg-type]  # a fake writer
+        self.owned = [
+            OwnedPartition(Partition(number, self.evaluators[number], Limits(), SOURCE_BY_TOPIC, instruments), writer)  # type: ignore[arg-type]  # a fake writer
             for number, writer in self.writers.items()
         ]
 
@@ -91,12 +91,12 @@ class Taking:
             beginning_offsets=self.beginning_offsets, end_offsets=self.end_offsets, commit=self.commit_offsets
         )
         await self.takeover.start()
-        await self.takeover.take(self.held, consumer)
+        await self.takeover.take(self.owned, consumer)
 
     def commits(self, number: int) -> dict[str, tuple[int, CommitNote]]:
         """What would be committed now, by topic."""
-        (held,) = (each for each in self.held if each.partition.number == number)
-        return {tp.topic: (at.offset, CommitNote.parse(at.metadata)) for tp, at in held.to_commit(0).items()}
+        (owned,) = (each for each in self.owned if each.partition.number == number)
+        return {tp.topic: (at.offset, CommitNote.parse(at.metadata)) for tp, at in owned.to_commit(0).items()}
 
     # As the administrative client.
 
@@ -123,7 +123,7 @@ class Taking:
         return dict.fromkeys(partitions, END)
 
     async def commit_offsets(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        assert not any(held.partition.is_active for held in self.held)
+        assert not any(owned.partition.is_active for owned in self.owned)
         self.journal.append("note")
         if self.commit_error is not None:
             raise self.commit_error
@@ -139,7 +139,7 @@ class Taking:
         recalls: Mapping[int, Callable[[Any], None]],
         _instruments: Instruments,
     ) -> dict[int, int]:
-        assert not any(held.partition.is_active for held in self.held)
+        assert not any(owned.partition.is_active for owned in self.owned)
         self.journal.append("ledger")
         self.ledger_starts = starts
         self.ledger_at_least = at_least
@@ -164,7 +164,7 @@ async def test_first_nobody_else_can_write_then_what_was_written_is_read(taking_
     await taking.take()
     assert taking.journal == ["connect", "fence 0", "fence 2", "committed", "ends", "ledger", "note"]
     assert taking.ledger_at_least == {0: MARK, 2: MARK + 2}
-    assert all(held.partition.is_active for held in taking.held)
+    assert all(owned.partition.is_active for owned in taking.owned)
     assert {number: evaluator.recalled for number, evaluator in taking.evaluators.items()} == {
         0: [fact("of 0")],
         2: [fact("of 2")],
@@ -193,9 +193,9 @@ async def test_reading_begins_where_the_commits_say(taking_of: Callable[..., Tak
     await taking.take()
     # What either input's note asks for, so the earlier one.
     assert taking.ledger_starts == {0: 60, 2: 62}
-    for number, held in zip((0, 2), taking.held, strict=True):
-        assert held.partition.next_offsets == {PIPECAT: 20 + number, AUDIT: 40}
-        assert held.partition._seen_before == {PIPECAT: 30, AUDIT: 55}
+    for number, owned in zip((0, 2), taking.owned, strict=True):
+        assert owned.partition.next_offsets == {PIPECAT: 20 + number, AUDIT: 40}
+        assert owned.partition._seen_before == {PIPECAT: 30, AUDIT: 55}
     # And a successor that comes at once needs the same.
     assert taking.commits(2) == {PIPECAT: (22, CommitNote(62, 30, 1)), AUDIT: (40, CommitNote(62, 55, 1))}
 
@@ -209,9 +209,9 @@ async def test_without_our_note_everything_that_was_written_is_read(
     taking.commit(AUDIT, 0, 40, text)
     await taking.take()
     assert taking.ledger_starts == {0: 0}
-    (held,) = taking.held
-    assert held.partition.next_offsets == {PIPECAT: 20, AUDIT: 40}
-    assert held.partition._seen_before == {PIPECAT: 30, AUDIT: 0}
+    (owned,) = taking.owned
+    assert owned.partition.next_offsets == {PIPECAT: 20, AUDIT: 40}
+    assert owned.partition._seen_before == {PIPECAT: 30, AUDIT: 0}
 
 
 async def test_where_nothing_was_committed_reading_begins_at_the_first_record(
@@ -222,7 +222,7 @@ async def test_where_nothing_was_committed_reading_begins_at_the_first_record(
     with capture_logs() as logged:
         await taking.take()
     assert taking.ledger_starts == {0: 0}
-    assert taking.held[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
+    assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
     assert taking.lost == 0
     assert logged == []
 
@@ -233,7 +233,7 @@ async def test_what_retention_took_is_counted_and_told(taking_of: Callable[..., 
     taking.commit(AUDIT, 0, FIRST, CommitNote(70, FIRST).text())
     with capture_logs() as logged:
         await taking.take()
-    assert taking.held[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
+    assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
     assert taking.lost == 7
     assert [(line["event"], line["record"]) for line in logged] == [
         ("input_not_where_it_was", f"{PIPECAT}[0]@{FIRST - 7}")
@@ -261,7 +261,7 @@ async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_re
     taking.commit(AUDIT, 0, END, CommitNote(70, END).text())
     with capture_logs() as logged:
         await taking.take()
-    assert taking.held[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: END}
+    assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: END}
     # What is read from the first record was written long before what the note asks for.
     assert taking.ledger_starts == {0: 0}
     assert taking.lost == 0  # the topic was made anew: what it had before is nobody's loss to count
@@ -274,7 +274,7 @@ async def test_what_an_input_made_anew_holds_was_refused_by_nobody_before(taking
     taking = taking_of(0)
     taking.commit(PIPECAT, 0, END + 1, CommitNote(70, END + 1).text())
     await taking.take()
-    partition = taking.held[0].partition
+    partition = taking.owned[0].partition
     partition.fold([[Record(PIPECAT, FIRST, key=None)]], None)
     assert partition.outbox.records == 1
 
@@ -286,13 +286,13 @@ async def test_no_mark_is_noted_before_the_inputs_are_read_to_where_they_ended(
     for topic in TOPICS:
         taking.commit(topic, 0, 20, CommitNote(70, 30).text())
     await taking.take()
-    (held,) = taking.held
+    (owned,) = taking.owned
     long_after_ms = NOW_MS
     notes = []
     for position, after_ms in ((END - 1, 100_000), (END, 200_000)):
-        held.partition.fold([[Record(topic, position - 1)] for topic in TOPICS], None)
-        held.read_to(dict.fromkeys(TOPICS, position))
-        committed = held.to_commit(long_after_ms + after_ms)
+        owned.partition.fold([[Record(topic, position - 1)] for topic in TOPICS], None)
+        owned.read_to(dict.fromkeys(TOPICS, position))
+        committed = owned.to_commit(long_after_ms + after_ms)
         notes.append({CommitNote.parse(at.metadata).scores for at in committed.values()})
     assert notes == [{70}, {71}]
 
@@ -302,13 +302,13 @@ async def test_taking_over_without_a_connection_is_refused(taking_of: Callable[.
     taking = taking_of(0)
     consumer: Any = taking
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
-        await taking.takeover.take(taking.held, consumer)
+        await taking.takeover.take(taking.owned, consumer)
     await taking.takeover.start()
     await taking.takeover.stop()
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
-        await taking.takeover.take(taking.held, consumer)
+        await taking.takeover.take(taking.owned, consumer)
     assert "ledger" not in taking.journal
-    assert not taking.held[0].partition.is_active
+    assert not taking.owned[0].partition.is_active
 
 
 async def test_a_ledger_that_cannot_be_read_leaves_nothing_active(taking_of: Callable[..., Taking]) -> None:
@@ -316,7 +316,7 @@ async def test_a_ledger_that_cannot_be_read_leaves_nothing_active(taking_of: Cal
     taking.ledger_error = LedgerError("short")
     with pytest.raises(LedgerError, match="short"):
         await taking.take()
-    assert not any(held.partition.is_active for held in taking.held)
+    assert not any(owned.partition.is_active for owned in taking.owned)
     assert taking.commits(0) == {}
 
 
@@ -332,15 +332,15 @@ async def test_a_fence_that_fails_is_not_passed_over(
     with pytest.raises(KafkaConnectionError):
         await taking.take()
     assert "committed" not in taking.journal
-    assert not any(held.partition.is_active for held in taking.held)
+    assert not any(owned.partition.is_active for owned in taking.owned)
 
 
 async def test_the_embedded_broker_keeps_nothing_to_ask_for(taking_of: Callable[..., Taking]) -> None:
     taking = taking_of(0, is_embedded=True)
     await taking.take()
     assert taking.journal == ["fence 0", "ends"]
-    assert taking.held[0].partition.is_active
-    assert taking.held[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
+    assert taking.owned[0].partition.is_active
+    assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: FIRST}
 
 
 async def test_it_disconnects_once(taking_of: Callable[..., Taking]) -> None:
@@ -366,8 +366,8 @@ async def test_each_owner_is_counted_before_it_folds(taking_of: Callable[..., Ta
         TopicPartition(PIPECAT, 2): (FIRST, CommitNote(0, 0, 1)),
         TopicPartition(AUDIT, 2): (FIRST, CommitNote(0, 0, 1)),
     }
-    assert [held.takeovers for held in taking.held] == [3, 1]
-    assert [held.partition.stops for held in taking.held] == [None, None]
+    assert [owned.takeovers for owned in taking.owned] == [3, 1]
+    assert [owned.partition.stops for owned in taking.owned] == [None, None]
     assert [(line["event"], line["owners_before"]) for line in logged] == [("partitions_did_not_get_on", {0: 2})]
 
 
@@ -377,7 +377,7 @@ async def test_after_too_many_owners_reading_stops_where_the_last_one_was(taking
     taking.commit(AUDIT, 0, 40, CommitNote(60, END + 9, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
     await taking.take()
     # What is said of more than there is speaks of a topic that was made anew, and is never reached.
-    assert taking.held[0].partition.stops == {PIPECAT: 30, AUDIT: END}
+    assert taking.owned[0].partition.stops == {PIPECAT: 30, AUDIT: END}
 
 
 async def test_an_owner_that_cannot_be_counted_folds_all_the_same(taking_of: Callable[..., Taking]) -> None:
@@ -385,7 +385,7 @@ async def test_an_owner_that_cannot_be_counted_folds_all_the_same(taking_of: Cal
     taking.commit_error = KafkaConnectionError("gone")
     with capture_logs() as logged:
         await taking.take()
-    assert taking.held[0].partition.is_active
+    assert taking.owned[0].partition.is_active
     assert [line["event"] for line in logged] == ["commit_failed"]
 
 
@@ -398,11 +398,11 @@ class Restoring:
     """Has the states that a test gives it."""
 
     def __init__(self, journal: list[str], *numbers: int) -> None:
-        self.wanted: Mapping[int, Wanted] = {}
+        self.wanted: Mapping[int, NotedSnapshot] = {}
         self.states = {number: StubEvaluator() for number in numbers}
         self._journal = journal
 
-    async def restore(self, wanted: Mapping[int, Wanted]) -> dict[int, Restored]:
+    async def restore(self, wanted: Mapping[int, NotedSnapshot]) -> dict[int, Restored]:
         self._journal.append("restore")
         self.wanted = wanted
         states: dict[int, Any] = {number: state for number, state in self.states.items() if number in wanted}
@@ -425,8 +425,11 @@ async def test_a_state_that_was_handed_over_is_gone_on_with(taking_of: Callable[
     assert taking.journal[3:] == ["committed", "ends", "restore", "ledger", "note"]
     assert taking.ledger_starts == {2: 70}
     firsts, ends = dict.fromkeys(TOPICS, FIRST), dict.fromkeys(TOPICS, END)
-    assert restoring.wanted == {0: Wanted(PLACE, MARK - 1, firsts, ends), 2: Wanted(PLACE, MARK + 1, firsts, ends)}
-    one, other = (held.partition for held in taking.held)
+    assert restoring.wanted == {
+        0: NotedSnapshot(PLACE, MARK - 1, firsts, ends),
+        2: NotedSnapshot(PLACE, MARK + 1, firsts, ends),
+    }
+    one, other = (owned.partition for owned in taking.owned)
     assert one._evaluator is restoring.states[0]
     assert not restoring.states[0].knows_of_time, "its time goes on, and what it does in it must not be lost"
     assert restoring.states[0].recalled == taking.evaluators[0].recalled == []
@@ -436,7 +439,7 @@ async def test_a_state_that_was_handed_over_is_gone_on_with(taking_of: Callable[
     assert {tp: (at.offset, CommitNote.parse(at.metadata)) for tp, at in taking.noted.items()} == {
         TopicPartition(topic, number): (20, CommitNote(70, 30, 1)) for topic in TOPICS for number in (0, 2)
     }
-    assert taking.held[0].scores_end == MARK
+    assert taking.owned[0].scores_end == MARK
 
 
 async def test_nothing_is_lost_of_what_was_folded_before_it_was_deleted(taking_of: Callable[..., Taking]) -> None:
@@ -467,4 +470,4 @@ async def test_where_the_notes_do_not_agree_on_one_it_is_replayed(taking_of: Cal
     taking.commit(AUDIT, 0, 20, text)
     await taking.take()
     assert restoring.wanted == {}
-    assert taking.held[0].partition.next_offsets == dict.fromkeys(TOPICS, 20)
+    assert taking.owned[0].partition.next_offsets == dict.fromkeys(TOPICS, 20)

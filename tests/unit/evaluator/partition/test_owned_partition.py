@@ -7,7 +7,7 @@ from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.evaluator.ownership.assignment import Assignment
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import InputStart
 from consumers.evaluator.recall.commit_note import CommitNote
 from schemas.events.codec import InputSource
@@ -17,7 +17,7 @@ from tests.support.fakes.evaluator_fakes import (
     PIPECAT,
     Record,
     StubEvaluator,
-    held_of,
+    owned_of,
     partition_of,
     trusted_clock,
 )
@@ -32,40 +32,40 @@ class Replaying(NamedTuple):
     """A partition that was taken over at offset 10 and is read again up to `INPUT_END`."""
 
     evaluator: StubEvaluator
-    held: Held
+    owned: OwnedPartition
 
     def fold(self, offset: int) -> None:
         """Everything up to this offset is read."""
-        self.held.partition.fold([[Record(PIPECAT, offset)]], None)
-        self.held.read_to({PIPECAT: offset + 1})
+        self.owned.partition.fold([[Record(PIPECAT, offset)]], None)
+        self.owned.read_to({PIPECAT: offset + 1})
 
     def scores(self, now_ms: int) -> int:
         """From where a successor would read the ledger."""
-        (committed,) = self.held.to_commit(now_ms).values()
+        (committed,) = self.owned.to_commit(now_ms).values()
         return CommitNote.parse(committed.metadata).scores
 
 
 @pytest.fixture
 def replaying() -> Replaying:
     evaluator = StubEvaluator()
-    held = held_of(partition_of(evaluator)[0])
-    held.began(
+    owned = owned_of(partition_of(evaluator)[0])
+    owned.began(
         {PIPECAT: InputStart(10, INPUT_END)}, {PIPECAT: INPUT_END}, LEDGER_START, LEDGER_END,
         now_ms=0, overlap_ms=OVERLAP_MS,
     )  # fmt: skip
-    return Replaying(evaluator, held)
+    return Replaying(evaluator, owned)
 
 
 def test_a_commit_says_where_to_read_and_what_to_recall() -> None:
     evaluator = StubEvaluator()
     partition, _ = partition_of(evaluator)
-    held = held_of(partition)
-    assert held.to_commit(NOW_MS) == {}  # what was written is not recalled yet: the committed offsets stay
+    owned = owned_of(partition)
+    assert owned.to_commit(NOW_MS) == {}  # what was written is not recalled yet: the committed offsets stay
     starts = {PIPECAT: InputStart(5, 0), AUDIT: InputStart(2, 0)}
-    held.began(starts, {PIPECAT: 5, AUDIT: 2}, 40, 60, now_ms=NOW_MS, overlap_ms=0)
+    owned.began(starts, {PIPECAT: 5, AUDIT: 2}, 40, 60, now_ms=NOW_MS, overlap_ms=0)
     partition.fold([[Record(PIPECAT, 5), Record(PIPECAT, 6)]], None)
     evaluator.watermarks = {InputSource.PIPECAT: 6}
-    assert held.to_commit(NOW_MS) == {
+    assert owned.to_commit(NOW_MS) == {
         TopicPartition(PIPECAT, 0): OffsetAndMetadata(6, CommitNote(40, 7).text()),
         TopicPartition(AUDIT, 0): OffsetAndMetadata(2, CommitNote(40, 2).text()),
     }
@@ -91,8 +91,8 @@ def test_what_begins_behind_the_replay_has_its_scores_behind_the_ledger(replayin
 
 def test_a_replay_is_over_by_position_and_not_by_records(replaying: Replaying) -> None:
     """The end of a transaction takes an offset and is no record."""
-    replaying.held.partition.fold([[Record(PIPECAT, INPUT_END - 2)]], None)
-    replaying.held.read_to({PIPECAT: INPUT_END})
+    replaying.owned.partition.fold([[Record(PIPECAT, INPUT_END - 2)]], None)
+    replaying.owned.read_to({PIPECAT: INPUT_END})
     replaying.scores(10_000)
     assert replaying.scores(20_000 + OVERLAP_MS) == LEDGER_END
 
@@ -106,17 +106,17 @@ def test_a_replay_is_over_by_position_and_not_by_records(replaying: Replaying) -
     ],
 )
 def test_every_input_must_have_been_read_again(positions: dict[str, int]) -> None:
-    held = held_of(partition_of(StubEvaluator())[0])
+    owned = owned_of(partition_of(StubEvaluator())[0])
     starts = {PIPECAT: InputStart(INPUT_END, 0), AUDIT: InputStart(7, 0)}
-    held.began(starts, {PIPECAT: INPUT_END, AUDIT: 7}, LEDGER_START, LEDGER_END, now_ms=0, overlap_ms=0)
+    owned.began(starts, {PIPECAT: INPUT_END, AUDIT: 7}, LEDGER_START, LEDGER_END, now_ms=0, overlap_ms=0)
 
     def scores(now_ms: int) -> set[int]:
-        return {CommitNote.parse(at.metadata).scores for at in held.to_commit(now_ms).values()}
+        return {CommitNote.parse(at.metadata).scores for at in owned.to_commit(now_ms).values()}
 
-    held.read_to(positions)
+    owned.read_to(positions)
     assert scores(10_000) == {LEDGER_START}
-    held.read_to({PIPECAT: INPUT_END, AUDIT: 7})
-    held.read_to({})  # once is enough: what comes later was never the former owner's
+    owned.read_to({PIPECAT: INPUT_END, AUDIT: 7})
+    owned.read_to({})  # once is enough: what comes later was never the former owner's
     assert scores(20_000) == {LEDGER_END}
 
 
@@ -141,8 +141,8 @@ async def test_looking_at_the_client_tells_how_far_it_is(replaying: Replaying) -
 
     consumer = Consumer()
     assignment = Assignment([PIPECAT], {}, trusted_clock())
-    assignment.held = {0: replaying.held}
-    replaying.held.partition.fold([[Record(PIPECAT, INPUT_END - 2)]], None)
+    assignment.owned = {0: replaying.owned}
+    replaying.owned.partition.fold([[Record(PIPECAT, INPUT_END - 2)]], None)
     for at, expected in ((INPUT_END - 1, LEDGER_START), (INPUT_END, LEDGER_END)):
         consumer.at = at
         await assignment.look(consumer)

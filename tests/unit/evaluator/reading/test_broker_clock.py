@@ -250,7 +250,7 @@ class Running:
         shell, clocks = self.shell, self.shell.clocks
         for passed_ms in (by_ms,) if is_frozen else (100,) * (by_ms // 100):
             clocks.go(passed_ms)
-            shell.consumer.told_at_ms = clocks.wall_ms
+            shell.consumer.answered_at_ms = clocks.wall_ms
             await shell.role._assignment.look(shell.consumer)
             shell.role._assignment.advance()
 
@@ -292,13 +292,13 @@ async def test_an_answer_from_before_a_step_is_not_taken_for_a_later_one(running
     shell = running.shell
     shell.evaluators[0].wakeup_ms = shell.clocks.steady_ms + 1_000
     shell.clocks.go(100)
-    shell.consumer.told_at_ms = shell.clocks.wall_ms
+    shell.consumer.answered_at_ms = shell.clocks.wall_ms
     shell.clocks.wall_ms -= MINUTES_10
     shell.clocks.go(20_000)
     with capture_logs():
         for _ in range(2):
             await shell.role._assignment.look(shell.consumer)
-            shell.consumer.told_at_ms = shell.clocks.wall_ms  # asked before we were frozen
+            shell.consumer.answered_at_ms = shell.clocks.wall_ms  # asked before we were frozen
         shell.role._assignment.advance()
     assert not running.has_closed()
 
@@ -334,7 +334,7 @@ async def test_before_time_is_proved_it_goes_as_far_as_records_do(running: Runni
     shell.clock._is_trusted = False
     assignment = shell.role._assignment
     assert assignment.known_ms(0) == 0
-    assignment.held[0].partition.last_record_ms[PIPECAT] = NOW_MS - 500
+    assignment.owned[0].partition.last_record_ms[PIPECAT] = NOW_MS - 500
     assert assignment.known_ms(0) == NOW_MS - 500
     await running.go(UNPROVED_MS)
     known_ms = assignment.known_ms(0)

@@ -22,7 +22,7 @@ from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import SNAPSHOT_VERSION, PartitionEvaluator
 from consumers.engine.state_bytes import SnapshotError, read_state
-from consumers.evaluator.partition.owned_partition import Held
+from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import InputStart, Partition
 from consumers.evaluator.recall.commit_note import SnapshotPlace
 from consumers.evaluator.service import Evaluator
@@ -31,9 +31,9 @@ from consumers.evaluator.snapshots import handing_over, manifest, packing
 from consumers.evaluator.snapshots.basis import basis_of, say_if_off
 from consumers.evaluator.snapshots.both_ends import snapshots_of
 from consumers.evaluator.snapshots.manifest import SEAL_BYTES, Refusal, digest_of, opened, sealed
-from consumers.evaluator.snapshots.restoring import Restored, Wanted
+from consumers.evaluator.snapshots.restoring import NotedSnapshot, Restored
 from consumers.evaluator.writing.outgoing import Outgoing
-from consumers.evaluator.writing.partition_writer import FencedError, NotTakenError
+from consumers.evaluator.writing.partition_writer import FencedError, RejectedWriteError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.events.codec import InputSource
@@ -167,22 +167,22 @@ class Scene:
             TOPIC_BY_SOURCE[arrival.source]: arrival.offset + 1 for arrival in self.arrivals[: self.half]
         }
         self.writer = Writer(self.broker)
-        self.held = self.held_with(self.owner, self.writer)
+        self.owned = self.held_with(self.owner, self.writer)
         self.successor = settings
         self.place: SnapshotPlace | None = None
 
-    def held_with(self, evaluator: PartitionEvaluator, writer: Any, number: int = NUMBER) -> Held:
+    def held_with(self, evaluator: PartitionEvaluator, writer: Any, number: int = NUMBER) -> OwnedPartition:
         partition = Partition(number, evaluator, Limits(), SOURCE_BY_TOPIC, self.instruments)
-        held = Held(partition, writer)
+        owned = OwnedPartition(partition, writer)
         starts = {topic: InputStart(0, 0) for topic in INPUT_TOPICS}
-        held.began(starts, ENDS, 0, 0, now_ms=0, overlap_ms=0, goes_on_at=self.positions)
-        return held
+        owned.began(starts, ENDS, 0, 0, now_ms=0, overlap_ms=0, goes_on_at=self.positions)
+        return owned
 
-    async def hand_over(self, *more: Held, seconds: float = 5.0) -> "Scene":
+    async def hand_over(self, *more: OwnedPartition, seconds: float = 5.0) -> "Scene":
         writing = snapshots_of(KafkaSettings(), SETTINGS, None, self.instruments).writing
         assert writing is not None
-        written = await writing.write([self.held, *more], seconds)
-        self.place = next((place for held, place in written if held is self.held), None)
+        written = await writing.write([self.owned, *more], seconds)
+        self.place = next((place for owned, place in written if owned is self.owned), None)
         return self
 
     async def restore(self, number: int = NUMBER, mark: int = MARK, **moved: Mapping[str, int]) -> Restored | None:
@@ -190,7 +190,7 @@ class Scene:
         assert restoring is not None
         assert self.place is not None
         firsts, ends = moved.get("firsts", dict.fromkeys(INPUT_TOPICS, 0)), moved.get("ends", ENDS)
-        return (await restoring.restore({number: Wanted(self.place, mark, firsts, ends)})).get(number)
+        return (await restoring.restore({number: NotedSnapshot(self.place, mark, firsts, ends)})).get(number)
 
     async def refused(self, reason: Refusal, **how: Any) -> None:
         """The successor does not use it, says why, and unpickles nothing."""
@@ -271,20 +271,20 @@ async def test_the_owner_counts_its_events_before_so_that_the_successor_does_not
     counted = scene.registry.get_sample_value("callgauge_events_total", {"source": "pipecat", "outcome": "folded"})
     assert counted is not None
     assert counted > 0
-    assert not scene.held.partition.is_at_rest
+    assert not scene.owned.partition.is_being_snapshotted
 
 
 async def test_a_partition_that_takes_a_state_goes_on_at_its_positions(scene: Scene) -> None:
     restored = await (await scene.hand_over()).restore()
     assert restored is not None
-    held = scene.held_with(fresh(), scene.writer)
-    held.partition.go_on_with(restored.evaluator)
+    owned = scene.held_with(fresh(), scene.writer)
+    owned.partition.go_on_with(restored.evaluator)
     starts = {topic: InputStart(5, 8) for topic in INPUT_TOPICS}
-    held.began(starts, ENDS, 40, MARK + 1, now_ms=0, overlap_ms=0, goes_on_at=restored.positions)
-    assert held.partition.next_offsets == scene.positions
-    assert held.partition.open_calls == 1
+    owned.began(starts, ENDS, 40, MARK + 1, now_ms=0, overlap_ms=0, goes_on_at=restored.positions)
+    assert owned.partition.next_offsets == scene.positions
+    assert owned.partition.open_calls == 1
     # And who comes after it, without a state, begins where the oldest open call did.
-    offsets = {tp.topic: at.offset for tp, at in held.to_commit(0).items()}
+    offsets = {tp.topic: at.offset for tp, at in owned.to_commit(0).items()}
     first = min(arrival.offset for arrival in scene.arrivals if arrival.source is InputSource.PIPECAT)
     assert offsets[TOPIC_BY_SOURCE[InputSource.PIPECAT]] == first
 
@@ -462,13 +462,13 @@ async def test_a_broker_that_does_not_answer_costs_a_replay_and_no_more(
 
 
 async def test_a_partition_with_unwritten_scores_is_left_out(scene: Scene) -> None:
-    scene.held.partition.outbox.put((fact("c-1"),))
+    scene.owned.partition.outbox.put((fact("c-1"),))
     assert (await scene.hand_over()).place is None
     assert scene.written("unwritten") == 1
 
 
 async def test_a_stopped_partition_hands_nothing_over(scene: Scene) -> None:
-    scene.held.partition.stops = {}
+    scene.owned.partition.stops = {}
     assert (await scene.hand_over()).place is None
     assert scene.broker.end(SNAPSHOTS) == 7
 
@@ -490,7 +490,7 @@ async def test_a_state_above_its_bound_is_left_out(scene: Scene, monkeypatch: py
 async def test_what_is_not_packed_in_time_is_left_out(scene: Scene) -> None:
     assert (await scene.hand_over(seconds=-1.0)).place is None
     assert scene.written("too_late") == 1
-    assert not scene.held.partition.is_at_rest
+    assert not scene.owned.partition.is_being_snapshotted
 
 
 async def test_what_is_not_written_in_time_is_left_out_and_the_others_are_not(scene: Scene) -> None:
@@ -503,14 +503,14 @@ async def test_what_is_not_written_in_time_is_left_out_and_the_others_are_not(sc
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("error", [NotTakenError("too large"), FencedError("partition 3")])
+@pytest.mark.parametrize("error", [RejectedWriteError("too large"), FencedError("partition 3")])
 async def test_what_the_broker_does_not_take_is_left_out(scene: Scene, error: Exception) -> None:
     scene.writer.error = error
     assert (await scene.hand_over()).place is None
     assert scene.written("not_taken") == 1
 
 
-async def test_the_state_is_at_rest_until_the_thread_has_ended_even_when_we_are_cancelled(
+async def test_the_state_stays_unchanged_until_the_thread_has_ended_even_when_we_are_cancelled(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_end = threading.Event(), threading.Event()
@@ -524,8 +524,8 @@ async def test_the_state_is_at_rest_until_the_thread_has_ended_even_when_we_are_
     task = asyncio.create_task(scene.hand_over())
     await asyncio.to_thread(began.wait, 10)
     scene.owner.receive(scene.arrivals[scene.half])
-    assert scene.held.partition.is_at_rest
-    scene.held.partition.count_events()  # a scrape comes by
+    assert scene.owned.partition.is_being_snapshotted
+    scene.owned.partition.count_events()  # a scrape comes by
     assert scene.owner.drain_counts()
     task.cancel()
     await asyncio.sleep(0)
@@ -533,7 +533,7 @@ async def test_the_state_is_at_rest_until_the_thread_has_ended_even_when_we_are_
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not scene.held.partition.is_at_rest
+    assert not scene.owned.partition.is_being_snapshotted
 
 
 def test_there_are_no_snapshots_without_a_key_or_on_a_broker_that_keeps_nothing() -> None:
@@ -569,7 +569,7 @@ def test_damaged_bytes_are_an_error_of_ours() -> None:
             PartitionEvaluator.restore(damaged)
 
 
-@pytest.mark.parametrize("what", [Bomb(), time.sleep, MessageSizeTooLargeError, eval, Held])
+@pytest.mark.parametrize("what", [Bomb(), time.sleep, MessageSizeTooLargeError, eval, OwnedPartition])
 def test_no_class_but_those_of_a_state_is_made(what: object) -> None:
     with pytest.raises(SnapshotError, match="a snapshot has no"):
         read_state(1, io.BytesIO(pickle.dumps((1, what))))
@@ -605,5 +605,5 @@ async def test_settings_that_are_derived_from_the_engines_are_none_of_its_state(
     assert settings.redaction == RedactionRules()
     role = Evaluator(KafkaSettings(), settings, Instruments(CollectorRegistry(), ["evaluator"]))
     into = io.BytesIO()
-    role._new_held(0).partition.write_snapshot(into)
+    role._new_owned(0).partition.write_snapshot(into)
     assert PartitionEvaluator.restore(into.getvalue()).open_calls == 0

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Outbox, Written
 from consumers.evaluator.writing.outgoing import LeftOut, Outgoing
-from consumers.evaluator.writing.partition_writer import FencedError, NotTakenError, PartitionWriter, WriteError
+from consumers.evaluator.writing.partition_writer import FencedError, PartitionWriter, RejectedWriteError, WriteError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.events.codec import RefusalReason
@@ -627,7 +627,7 @@ async def test_what_is_not_taken_apart_leaves_the_writer_as_it_was(
     writing = make()
     await writing.fence()
     writing.producer.errors[where] = error
-    with pytest.raises(NotTakenError):
+    with pytest.raises(RejectedWriteError):
         await writing.writer.write_apart(APART)
     assert writing.producer.journal[-3:] == ["abort", "stop", "start"]
     writing.producer.errors.clear()
@@ -661,6 +661,6 @@ async def test_without_transactions_nothing_is_written_apart(
 ) -> None:
     writing = make(**settings)
     await writing.fence()
-    with pytest.raises(NotTakenError):
+    with pytest.raises(RejectedWriteError):
         await writing.writer.write_apart(APART)
     assert writing.producer.sent == []

@@ -17,7 +17,6 @@ from schemas.scores.all_records import (
     ProgressScore,
     Result,
     Scored,
-    Speaker,
     StallFact,
     SubgoalScore,
     ToolOutcome,
@@ -28,8 +27,9 @@ from schemas.scores.all_records import (
     UnscoredReason,
     VoiceToVoiceLatency,
 )
+from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
 from streamer.roles.demo_screen import Headline, plain_line, screen
-from streamer.roles.demo_table import SHOWN_AFTER_END_MS, CallRow, CallTable, GoalsReached, MeasuredLatency
+from streamer.roles.demo_table import SHOWN_AFTER_END_MS, CallTable
 
 NOW_MS = 1_790_000_000_000
 
@@ -92,7 +92,7 @@ def closed(call: str = "call-1", ended_reason: str | None = "goodbye", **more: A
     )
 
 
-def row_of(*records: AnyScoreRecord) -> CallRow:
+def row_of(*records: AnyScoreRecord) -> CallView:
     table = CallTable()
     for record in records:
         table.fold(record)
@@ -102,8 +102,8 @@ def row_of(*records: AnyScoreRecord) -> CallRow:
 
 def test_a_new_call_has_nothing_yet() -> None:
     row = row_of(started())
-    assert (row.agent, row.turn, row.latency, row.dead_airs, row.tool_calls, row.status) == (
-        "bot", None, None, 0, 0, "running",
+    assert (row.agent, row.turn, row.latency, row.dead_airs, row.tool_calls, row.closed) == (
+        "bot", None, None, 0, 0, None,
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_interruptions_dead_air_and_tools_are_counted_once_each() -> None:
         interruption(2, "assistant"), interruption(3, "assistant"), interruption(3, "assistant", is_withdrawn=True),
         dead_air(1), dead_air(1, status=TurnStatus.FINAL), dead_air(2), tool(0), tool(0, revision=2), tool(1),
     )  # fmt: skip
-    assert (row.interruptions_by(Speaker.USER), row.interruptions_by(Speaker.ASSISTANT)) == (2, 1)
+    assert (row.user_interruptions, row.assistant_interruptions) == (2, 1)
     assert (row.dead_airs, row.tool_calls) == (2, 2)
 
 
@@ -175,7 +175,7 @@ def test_a_call_that_is_over_stays_for_a_moment() -> None:
     table = CallTable()
     for record in (started("a"), started("b", caused_at_ms=NOW_MS + 1), closed("a"), closed("a")):
         table.fold(record)
-    assert [(row.conversation_id, row.status) for row in table.rows(NOW_MS)] == [("a", "over"), ("b", "running")]
+    assert [(row.conversation_id, row.closed is None) for row in table.rows(NOW_MS)] == [("a", False), ("b", True)]
     assert (table.calls_started, table.calls_running, table.calls_ended) == (2, 1, 1)
     assert [row.conversation_id for row in table.rows(NOW_MS + SHOWN_AFTER_END_MS)] == ["a", "b"]
     assert [row.conversation_id for row in table.rows(NOW_MS + SHOWN_AFTER_END_MS + 1)] == ["b"]
@@ -193,7 +193,7 @@ def test_the_table_is_bounded_and_ended_calls_make_room_first() -> None:
     assert table.calls_dropped == 1
 
 
-def shown(rows: list[CallRow], width: int = 120, height: int = 20) -> list[str]:
+def shown(rows: list[CallView], width: int = 120, height: int = 20) -> list[str]:
     console = Console(width=width, height=height, color_system=None)
     headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4)
     with console.capture() as captured:

@@ -1,0 +1,240 @@
+"""The closed sets of words that records share with the labels of metrics. Each word is written here once.
+
+This module imports nothing of ours and nothing from outside the standard library, so that the metric catalogue stays plain data.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+
+class InputSource(StrEnum):
+    """The stream from which a record came."""
+
+    AUDIT = "audit"
+    PIPECAT = "pipecat"
+    ELEVENLABS = "elevenlabs"
+    JUDGE = "judge"
+
+    __hash__ = str.__hash__  # Enum's own is Python code, and this is a key of the hot path's tables
+
+
+class RefusalReason(StrEnum):
+    """Why a record can never be processed."""
+
+    UNDECODABLE = "undecodable"
+    INVALID_EVENT = "invalid_event"
+    UNKNOWN_ROLE = "unknown_role"
+    TEXT_TOO_LONG = "text_too_long"
+    EMPTY_KEY = "empty_key"
+    RECORD_TOO_LARGE = "record_too_large"
+    TIME_OUT_OF_BOUNDS = "time_out_of_bounds"
+
+
+class PipelineType(StrEnum):
+    """How the agent is built; it decides which of EVA's rules apply."""
+
+    CASCADE = "cascade"
+    AUDIO_LLM = "audio_llm"
+    S2S = "s2s"
+
+
+class Speaker(StrEnum):
+    """A side of the call."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class Anchor(StrEnum):
+    """How the end of the user's speech is known, where a latency begins. The best come first.
+
+    - `audio`: sound on the line
+    - `record`: the agent provider's record of the conversation, which has the whole latency
+    - `vad`: the bot's voice activity detector
+    - `turn_release`: the bot's ruling that the turn is over
+    - `transcript`: the time of the user's transcript
+    - `estimated`: arrival times of events
+    """
+
+    AUDIO = "audio"
+    RECORD = "record"
+    VAD = "vad"
+    TURN_RELEASE = "turn_release"
+    TRANSCRIPT = "transcript"
+    ESTIMATED = "estimated"
+
+
+class ToolOutcome(StrEnum):
+    """How a tool call ended; `unanswered` when the call closed without a response."""
+
+    SUCCESS = "success"
+    ERROR = "error"
+    UNANSWERED = "unanswered"
+
+
+class CloseReason(StrEnum):
+    """Why a call was closed."""
+
+    ENDED = "ended"
+    SESSION_ENDED = "session_ended"
+    IDLE = "idle"
+    LIMIT_DURATION = "limit_duration"
+    LIMIT_EVENTS = "limit_events"
+    LIMIT_TURNS = "limit_turns"
+    LIMIT_KEPT_BYTES = "limit_kept_bytes"
+    LIMIT_REPLAYS = "limit_replays"
+    LIMIT_OPEN_CALLS = "limit_open_calls"
+
+
+class Detector(StrEnum):
+    """A kind of personal data that redaction finds. In texts it leaves the name in capitals and brackets."""
+
+    CARD = "card"
+    PHONE = "phone"
+    EMAIL = "email"
+    IBAN = "iban"
+    BIRTH_DATE = "birth_date"
+
+
+CUSTOM: Final = "custom"
+"""Label value of findings of all custom patterns together: their names are the operator's, label values are a closed set."""
+REDACTION_TYPES: Final = (*(detector.value for detector in Detector), CUSTOM)
+"""Every type of finding that is counted."""
+
+
+class JudgeKind(StrEnum):
+    """What is judged: a subgoal of the call, or one of EVA's metrics of text."""
+
+    SUBGOAL = "subgoal"
+    CONCISENESS = "conciseness"
+    SPEAKABILITY = "speakability"
+    FAITHFULNESS = "faithfulness"
+    CONVERSATION_PROGRESSION = "conversation_progression"
+
+
+TEXT_JUDGES: Final = tuple(kind for kind in JudgeKind if kind is not JudgeKind.SUBGOAL)
+"""EVA's metrics that a model judges from the text of a call."""
+
+
+class TrialOutcome(StrEnum):
+    """Outcome of one request to the model.
+
+    - `answered`: an answer in the form that was asked for
+    - `unreadable`: text in another form
+    - `truncated`: an answer cut off by the token limit
+    - `refused`: the model refused to answer
+    - `rate_limited`: too many requests, also after waiting
+    - `rejected`: the endpoint does not accept such a request (key, model or parameters)
+    - `unavailable`: an error of the endpoint or the network
+    - `timed_out`: no answer in time
+    """
+
+    ANSWERED = "answered"
+    UNREADABLE = "unreadable"
+    TRUNCATED = "truncated"
+    REFUSED = "refused"
+    RATE_LIMITED = "rate_limited"
+    REJECTED = "rejected"
+    UNAVAILABLE = "unavailable"
+    TIMED_OUT = "timed_out"
+
+
+class UnjudgedReason(StrEnum):
+    """Why a question has no verdict. Unknown is not zero.
+
+    The question was never put to the model:
+
+    - `judge_disabled`: no key, or switched off
+    - `not_sampled`: its call is not in the sample
+    - `over_budget`: the money is spent
+    - `queue_full`: too many questions wait
+    - `too_long`: its transcript is too long
+    - `unknown_prompt`: this judge does not have that version of the prompt
+
+    Or it was, without a result:
+
+    - `deadline`: the deadline passed
+    - `superseded`: a newer turn came first
+    - `invalid_answers`: too many replies were not answers
+    - `refused`: the model refused
+    - `unavailable`: the endpoint did not answer
+    - `rejected`: the endpoint does not accept requests of ours
+    - `circuit_open`: the endpoint failed so often that it was left alone
+    """
+
+    JUDGE_DISABLED = "judge_disabled"
+    NOT_SAMPLED = "not_sampled"
+    OVER_BUDGET = "over_budget"
+    QUEUE_FULL = "queue_full"
+    TOO_LONG = "too_long"
+    UNKNOWN_PROMPT = "unknown_prompt"
+    DEADLINE = "deadline"
+    SUPERSEDED = "superseded"
+    INVALID_ANSWERS = "invalid_answers"
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+    REJECTED = "rejected"
+    CIRCUIT_OPEN = "circuit_open"
+
+
+class UnscoredReason(StrEnum):
+    """Why a value is not known. Unknown is not zero.
+
+    From `no_subgoals` to `expected_turn_not_reached`, agent-inspect crashes or leaves something out without a word.
+    `times_unknown`: when something happened is not known, so neither is whether it was in time or how long it took.
+    `call_cut_off`: the call was closed at a limit before a verdict came. From `judge_disabled` on, the reasons are those of
+    `UnjudgedReason`.
+    """
+
+    USER_STILL_SPEAKING = "user_still_speaking"
+    NO_USER_SPEECH = "no_user_speech"
+    NO_ASSISTANT_SPEECH = "no_assistant_speech"
+    NO_SPEECH_EVENTS = "no_speech_events"
+    WITHDRAWN = "withdrawn"
+    NO_SUBGOALS = "no_subgoals"
+    NO_TURN_JUDGED = "no_turn_judged"
+    ONE_TURN_HAS_NO_AREA = "one_turn_has_no_area"
+    NO_TOOL_CALL_DUE = "no_tool_call_due"
+    EXPECTED_TURN_NOT_REACHED = "expected_turn_not_reached"
+    TIMES_UNKNOWN = "times_unknown"
+    ASSISTANT_STILL_SPEAKING = "assistant_still_speaking"
+    END_REASON_UNKNOWN = "end_reason_unknown"
+    FINAL_STATE_UNKNOWN = "final_state_unknown"
+    CALL_CUT_OFF = "call_cut_off"
+    JUDGE_DISABLED = "judge_disabled"
+    NOT_SAMPLED = "not_sampled"
+    OVER_BUDGET = "over_budget"
+    QUEUE_FULL = "queue_full"
+    TOO_LONG = "too_long"
+    UNKNOWN_PROMPT = "unknown_prompt"
+    DEADLINE = "deadline"
+    SUPERSEDED = "superseded"
+    INVALID_ANSWERS = "invalid_answers"
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+    REJECTED = "rejected"
+    CIRCUIT_OPEN = "circuit_open"
+
+
+LATENCY_REASONS: Final = frozenset(
+    {
+        UnscoredReason.USER_STILL_SPEAKING,
+        UnscoredReason.NO_USER_SPEECH,
+        UnscoredReason.NO_ASSISTANT_SPEECH,
+        UnscoredReason.NO_SPEECH_EVENTS,
+        UnscoredReason.TIMES_UNKNOWN,
+        UnscoredReason.WITHDRAWN,
+    }
+)
+"""Why a latency can be unknown."""
+GOAL_REASONS: Final = frozenset(
+    {
+        UnscoredReason.NO_USER_SPEECH,
+        UnscoredReason.NO_SUBGOALS,
+        UnscoredReason.NO_TURN_JUDGED,
+        UnscoredReason.TIMES_UNKNOWN,
+        UnscoredReason.CALL_CUT_OFF,
+        *(UnscoredReason(reason.value) for reason in UnjudgedReason),
+    }
+)
+"""Why a subgoal, or the success of a call, can be unknown."""

@@ -1,0 +1,270 @@
+"""What one call looks like now, folded record by record from `scores`: the state behind tables and pages of running calls.
+
+The fold does not depend on the order of the records: of each subject the newest revision counts, and a record that comes twice
+counts once. Nothing here reads a clock; times are those of the records.
+"""
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from schemas.scores.all_records import (
+    Anchor,
+    AnyScoreRecord,
+    CallLabels,
+    CallStartedFact,
+    ClosedFact,
+    GoalsFact,
+    ProgressScore,
+    Scored,
+    StallFact,
+    VoiceToVoiceLatency,
+)
+from schemas.scores.newest_scores import is_withdrawn
+
+MAX_SUBJECTS: Final = 5_000
+"""Subjects of turns kept of one call: some twenty for each turn of a two-hour call. Beyond it the oldest turns are dropped, and
+the counts cover the rest."""
+MAX_JUDGED_TURNS: Final = 20
+"""Judged turns kept of one call: as many as goal sets count by default. Late events can show that the newest turns do not exist;
+should all of these be withdrawn at once, progress is unknown until the next turn is judged."""
+
+
+class JudgedTurn(NamedTuple):
+    """Progress of a call after one turn.
+
+    Attributes:
+        turn: Its number.
+        revision: Revision of its progress record.
+        reached: How many subgoals were reached.
+        missing: How many subgoals have no verdict.
+        progress: The share of subgoals that were reached, from 0 to 1; None when it is not known.
+        is_withdrawn: Whether later events showed that there is no such turn.
+    """
+
+    turn: int
+    revision: int
+    reached: int
+    missing: int
+    progress: float | None
+    is_withdrawn: bool = False
+
+
+class CallGoals(NamedTuple):
+    """Progress of one call towards its goals.
+
+    Attributes:
+        subgoals: How many subgoals the call has; 0 for a call without goals, or whose goals are not known yet.
+        judged: The newest judged turns in order, at most `MAX_JUDGED_TURNS`, withdrawn ones included.
+    """
+
+    subgoals: int = 0
+    judged: tuple[JudgedTurn, ...] = ()
+
+    @property
+    def newest(self) -> JudgedTurn | None:
+        """The newest judged turn that is not withdrawn; None before the first."""
+        return next((each for each in reversed(self.judged) if not each.is_withdrawn), None)
+
+    @property
+    def reached(self) -> int:
+        """How many subgoals are reached after the newest judged turn."""
+        return 0 if self.newest is None else self.newest.reached
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the subgoals that are reached after the newest judged turn; None when that is not known."""
+        return None if self.newest is None else self.newest.progress
+
+    def after(self, record: AnyScoreRecord) -> "CallGoals":
+        """Returns the goals after one more record of the call.
+
+        A reader that starts in the middle of a call learns of its goals at the next judged turn. When a turn is withdrawn, the
+        one before it counts again, although nothing is published for it.
+        """
+        match record:
+            case GoalsFact():
+                return self._replace(subgoals=max(self.subgoals, len(record.goal_set.subgoals)))
+            case ProgressScore():
+                return self._after_turn(record)
+            case _:
+                return self
+
+    def had_reached(self, turn: int) -> int:
+        """How many subgoals were reached after `turn`; for a turn older than the kept ones, after the oldest of those."""
+        kept = [each for each in self.judged if not each.is_withdrawn]
+        before = [each for each in kept if each.turn <= turn]
+        if before:
+            return before[-1].reached
+        return kept[0].reached if kept and turn > 0 else 0
+
+    def _after_turn(self, record: ProgressScore) -> "CallGoals":
+        judged = {each.turn: each for each in self.judged}
+        turn = record.turn or 0
+        is_gone = is_withdrawn(record)
+        last = judged.get(turn)
+        if last is None or last.revision <= record.revision:
+            progress = record.result.value if isinstance(record.result, Scored) else None
+            judged[turn] = JudgedTurn(turn, record.revision, record.reached, record.missing, progress, is_gone)
+        subgoals = self.subgoals if is_gone else max(self.subgoals, record.subgoals)
+        return CallGoals(subgoals, tuple(sorted(judged.values())[-MAX_JUDGED_TURNS:]))
+
+
+class MeasuredLatency(NamedTuple):
+    """A voice-to-voice latency.
+
+    Attributes:
+        turn: The turn that was answered.
+        latency_ms: Milliseconds; negative when the assistant began before the user had ended.
+        anchor: How the end of the user's speech is known.
+    """
+
+    turn: int
+    latency_ms: float
+    anchor: Anchor | None
+
+
+class GoalsReached(NamedTuple):
+    """Subgoals of a call by their state: `reached` of `subgoals`, and `missing` without a verdict."""
+
+    reached: int
+    missing: int
+    subgoals: int
+
+
+class CallView(NamedTuple):
+    """One call as its records show it so far.
+
+    Attributes:
+        conversation_id: The call.
+        labels: Agent, tenant and environment; `unknown` until `call_started` names them.
+        first_seen_ms: Earliest broker time of a cause of its records.
+        changed_ms: Latest broker time of a cause of its records.
+        turn: The newest turn with a record; None before the first, 0 for the greeting.
+        latency: The latency of the newest turn that has one.
+        user_interruptions: How often the user interrupted the assistant.
+        assistant_interruptions: How often the assistant interrupted the user.
+        dead_airs: How often nobody spoke for longer than the threshold.
+        tool_calls: How many tool calls have an outcome.
+        goals: Subgoals after the newest judged turn; None before the first, and without goals.
+        is_stalled: Whether the call runs and reached no further subgoal since its last stall.
+        closed: The closing record, once there is one.
+    """
+
+    conversation_id: str
+    labels: CallLabels
+    first_seen_ms: int
+    changed_ms: int
+    turn: int | None
+    latency: MeasuredLatency | None
+    user_interruptions: int
+    assistant_interruptions: int
+    dead_airs: int
+    tool_calls: int
+    goals: GoalsReached | None
+    is_stalled: bool
+    closed: ClosedFact | None
+
+    @property
+    def agent(self) -> str:
+        """Name of the voice agent; `unknown` until `call_started` says it."""
+        return self.labels.agent
+
+
+class _TurnSubject(NamedTuple):
+    """What a record about a turn is about. The oldest turns sort first."""
+
+    turn: int
+    name: str
+    number: int
+
+
+class _Newest(NamedTuple):
+    """The newest revision of a subject, as far as the view shows it."""
+
+    revision: int
+    is_withdrawn: bool
+    latency: MeasuredLatency | None
+
+
+class CallFold:
+    """Folds the records of one call; `view` shows the result.
+
+    Attributes:
+        closed: The closing record, once there is one.
+        first_seen_ms: Earliest broker time of a cause of its records.
+        changed_ms: Latest broker time of a cause of its records.
+    """
+
+    def __init__(self, first: AnyScoreRecord) -> None:
+        """Starts with one record of the call, whichever comes first."""
+        self.closed: ClosedFact | None = None
+        self.first_seen_ms = self.changed_ms = first.caused_at_ms
+        self._conversation_id = first.conversation_id
+        self._labels = first.labels
+        self._labels_rank = _labels_rank(first)
+        self._goals = CallGoals()
+        self._stalled_since: int | None = None
+        self._newest: dict[_TurnSubject, _Newest] = {}
+        self.fold(first)
+
+    def fold(self, record: AnyScoreRecord) -> None:
+        """Takes in one record of this call, in any order and any number of times."""
+        self.first_seen_ms = min(self.first_seen_ms, record.caused_at_ms)
+        self.changed_ms = max(self.changed_ms, record.caused_at_ms)
+        if (rank := _labels_rank(record)) >= self._labels_rank:
+            self._labels, self._labels_rank = record.labels, rank
+        self._goals = self._goals.after(record)
+        match record:
+            case StallFact():
+                self._stalled_since = max(record.since_turn, self._stalled_since or 0)
+            case ClosedFact():
+                if self.closed is None or self.closed.revision <= record.revision:
+                    self.closed = record
+            case _ if record.turn is not None:
+                self._fold_turn(record, record.turn)
+
+    def view(self) -> CallView:
+        """Returns the call as it looks now."""
+        there = [(subject, each) for subject, each in self._newest.items() if not each.is_withdrawn]
+        counts = Counter(subject.name for subject, _ in there)
+        latencies = [each.latency for _, each in there if each.latency is not None]
+        judged = self._goals.newest
+        return CallView(
+            conversation_id=self._conversation_id,
+            labels=self._labels,
+            first_seen_ms=self.first_seen_ms,
+            changed_ms=self.changed_ms,
+            turn=max((subject.turn for subject, _ in there), default=None),
+            latency=max(latencies, key=lambda each: each.turn, default=None),
+            user_interruptions=counts["interruption_by_user"],
+            assistant_interruptions=counts["interruption_by_assistant"],
+            dead_airs=counts["dead_air"],
+            tool_calls=counts["tool_call"],
+            goals=None if judged is None else GoalsReached(judged.reached, judged.missing, self._goals.subgoals),
+            is_stalled=self._is_stalled(),
+            closed=self.closed,
+        )
+
+    def _fold_turn(self, record: AnyScoreRecord, turn: int) -> None:
+        subject = _TurnSubject(turn, record.name, record.index)
+        last = self._newest.get(subject)
+        if last is not None and last.revision > record.revision:
+            return
+        latency = None
+        if isinstance(record, VoiceToVoiceLatency) and isinstance(record.result, Scored):
+            latency = MeasuredLatency(turn, record.result.value, record.anchor)
+        self._newest[subject] = _Newest(record.revision, is_withdrawn(record), latency)
+        if len(self._newest) > MAX_SUBJECTS:
+            del self._newest[min(self._newest)]
+
+    def _is_stalled(self) -> bool:
+        since = self._stalled_since
+        return self.closed is None and since is not None and self._goals.reached == self._goals.had_reached(since)
+
+
+def _labels_rank(record: AnyScoreRecord) -> tuple[bool, int, tuple[str, ...]]:
+    """The higher, the newer the labels: `call_started` is published again when they change, other records only carry them."""
+    is_start = isinstance(record, CallStartedFact)
+    labels = record.labels
+    names = (labels.agent, labels.tenant, labels.environment, labels.pipeline_type)
+    return is_start, record.revision if is_start else record.caused_at_ms, names
