@@ -13,6 +13,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from schemas.judging import REQUEST_PARTITION_HEADER, JudgeVerdict
@@ -33,7 +34,7 @@ Recall = Callable[[JudgeVerdict], None]
 log = structlog.get_logger()
 
 
-class VerdictLedgerError(Exception):
+class VerdictLedgerError(OperatorError):
     """The ledger cannot be read to its end: without it answered questions would be paid for again, so the process ends."""
 
 

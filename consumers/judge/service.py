@@ -27,6 +27,7 @@ from consumers.judge.ledger import Answered, partition_number_in, read_verdicts
 from consumers.judge.open_offsets import OpenOffsets
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
 from consumers.runtime.registry import Instruments
@@ -63,7 +64,7 @@ MAX_REFUSED_LINES: Final = 10
 log = structlog.get_logger()
 
 
-class VerdictWriteError(Exception):
+class VerdictWriteError(OperatorError):
     """A verdict could not be written: end the process without committing its question."""
 
 

@@ -29,6 +29,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.http_connections import (
     MAX_ACCEPTED_AT_ONCE,
     MAX_PENDING,
@@ -84,7 +85,7 @@ class HttpSettings(BaseModel):
     )
 
 
-class AddressInUseError(Exception):
+class AddressInUseError(OperatorError):
     """The address cannot be listened on; choose another port, or end what holds it."""
 
 

@@ -6,34 +6,18 @@ from typing import Annotated, Final
 
 import typer
 
-from consumers.evaluator.ownership.assignment import NotCoPartitionedError
-from consumers.evaluator.ownership.shared_name import SharedNameError
-from consumers.evaluator.reading.input_gaps import InputMadeAnewError
-from consumers.evaluator.recall.ledger import LedgerError
-from consumers.evaluator.writing.partition_writer import WriteError
-from consumers.runtime.http import AddressInUseError
-from consumers.runtime.kafka.connection import KafkaUnreachableError, TopicsUnfitError
 from streamer.cli.doctor import DOCTOR_HELP, doctor
 from streamer.cli.goals import goals_app
 from streamer.cli.options import ArrivalOption, PathsArgument, with_example
 from streamer.cli.quarantine import quarantine_app
-from streamer.cli.report import REPORT_HELP, ReportFileError, report
+from streamer.cli.report import REPORT_HELP, report
 from streamer.cli.score import SCORE_HELP, score
 from streamer.cli.service import DEMO_HELP, RUN_HELP, demo, run
 from streamer.cli.topics import SCHEMA_HELP, schema, topics_app
 from streamer.cli.traffic import REPLAY_HELP, SIMULATE_HELP, replay, simulate
 from streamer.cli.transcript import TRANSCRIPT_HELP, transcript
-from streamer.cluster.topic_admin import TopicsError
-from streamer.goals.files import GoalFolderError
 from streamer.offline.contexts import contexts_of
-from streamer.offline.judge_in_process import JudgeFailedError, NoJudgeError
 from streamer.offline.screen import reading_progress, tell_refused
-from streamer.recordings.goals import GoalFilesError
-from streamer.recordings.reader import RecordingError
-from streamer.roles.embedded_broker import EmbeddedBrokerError
-from streamer.roles.transcripts.files import TranscriptFolderError
-from streamer.settings.all_settings import SettingsError
-from streamer.sources.publisher import PublishError
 from streamer.version import installed_version
 
 CONTEXT_HELP: Final = with_example(
@@ -42,29 +26,6 @@ CONTEXT_HELP: Final = with_example(
     "callgauge context calls.jsonl.gz > contexts.jsonl",
     "callgauge context records/1.1.2 --arrival 7",
 )
-
-FORESEEN_AT_START: Final = (NoJudgeError, SettingsError)
-"""The command was set up wrongly."""
-FORESEEN: Final = (
-    AddressInUseError,
-    EmbeddedBrokerError,
-    GoalFilesError,
-    GoalFolderError,
-    InputMadeAnewError,
-    JudgeFailedError,
-    KafkaUnreachableError,
-    LedgerError,
-    NotCoPartitionedError,
-    PublishError,
-    RecordingError,
-    ReportFileError,
-    SharedNameError,
-    TopicsError,
-    TopicsUnfitError,
-    TranscriptFolderError,
-    WriteError,
-)
-"""Faults of the world that a person can mend: told in plain words, without a traceback."""
 
 app = typer.Typer(
     name="callgauge",

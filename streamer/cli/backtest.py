@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import finish_unless
-from streamer.cli.main import STOPPED_BY_SIGNAL
-from streamer.operations.backtest.past import BacktestError, Period
+from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
+from streamer.operations.backtest.past import Period
 from streamer.operations.backtest.run import BacktestPlan, BacktestResult, backtest, topic_to_write
 from streamer.operations.backtest.summary import remarks, report, report_json
 from streamer.settings.all_settings import Settings
@@ -40,16 +40,13 @@ def run_backtest(
 
     Raises:
         typer.BadParameter: A time or the topic cannot be used.
-        typer.Exit: A signal cut it short, or it could not be made.
+        BacktestError: It cannot be made as it was asked for.
+        typer.Exit: A signal cut it short.
     """
     plan = _plan(settings, since, until, into, obeys_facts=obeys_facts)
     redact = Redactor(settings.redaction).redact
     configure_logging(settings.log_format, "warning", redact=redact)  # what sources of goals tell is no result
-    try:
-        result = asyncio.run(_run(settings, plan))
-    except BacktestError as error:
-        say(str(error))
-        raise typer.Exit(1) from error
+    result = asyncio.run(_run(settings, plan))
     if result is None:
         say(f"Stopped. What was written until then is in {settings.kafka.topic(plan.into)} under run {plan.run_id}.")
         raise typer.Exit(STOPPED_BY_SIGNAL)

@@ -15,7 +15,7 @@ from consumers.runtime.kafka.access import require_access
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.events.codec import RefusalReason
 from schemas.topics import SOURCE_BY_TOPIC
-from streamer.cli.main import STOPPED_BY_SIGNAL
+from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
 from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.record_reader import RecordGoneError, record_reader

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.errors import OperatorError
 from streamer.cli.options import AgentOption, ConfigOption, PathsArgument, settings_from, with_example
 from streamer.offline.contexts import folded_recording
 from streamer.offline.scored_recordings import JudgeSwitch, score_all, scorings_of
@@ -36,7 +37,7 @@ MOST_CALLS: Final = 500
 """Calls of one page: a browser has some 100 kB of each to hold."""
 
 
-class ReportFileError(Exception):
+class ReportFileError(OperatorError):
     """The page cannot be written."""
 
     def __init__(self, path: Path, why: str) -> None:

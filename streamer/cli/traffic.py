@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from consumers.runtime.kafka.access import require_access
 from consumers.runtime.stopping import first_of
 from streamer.cli.backtest import run_backtest
-from streamer.cli.main import STOPPED_BY_SIGNAL
+from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import AgentOption, BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
 from streamer.cluster.rights import TRAFFIC_NEEDS
 from streamer.operations.backtest.run import DEFAULT_INTO

@@ -9,6 +9,7 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings
 from consumers.runtime.kafka.first_contact import TopicsRequest
 from schemas.topics import TOPICS, Topic
@@ -17,7 +18,7 @@ VISIBLE_SECONDS: Final = 5.0
 _LOOK_AGAIN_SECONDS: Final = 0.1
 
 
-class TopicsError(Exception):
+class TopicsError(OperatorError):
     """The broker refused to make a topic; a person must change what was asked for, or the rights of the user."""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from consumers.runtime.errors import OperatorError
 from schemas.goals.goal_set import GoalSet
 from schemas.goals.reading import GoalMistake, read_goals
 from streamer.goals.documents import Document, DocumentError, read_json, read_json_lines, read_yaml
@@ -72,7 +73,7 @@ class FileState(NamedTuple):
     inode: int
 
 
-class GoalFolderError(Exception):
+class GoalFolderError(OperatorError):
     """A folder of goals that cannot be used as one; the text says why and what to do."""
 
 

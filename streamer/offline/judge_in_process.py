@@ -13,6 +13,7 @@ from consumers.judge.asking.judge import Judge
 from consumers.judge.asking.reply import Asks
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged, UnjudgedReason
 
@@ -22,11 +23,13 @@ _SOME: Final = 3
 _NOBODY_ANSWERS: Final = frozenset({UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE})
 
 
-class NoJudgeError(Exception):
+class NoJudgeError(OperatorError):
     """Nobody can be asked; the text says which setting is missing."""
 
+    exit_code = 2
 
-class JudgeFailedError(Exception):
+
+class JudgeFailedError(OperatorError):
     """The endpoint answers nothing, so that going on would only wait; the text says what to look at."""
 
 

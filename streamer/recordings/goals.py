@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from consumers.runtime.errors import OperatorError
 from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import doubles_in, goal_files_of, read_goal_file
 from streamer.goals.index import GoalIndex
@@ -12,7 +13,7 @@ from streamer.recordings.reader import RecordedCall
 _MOST_TOLD: Final = 10
 
 
-class GoalFilesError(Exception):
+class GoalFilesError(OperatorError):
     """Files of goals have mistakes, or hold no goals; the text names them and says what to do."""
 
 

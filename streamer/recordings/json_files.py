@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.errors import OperatorError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest line that is read; a wire-level line is a whole call, and an hour of speech is about 2 MB."""
@@ -21,7 +22,7 @@ MAX_SHOWN_CHARS = 80
 _NOT_READ = "This call is not read and reading stops here; calls before it were read."
 
 
-class RecordingError(Exception):
+class RecordingError(OperatorError):
     """A recording cannot be read. The command line shows it and stops; nothing of the call was played.
 
     Attributes:

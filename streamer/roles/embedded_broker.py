@@ -12,6 +12,8 @@ from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 
+from consumers.runtime.errors import OperatorError
+
 KEEPS_NOTHING: Final = (
     "This broker is in the process itself and keeps nothing: when the program ends, all of it is gone."
 )
@@ -22,7 +24,7 @@ PARTITIONS: Final = 4
 _ANSWER_SECONDS: Final = 5.0
 
 
-class EmbeddedBrokerError(Exception):
+class EmbeddedBrokerError(OperatorError):
     """The broker inside the process did not come up: use a real one."""
 
 

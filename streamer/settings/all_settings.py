@@ -34,6 +34,7 @@ from pydantic_settings import SettingsError as UnreadableSettingError
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.judge.settings import JudgeSettings
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.http import HttpSettings, HttpToken, fit_for_a_header
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.secret_files import secret_in
@@ -51,12 +52,14 @@ _MAX_PORT: Final = 65_535
 _MAX_SHOWN_CHARS: Final = 60
 
 
-class SettingsError(Exception):
+class SettingsError(OperatorError):
     """Settings cannot be used: change them and start again; nothing was started.
 
     Attributes:
         mistakes: One text per mistake, all of them.
     """
+
+    exit_code = 2
 
     def __init__(self, mistakes: Iterable[str]) -> None:
         self.mistakes = tuple(mistakes)

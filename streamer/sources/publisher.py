@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, Self
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.events.codec import InputSource
 from schemas.events.envelope import agent_event_type
@@ -32,7 +33,7 @@ _CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenla
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class PublishError(Exception):
+class PublishError(OperatorError):
     """Records could not be put on a topic; some of what was published before may be missing too. Stop and tell."""
 
 

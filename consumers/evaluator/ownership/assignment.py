@@ -19,13 +19,14 @@ from consumers.evaluator.reading.partition_clock import (
 )
 from consumers.evaluator.reading.record_order import Records
 from consumers.evaluator.recall.commit_note import SnapshotPlace
+from consumers.runtime.errors import OperatorError
 from schemas.undecodable import UndecodableRecord
 from schemas.units import to_seconds
 
 LabelValues = tuple[str, ...]
 
 
-class NotCoPartitionedError(Exception):
+class NotCoPartitionedError(OperatorError):
     """The group gave us a partition number of some inputs only: calls would be torn apart, so the process must end."""
 
 

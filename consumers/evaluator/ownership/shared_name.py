@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from consumers.evaluator.partition.owned_partition import OwnedPartition
+from consumers.runtime.errors import OperatorError
 
 FENCED_SECONDS: Final = 60.0
 """How long the group may still give us a partition that another process writes; a rebalance takes seconds."""
 
 
-class SharedNameError(Exception):
+class SharedNameError(OperatorError):
     """Another process writes a partition that the group gives to us: two installations share a name, so we end."""
 
 

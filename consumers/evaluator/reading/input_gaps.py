@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 from aiokafka import TopicPartition
 
+from consumers.runtime.errors import OperatorError
+
 MAX_GAPS: Final = 1_000
 """Gaps of one input that wait for the broker to say where it begins, which it is asked once a second: more than there are
 polls in that time. Beyond it the oldest is taken for the end of a transaction."""
@@ -39,7 +41,7 @@ class Loss(NamedTuple):
     log_start: int
 
 
-class InputMadeAnewError(Exception):
+class InputMadeAnewError(OperatorError):
     """An input hands over offsets again that it has handed over already, so they are of other records: the role must end."""
 
     def __init__(self, tp: TopicPartition, expected: int, seen: int) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.ledger_record import (
@@ -31,7 +32,7 @@ Recall = Callable[[LedgerRecord], None]
 log = structlog.get_logger()
 
 
-class LedgerError(Exception):
+class LedgerError(OperatorError):
     """The ledger cannot be read to its end: without it scores would be doubled, so the process must end."""
 
 

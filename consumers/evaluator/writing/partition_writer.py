@@ -19,6 +19,7 @@ from aiokafka.errors import (
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Outbox
 from consumers.evaluator.writing.outgoing import Addresses, LeftOut, Outgoing
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.topic_rules import MAX_BATCH_BYTES
@@ -33,7 +34,7 @@ _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 log = structlog.get_logger()
 
 
-class WriteError(Exception):
+class WriteError(OperatorError):
     """A record could not be written, so what was read must be read again: end the role without committing."""
 
 

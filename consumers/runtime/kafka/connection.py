@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from faststream.kafka import KafkaBroker
 from pydantic import BaseModel, ConfigDict, Field
 
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.batches.tolerant_reading import read_tolerantly
 from consumers.runtime.kafka.first_contact import NoContactError, TopicsRequest, first_contact
 from consumers.runtime.kafka.refusals import explained
@@ -201,7 +202,7 @@ class _Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # the library has no t
 _ENDS: Final = "callgauge cannot work like this, so it ends."
 
 
-class KafkaUnreachableError(Exception):
+class KafkaUnreachableError(OperatorError):
     """No broker could be reached at the start; the caller ends the process and shows the text."""
 
 
@@ -209,7 +210,7 @@ class KafkaRefusedError(KafkaUnreachableError):
     """A broker answered and did not let us in, or not do what we need; a person must change settings or rights."""
 
 
-class TopicsUnfitError(Exception):
+class TopicsUnfitError(OperatorError):
     """Topics are missing or their partitions do not fit together; a person must mend them before a start."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import ValidationError
 
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
 from schemas.scores.newest_scores import Subject
@@ -26,7 +27,7 @@ LATEST_MS: Final = DAY_MS
 """How long after a call's end its scores may have been written; later ones are taken as never written."""
 
 
-class BacktestError(Exception):
+class BacktestError(OperatorError):
     """A back-test cannot be made as it was asked for; the text says what to change."""
 
 

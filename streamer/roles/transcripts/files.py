@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from consumers.runtime.errors import OperatorError
+
 FILE_MODE: Final = 0o600
 """Rights of a transcript's file: its owner reads and writes."""
 FOLDER_MODE: Final = 0o700
@@ -22,7 +24,7 @@ _PART_SUFFIX: Final = ".part"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]|^[.-]")  # a leading dot hides a file, a leading dash makes it an option
 
 
-class TranscriptFolderError(Exception):
+class TranscriptFolderError(OperatorError):
     """The folder for transcripts cannot be used: make it, or choose another."""
 
 

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topics import INPUT_TOPICS, SCHEMA_NAMES, TOPICS
+from streamer.cli import app as cli_app
 from streamer.cli import main as cli
 from streamer.cli import service as cli_service
 from streamer.cli.app import app
@@ -200,6 +202,32 @@ def test_a_broker_that_is_away_is_told_in_plain_words(callgauge: Callgauge, comm
     assert (code, out) == (1, "")
     assert f"no broker answers at {NOBODY}" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("exit_code", [1, 2])
+def test_an_error_that_a_person_can_fix_is_printed_and_sets_the_exit_code(
+    callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch, exit_code: int
+) -> None:
+    class OutOfPaperError(OperatorError):
+        pass
+
+    def app(prog_name: str) -> None:
+        raise OutOfPaperError("no paper: put some in")
+
+    OutOfPaperError.exit_code = exit_code
+    monkeypatch.setattr(cli_app, "app", app)
+    assert callgauge("demo") == (exit_code, "", "no paper: put some in\n")
+
+
+def test_every_other_error_is_a_defect_and_keeps_its_traceback(
+    callgauge: Callgauge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def app(prog_name: str) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli_app, "app", app)
+    with pytest.raises(ZeroDivisionError):
+        callgauge("demo")
 
 
 def test_a_broken_recording_is_found_before_a_broker_is_asked(callgauge: Callgauge, tmp_path: Path) -> None:

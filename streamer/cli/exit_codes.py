@@ -1,0 +1,8 @@
+"""Exit codes of `callgauge` beside 0, and 1 and 2 of errors that a person can fix."""
+
+from typing import Final
+
+STOPPED_BY_SIGNAL: Final = 130
+"""Ctrl-C or SIGTERM cut the work short: 128 and the number of SIGINT, as shells have it."""
+STOP_OVERDUE: Final = 1
+"""Stopping the roles of `run` took too long."""
