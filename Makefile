@@ -10,8 +10,10 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 -
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	$(if $(UPGRADE),--upgrade)
 
+WORKERS := --numprocesses auto --maxprocesses 4
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lock bench pressure conformance chaos kafka clean
+.PHONY: help setup demo test laws check lock bench pressure conformance chaos kafka clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -23,7 +25,10 @@ demo: $(RUNS) ## simulated calls, every role in one process, no broker needed
 
 test: setup ## everything that must hold, on a real Kafka broker too
 	@$(BIN)/python -m tests.support.required_tools
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	@$(BIN)/python -m pytest $(WORKERS)
+
+laws: setup ## every law on other examples at each run, many of them (EXAMPLES=1000)
+	@EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --hypothesis-profile laws -m hypothesis $(WORKERS) tests
 
 check: setup ## format, lint, types and the rules of the tree
 	@$(BIN)/python -m pytest --numprocesses 2 tests/tidy

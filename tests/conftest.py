@@ -10,18 +10,23 @@ import structlog
 
 from tests.support.required_tools import MISSING
 
-# No deadline, and slow generation is no failure: the machine is shared and properties fold whole calls.
-# CI must give the same answer twice for the same commit; at a desk every run may find something new. Neither explains a
-# failure line by line: with whole calls that takes longer than five minutes, and the worker is taken for hung.
-_SLOW = [hypothesis.HealthCheck.too_slow]
-_PHASES = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
-hypothesis.settings.register_profile(
-    "desk", max_examples=60, deadline=None, phases=_PHASES, suppress_health_check=_SLOW
+# No deadline, and slow generation is no failure: the machine is shared and properties fold whole calls. No profile explains
+# a failure line by line: with whole calls that takes longer than five minutes, and the worker is taken for hung.
+_PATIENT = hypothesis.settings(
+    deadline=None,
+    phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
 )
-hypothesis.settings.register_profile(
-    "ci", hypothesis.settings.get_profile("desk"), max_examples=100, derandomize=True, database=None, print_blob=True
+# The same commit gets the same answer twice; what is new is found by `make laws`.
+hypothesis.settings.register_profile("same", _PATIENT, max_examples=30, derandomize=True, database=None)
+hypothesis.settings.register_profile("laws", _PATIENT, max_examples=int(os.environ.get("EXAMPLES", "1000")))
+hypothesis.settings.load_profile("same")
+
+_KEEP_IT = (
+    "Keep each failure: put the failing test case above the law as @example(...), so that every run tries it first. "
+    "A law that draws from `data` takes no @example: write what it drew as a test of its own."
 )
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +38,14 @@ def _logging_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # A law that failed at random need not fail in the next run.
+    failed = any(report.keywords.get("hypothesis") for report in terminalreporter.stats.get("failed", ()))
+    if failed and terminalreporter.config.getoption("hypothesis_profile") == "laws":
+        terminalreporter.section("failures of laws")
+        terminalreporter.write_line(_KEEP_IT)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

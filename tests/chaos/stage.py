@@ -27,6 +27,7 @@ from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion
 from tests.chaos.verdict.topic_reader import Follower, ReadRecord
 from tests.chaos.verdict.verdict import Traces, judged, limits_of
+from tests.support.patience import patient
 
 PREFIX: Final = "chaos."
 SESSION_SECONDS: Final = 10.0
@@ -179,14 +180,12 @@ class Stage:
         """
         for _ in range(evaluators):
             self.fleet.join()
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + patient(READY_SECONDS)
         while not all(member.metrics_address for member in self.fleet.members):
             self.look()
             if time.monotonic() > deadline:
                 tails = "\n".join(member.tail() for member in self.fleet.members)
-                raise RunError(
-                    f"not every evaluator is ready after {READY_SECONDS:.0f} s; the last lines of each:\n{tails}"
-                )
+                raise RunError(f"not every evaluator became ready in time; the last lines of each:\n{tails}")
 
     def start_load(
         self,
@@ -292,7 +291,7 @@ class Stage:
         self.look()
         for member in self.fleet.running:
             member.terminate(for_good=True)
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + patient(READY_SECONDS)
         while self.fleet.members and time.monotonic() < deadline:
             self.look()
         report = self.load.report

@@ -5,6 +5,8 @@ import re
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.patience import patient
+
 
 def address_in(text: str) -> str | None:
     """The address of the page that a command printed; None if it has not yet."""
@@ -14,7 +16,7 @@ def address_in(text: str) -> str | None:
 
 def page(address: str, accept: str = "text/plain") -> str:
     """The page as text."""
-    return httpx.get(address, headers={"Accept": accept}, timeout=10).raise_for_status().text
+    return httpx.get(address, headers={"Accept": accept}, timeout=patient(10)).raise_for_status().text
 
 
 def total(address: str, name: str, **labels: str) -> float:

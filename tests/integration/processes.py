@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.patience import patient
+
 COMMAND = Path(sys.executable).with_name("callgauge")
 POLL_SECONDS = 0.05
 COMMAND_SECONDS = 120
@@ -18,18 +20,18 @@ T = TypeVar("T")
 
 
 def wait_for(what: str, condition: Callable[[], T | None], seconds: float) -> T:
-    """The first result of `condition` that is not None or false.
+    """The first result of `condition` that is not None or false, within so many seconds of an idle machine.
 
     Raises:
         AssertionError: There was none in time; `what` says what was waited for.
     """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    begin = time.monotonic()
+    while time.monotonic() - begin < patient(seconds):  # asked again, because others may begin to compute only now
         found = condition()
         if found:
             return found
         time.sleep(POLL_SECONDS)
-    raise AssertionError(f"waited {seconds} s in vain for {what}")
+    raise AssertionError(f"waited {time.monotonic() - begin:.0f} s in vain for {what}")
 
 
 class Process:
@@ -63,7 +65,7 @@ class Process:
         """Send a signal and wait for the end: exit code, and how long it took."""
         begin = time.monotonic()
         self._popen.send_signal(number)
-        return self._popen.wait(seconds), time.monotonic() - begin
+        return self._popen.wait(patient(seconds)), time.monotonic() - begin
 
 
 @contextmanager
@@ -97,7 +99,7 @@ def ran(*arguments: str, **environment: str) -> str:
         [str(COMMAND), *arguments],
         capture_output=True,
         text=True,
-        timeout=COMMAND_SECONDS,
+        timeout=patient(COMMAND_SECONDS),
         env={**os.environ, "COLUMNS": "200", **environment},
     )
     assert done.returncode == 0, done.stdout + done.stderr

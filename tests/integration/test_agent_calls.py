@@ -21,19 +21,7 @@ LATENCY = "callgauge_turn_response_latency_seconds_count"
 ERRORS = "callgauge_estimate_error_seconds"
 START_S = 1_790_000_000
 
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1500",
-    }
-    ran("topics", "create", **environment)
-    return environment
+pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 
 
 @pytest.fixture

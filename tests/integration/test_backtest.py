@@ -16,28 +16,17 @@ from tests.integration.conftest import create_topics
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
 from tests.integration.score_log import written_scores
+from tests.support.patience import patient
 
 CALLS = 12
 SETTINGS = {
-    "CALLGAUGE_HTTP_PORT": "0",
-    "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "500",
-    "CALLGAUGE_LIMITS__IDLE_MS": "6000",
-    "CALLGAUGE_LIMITS__DEAD_AIR_MS": "1200",
-    "CALLGAUGE_GOALS__FOLDER": str(GOALS_FOLDER),
+    "limits__closing_grace_ms": "500",
+    "limits__idle_ms": "6000",
+    "limits__dead_air_ms": "1200",
+    "goals__folder": str(GOALS_FOLDER),
 }
 
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
-        **SETTINGS,
-    }
-    ran("topics", "create", "--partitions", "2", **environment)
-    return environment
+pytestmark = pytest.mark.service(partitions=2, **SETTINGS)
 
 
 def backtested(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
@@ -46,7 +35,7 @@ def backtested(environment: dict[str, str], *arguments: str) -> tuple[int, str, 
         [str(COMMAND), "replay", "--from-topics", "--since", "1h", *arguments],
         capture_output=True,
         text=True,
-        timeout=COMMAND_SECONDS,
+        timeout=patient(COMMAND_SECONDS),
         env={**os.environ, "COLUMNS": "200", **environment},
     )
     return done.returncode, done.stdout, done.stderr

@@ -20,10 +20,11 @@ from streamer.sources.replay.playback import in_time_order, renamed, seconds_to_
 from streamer.sources.simulator.traffic import simulate_call
 from tests.chaos.verdict.checker import said
 from tests.integration.metrics_page import address_in, page, total
-from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.processes import Process, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.brokers.record_bytes import Written
 from tests.support.brokers.record_bytes import batch as record_batch
+from tests.support.patience import patient
 
 MAX_RECORD_BYTES = 12_000_000
 TOPICS = {"pipecat": "pipecat.events", "elevenlabs": "elevenlabs.events", "audit": "audit.events"}
@@ -73,22 +74,16 @@ def refused_records() -> dict[str, tuple[str, bytes | None, bytes | None]]:
     }  # fmt: skip
 
 
+pytestmark = pytest.mark.service(partitions=1, limits__closing_grace_ms="1000", limits__max_events_per_call="2000")
+
+
 @pytest.fixture
-async def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1000",
-        "CALLGAUGE_LIMITS__MAX_EVENTS_PER_CALL": "2000",
-    }
-    ran("topics", "create", "--partitions", "1", **environment)
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+async def environment(environment: dict[str, str]) -> dict[str, str]:
+    """Whose topic of pipecat takes records that are too large for us."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
     await admin.start()
     try:
-        name = f"{topic_prefix}pipecat.events"
+        name = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
         configs = {"max.message.bytes": str(MAX_RECORD_BYTES)}
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
     finally:
@@ -123,7 +118,7 @@ async def quarantined(environment: dict[str, str], number: int) -> list[Quaranti
     )
     await consumer.start()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             return [QuarantineRecord.model_validate_json((await consumer.getone()).value) for _ in range(number)]
     finally:
         await consumer.stop()

@@ -15,6 +15,7 @@ from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionErro
 
 from tests.integration.conftest import create_topics
 from tests.support import required_tools
+from tests.support.patience import patient
 
 READ_SECONDS = 10
 
@@ -25,7 +26,7 @@ async def _read_all(bootstrap: str, topic: str, isolation: str, until: bytes) ->
         topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation
     )
     values: list[bytes] = []
-    async with consumer, asyncio.timeout(READ_SECONDS):
+    async with consumer, asyncio.timeout(patient(READ_SECONDS)):
         while not values or values[-1] != until:
             values.append((await consumer.getone()).value)
     return values
@@ -95,7 +96,7 @@ def test_a_broker_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
             assert _answers(address)
         finally:
             owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient(20)
     while time.monotonic() < deadline and (_answers(address) or any(tmp_path.iterdir())):
         time.sleep(0.1)
     assert not _answers(address)

@@ -20,23 +20,13 @@ from consumers.engine.limits import Limits
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from tests.integration.metrics_page import address_in
-from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
+from tests.integration.processes import COMMAND, COMMAND_SECONDS, started, wait_for
 from tests.integration.test_bad_input import line
+from tests.support.patience import patient
 
 NOBODY = "127.0.0.1:1"
 
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
-        "CALLGAUGE_HTTP_PORT": "0",
-    }
-    ran("topics", "create", "--partitions", "2", **environment)
-    return environment
+pytestmark = pytest.mark.service(partitions=2)
 
 
 @pytest.fixture
@@ -67,7 +57,7 @@ def command(environment: dict[str, str], *arguments: str) -> tuple[int, str, str
         [str(COMMAND), *arguments],
         capture_output=True,
         text=True,
-        timeout=COMMAND_SECONDS,
+        timeout=patient(COMMAND_SECONDS),
         env={**os.environ, "COLUMNS": "200", **environment},
     )
     assert "Traceback" not in done.stderr

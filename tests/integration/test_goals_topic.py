@@ -16,6 +16,7 @@ from streamer.goals import topic as goals_topic
 from streamer.goals.sources import GoalSources
 from streamer.goals.topic import GoalsTopic
 from tests.integration.conftest import create_topics
+from tests.support.patience import patient
 
 PATIENCE_SECONDS = 30
 
@@ -53,15 +54,15 @@ async def followed(topic: GoalsTopic) -> AsyncIterator[GoalsTopic]:
     stop = asyncio.Event()
     running = asyncio.create_task(topic.follow(stop))
     try:
-        await asyncio.wait_for(topic.tried.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(topic.tried.wait(), patient(PATIENCE_SECONDS))
         yield topic
     finally:
         stop.set()
-        await asyncio.wait_for(running, PATIENCE_SECONDS)
+        await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(patient(PATIENCE_SECONDS)):
         while not is_so():  # noqa: ASYNC110 - an index that is replaced tells nobody
             await asyncio.sleep(0.02)
 
@@ -157,12 +158,12 @@ async def test_a_call_finds_its_goals_on_the_topic(kafka: KafkaSettings) -> None
     await write(kafka, ("a", goal_set("a", "desk")))
     sources, stop = GoalSources(None, GoalsTopic(kafka)), asyncio.Event()
     running = asyncio.create_task(sources.run(stop))
-    await asyncio.wait_for(sources.ready.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(sources.ready.wait(), patient(PATIENCE_SECONDS))
     found = sources.choose(None, "desk")
     assert found is not None
     assert found.id == "a"
     stop.set()
-    await asyncio.wait_for(running, PATIENCE_SECONDS)
+    await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
 
 
 @contextlib.asynccontextmanager

@@ -13,27 +13,18 @@ from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.chaos.verdict.verdict import Traces, judged, limits_of
 from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.processes import Process, started, wait_for
 from tests.integration.score_log import written_scores
+from tests.support.patience import patient
 
 PARTITIONS = 4
 CALLS = 12
 WAIT_SECONDS = 120
 EVALUATOR = ("run", "--roles", "evaluator")
 
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "300",
-        "CALLGAUGE_SNAPSHOTS__KEY": secrets.token_hex(32),
-    }
-    ran("topics", "create", "--partitions", str(PARTITIONS), **environment)
-    return environment
+pytestmark = pytest.mark.service(
+    partitions=PARTITIONS, limits__closing_grace_ms="300", snapshots__key=secrets.token_hex(32)
+)
 
 
 class Calls:
@@ -58,7 +49,7 @@ class Calls:
         return until
 
     async def are_closed(self) -> bool:
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + patient(WAIT_SECONDS)
         while time.monotonic() < deadline:
             closed = [each for each in await written_scores(self._environment) if isinstance(each, ClosedFact)]
             if len(closed) >= CALLS:

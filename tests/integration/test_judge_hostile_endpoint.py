@@ -19,6 +19,7 @@ from consumers.runtime.registry import Instruments
 from schemas.judging import Judged, JudgeVerdict, TrialOutcome, Unjudged, UnjudgedReason
 from tests.support.calls.judge_questions import judge_settings, question, running_judge
 from tests.support.fakes.scripted_openai import Asked, Does, fails, grades, scripted_openai
+from tests.support.patience import patient
 
 KEY = "sk-of-the-judge"
 BOMB = gzip.compress(b"\0" * 64_000_000)
@@ -59,7 +60,7 @@ async def judged_after(does: Does, **settings: Any) -> tuple[JudgeVerdict, Mappi
     given = {"api_key": KEY, "max_retries": 0, "breaker_failures": 100, **settings}
     with scripted_openai(script) as server:
         async with running_judge(judge_settings(base_url=server.url, **given)) as (judge, instruments):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patient(30)):
                 verdict = await judge.ask(question(subgoal="first", trials=1))
                 faults = faults_in(instruments)
                 after = await judge.ask(question(subgoal="second", subgoal_id="second", trials=1))
@@ -167,7 +168,7 @@ async def test_a_trickle_is_ended_by_the_deadline() -> None:
     assert verdict.result == unjudged("deadline")
     assert [answer.outcome for answer in verdict.answers] == [TrialOutcome.TIMED_OUT]
     assert verdict.cost > 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < patient(10)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -214,7 +215,10 @@ async def test_no_pause_that_an_endpoint_names_ends_the_judge() -> None:
         return fails(429, retry_after=next(pause for name, pause in PAUSES.items() if f'"{name}"' in asked.user))
 
     with scripted_openai(script) as server:
-        async with running_judge(judge_settings(base_url=server.url, max_retries=1)) as (judge, _), asyncio.timeout(30):
+        async with (
+            running_judge(judge_settings(base_url=server.url, max_retries=1)) as (judge, _),
+            asyncio.timeout(patient(30)),
+        ):
             asked = [judge.ask(question(subgoal=name, subgoal_id=name, trials=1)) for name in PAUSES]
             verdicts = dict(zip(PAUSES, await asyncio.gather(*asked), strict=True))
     for name, verdict in verdicts.items():
@@ -247,7 +251,7 @@ async def two_verdicts(base_url: str, max_retries: int) -> tuple[JudgeVerdict, J
     """Of an endpoint that does not answer. One request may go out at once; the next has to wait for longer than there is."""
     limits = {"max_requests_per_minute": 6, "longest_verdict_ms": 5_000, "breaker_failures": 100}
     settings = judge_settings(base_url=base_url, max_retries=max_retries, **limits)
-    async with running_judge(settings) as (judge, _), asyncio.timeout(30):
+    async with running_judge(settings) as (judge, _), asyncio.timeout(patient(30)):
         return await judge.ask(question(trials=1)), await judge.ask(question(trials=1, subgoal_id="other"))
 
 

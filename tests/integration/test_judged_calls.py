@@ -5,6 +5,7 @@ The same records are evaluated twice, in peace and with kills, by processes as a
 same whenever it is asked the same, so that only a mistake of ours can make the final scores differ.
 """
 
+import asyncio
 import hashlib
 import json
 import signal
@@ -23,10 +24,12 @@ from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, SCORES_TO
 from streamer.sources.simulator.traffic import simulate_call
 from tests.chaos.verdict.checker import compared
 from tests.chaos.verdict.topic_reader import Follower
-from tests.integration.processes import Process, ran, started
+from tests.integration.conftest import make_topics, variables
+from tests.integration.processes import Process, started
 from tests.integration.score_log import newest_of
 from tests.support.brokers.backlog import Sent, put_backlog
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, grades, scripted_openai
+from tests.support.patience import patient
 
 CALLS = 12
 PARTITIONS = 2
@@ -170,7 +173,7 @@ class Evening:
         self.folder.mkdir()
         with scripted_openai(verdict_on) as server, ExitStack() as running:
             environment = self._environment(server)
-            ran("topics", "create", "--partitions", str(PARTITIONS), **environment)
+            asyncio.run(make_topics(environment, PARTITIONS))
             put_backlog(self.bootstrap, self.prefix, records)
             scores, self._requests, self._verdicts = (
                 Log(self.bootstrap, self.prefix + topic, running)
@@ -179,7 +182,7 @@ class Evening:
             roles = {name: Role(name, self.folder, environment, running) for name in ("judge", "evaluator")}
             kills = [] if peaceful_requests is None else [(at * peaceful_requests, names) for at, names in KILLS]
             closed = 0
-            deadline = time.monotonic() + PATIENCE_SECONDS
+            deadline = time.monotonic() + patient(PATIENCE_SECONDS)
             while closed < CALLS:
                 assert time.monotonic() < deadline, f"{closed} of {CALLS} calls are closed; see {self.folder}"
                 closed += sum(SCORE_RECORD.validate_json(value).name == "closed" for value in scores.read(0.05))
@@ -215,20 +218,16 @@ class Evening:
             lost = [each for each in new if request_ids[each.user] not in answered]
             self.lost.update(each.user for each in lost)
             ages = [killed_at - each.ended for each in lost if each.ended is not None]
-            self.lost_late += [seconds for seconds in ages if seconds > ACKNOWLEDGED_SECONDS]
+            self.lost_late += [seconds for seconds in ages if seconds > patient(ACKNOWLEDGED_SECONDS)]
             self.asked += [each.user for each in new]
         for name in names:
             roles[name].start()
 
     def _environment(self, server: ScriptedOpenAI) -> dict[str, str]:
-        patience_ms = str(PATIENCE_SECONDS * 1_000)
+        patience_ms = str(round(patient(PATIENCE_SECONDS) * 1_000))
         return {
-            "CALLGAUGE_BOOTSTRAP": self.bootstrap,
-            "CALLGAUGE_TOPIC_PREFIX": self.prefix,
-            "CALLGAUGE_EVALUATOR_GROUP": f"{self.prefix}evaluator",
+            **variables(self.bootstrap, self.prefix),
             "CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one",  # so that the next one need not wait for the group
-            "CALLGAUGE_JUDGE_GROUP": f"{self.prefix}judge",
-            "CALLGAUGE_HTTP_PORT": "0",
             "CALLGAUGE_GOALS__FOLDER": str(self.goals),
             "CALLGAUGE_GOALS__ASKS_JUDGE": "true",
             "CALLGAUGE_GOALS__VERDICT_DEADLINE_MS": str(PATIENCE_SECONDS * 1_000 + 10 * CALL_AGO_MS),

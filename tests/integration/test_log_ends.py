@@ -19,6 +19,7 @@ from consumers.runtime.registry import Instruments
 from tests.chaos.cluster import cluster as clusters
 from tests.support.brokers import kafka_broker
 from tests.support.fakes.evaluator_fakes import StubEvaluator, owned_of, partition_of
+from tests.support.patience import patient
 from tests.support.required_tools import MISSING
 
 pytestmark = pytest.mark.kafka
@@ -51,7 +52,7 @@ class Reading:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Reads and looks, as often as it takes."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(patient(SECONDS)):
             while True:
                 polled = await self.consumer.getmany(timeout_ms=10)
                 self.partition.polled(list(polled.values()))
@@ -72,7 +73,7 @@ async def reading(cluster: clusters.Cluster) -> AsyncIterator[Reading]:
     await admin.start()
     await admin.create_topics([NewTopic(A.topic, 1, 2)])
     await admin.close()
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(patient(SECONDS)):
         while cluster.leaders().get((A.topic, 0), -1) < 0 or cluster.unreplicated():  # noqa: ASYNC110  # it tells nobody
             await asyncio.sleep(0.05)
     reading = Reading(kafka)

@@ -15,6 +15,7 @@ from consumers.evaluator.reading.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, owned_of, partition_of
+from tests.support.patience import patient
 
 pytestmark = pytest.mark.kafka
 
@@ -40,7 +41,7 @@ class Reading:
 
     async def to(self, last: bytes) -> None:
         """Reads until this has come, and asks what was lost."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(patient(SECONDS)):
             values: list[bytes | None] = []
             while last not in values:
                 for records in (await self.consumer.getmany(timeout_ms=100)).values():

@@ -12,6 +12,7 @@ from faststream import AckPolicy
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.subscription import ENOUGH_BYTES, Subscription
 from tests.integration.conftest import create_topics
+from tests.support.patience import patient
 
 TOPIC = "scores"
 ANSWER_BYTES = 2 * ENOUGH_BYTES
@@ -30,7 +31,7 @@ class _Reading:
         self._came.set()
 
     async def until(self, records: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patient(30)):
             while sum(self.polls) < records:
                 self._came.clear()
                 await self._came.wait()

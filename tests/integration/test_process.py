@@ -16,9 +16,11 @@ import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from tests.integration.conftest import PARTITIONS, make_topics, variables
 from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.processes import Process, started, wait_for
 from tests.support.brokers.kafka_broker import NOTHING_TO_RUN
+from tests.support.patience import patient
 from tests.support.required_tools import MISSING
 from tests.unit.exporter.test_active_calls import record as score
 
@@ -28,7 +30,6 @@ AT_ONCE_SECONDS = 1
 STOP_SECONDS = 8
 """Below the deadline of 10 s: no step of a stop may use all of it. On an idle machine 2 to 4 s are seen, on a busy one 5."""
 READ = "callgauge_scores_read_total"
-PARTITIONS = 4
 MOST_RECORDS = 200_000
 LIVES = 3
 BATCH = 20
@@ -39,20 +40,16 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def environment_of(bootstrap: str, prefix: str) -> dict[str, str]:
-    return {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{prefix}evaluator",
-        "CALLGAUGE_EXPORTER_GROUP": f"{prefix}exporter",
-        "CALLGAUGE_HTTP_PORT": str(free_port()),
-    }
-
-
 @pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = environment_of(bootstrap, topic_prefix)
-    ran("topics", "create", **environment)
+def environment(environment: dict[str, str]) -> dict[str, str]:
+    """With a port that is known before the process says it."""
+    return {**environment, "CALLGAUGE_HTTP_PORT": str(free_port())}
+
+
+def on(broker: "OwnBroker", prefix: str) -> dict[str, str]:
+    """Variables of a process on a broker of a test's own, with topics."""
+    environment = {**variables(broker.address, prefix), "CALLGAUGE_HTTP_PORT": str(free_port())}
+    asyncio.run(make_topics(environment))
     return environment
 
 
@@ -60,7 +57,9 @@ def page(environment: dict[str, str], path: str, token: str | None = None) -> tu
     """Status and text; (0, "") while nobody listens."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        answer = httpx.get(f"http://127.0.0.1:{environment['CALLGAUGE_HTTP_PORT']}{path}", headers=headers, timeout=2)
+        answer = httpx.get(
+            f"http://127.0.0.1:{environment['CALLGAUGE_HTTP_PORT']}{path}", headers=headers, timeout=patient(2)
+        )
     except httpx.TransportError:
         return 0, ""
     return answer.status_code, answer.text
@@ -125,13 +124,12 @@ def test_every_role_answers_probes_and_stops_when_told(environment: dict[str, st
         assert all(f"callgauge_{name}" in text for name in ("scores_read_total",) if "exporter" in roles)
         assert all(f"callgauge_{name}" in text for name in ("judge_verdicts_total",) if "judge" in roles)
         exit_code, seconds = process.signalled(signal.SIGTERM)
-        assert (exit_code, seconds < STOP_SECONDS) == (0, True), process.text
+        assert (exit_code, seconds < patient(STOP_SECONDS)) == (0, True), process.text
         assert "Traceback" not in process.text
 
 
 def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broker: OwnBroker, tmp_path: Path) -> None:
-    environment = environment_of(own_broker.address, "frozen.")
-    ran("topics", "create", **environment)
+    environment = on(own_broker, "frozen.")
     own_broker.signalled(signal.SIGSTOP)
     try:
         with started(tmp_path / "run.log", "run", **environment) as process:
@@ -154,8 +152,7 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
 
 
 def test_a_second_signal_does_not_wait_for_a_frozen_broker(own_broker: OwnBroker, tmp_path: Path) -> None:
-    environment = environment_of(own_broker.address, "twice.")
-    ran("topics", "create", **environment)
+    environment = on(own_broker, "twice.")
     with started(tmp_path / "run.log", "run", **environment) as process:
         wait_until_ready(process, environment)
         own_broker.signalled(signal.SIGSTOP)
@@ -163,22 +160,21 @@ def test_a_second_signal_does_not_wait_for_a_frozen_broker(own_broker: OwnBroker
             send(process, signal.SIGTERM)
             process.printed("service_stopping", AT_ONCE_SECONDS)
             exit_code, seconds = process.signalled(signal.SIGTERM)
-            assert (exit_code, seconds < AT_ONCE_SECONDS) == (128 + signal.SIGTERM, True), process.text
+            assert (exit_code, seconds < patient(AT_ONCE_SECONDS)) == (128 + signal.SIGTERM, True), process.text
         finally:
             own_broker.signalled(signal.SIGCONT)
 
 
 def test_a_broker_that_dies_kills_nobody(own_broker: OwnBroker, tmp_path: Path) -> None:
     """The last test on this broker."""
-    environment = environment_of(own_broker.address, "dies.")
-    ran("topics", "create", **environment)
+    environment = on(own_broker, "dies.")
     with started(tmp_path / "run.log", "run", **environment) as process:
         wait_until_ready(process, environment)
         own_broker.signalled(signal.SIGKILL)
         process.printed("Unable", 20)
         assert page(environment, "/healthz") == (200, "ok\n")
         exit_code, seconds = process.signalled(signal.SIGTERM)
-        assert (exit_code, seconds < STOP_SECONDS) == (0, True), process.text
+        assert (exit_code, seconds < patient(STOP_SECONDS)) == (0, True), process.text
 
 
 def test_with_a_token_only_who_has_it_reads_the_metrics(environment: dict[str, str], tmp_path: Path) -> None:

@@ -18,26 +18,15 @@ from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.record_reader import RecordGoneError, record_reader
 from streamer.operations.quarantine.log import Wanted, quarantined
 from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
+from tests.integration.processes import COMMAND, COMMAND_SECONDS, started, wait_for
 from tests.integration.test_bad_input import line, now_ms
+from tests.support.patience import patient
 
 DAY_MS = 24 * 3_600_000
 NO_TIME_BOUNDS = {"CALLGAUGE_LIMITS__MAX_EVENT_TIME_SKEW_MS": "0"}
 """The fix: what was refused for its time is taken."""
 
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_EXPORTER_GROUP": f"{topic_prefix}exporter",
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "500",
-    }
-    ran("topics", "create", "--partitions", "2", **environment)
-    return environment
+pytestmark = pytest.mark.service(partitions=2, limits__closing_grace_ms="500")
 
 
 @pytest.fixture
@@ -59,7 +48,7 @@ def quarantine(environment: dict[str, str], *arguments: str) -> tuple[int, str, 
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=COMMAND_SECONDS,
+        timeout=patient(COMMAND_SECONDS),
         env={**os.environ, "COLUMNS": "200", **environment},
     )
     return done.returncode, done.stdout, done.stderr
@@ -79,7 +68,7 @@ async def records(environment: dict[str, str], topic: str, partition: int) -> li
         consumer.assign([tp])
         end = (await consumer.end_offsets([tp]))[tp]
         found: list[Any] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             while await consumer.position(tp) < end:
                 found += (await consumer.getmany(tp, timeout_ms=500)).get(tp, ())
     return found

@@ -53,28 +53,20 @@ BOOKED = 8
 ASKED = 4 * BOOKED * 3
 """Each of its subgoals, in each turn up to that one, by the three trials that make a majority of five."""
 
-pytestmark = needs_conformance(RECORD.name)
+pytestmark = [
+    needs_conformance(RECORD.name),
+    pytest.mark.service(limits__closing_grace_ms="1500", judge__enabled="false"),
+]
 
 
 @pytest.fixture
-def environment(bootstrap: str, topic_prefix: str, tmp_path: Path) -> dict[str, str]:
+def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """With both goal sets in a folder, and without a key for a judge."""
     folder = tmp_path / "goals"
     folder.mkdir()
     (folder / "desk.yaml").write_text(CHECKED_BY_CODE)
     (folder / "1.1.2.json").write_bytes(DATASET_RECORD.read_bytes())
-    groups = {f"CALLGAUGE_{role.upper()}_GROUP": f"{topic_prefix}{role}" for role in ("evaluator", "exporter", "judge")}
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        **groups,
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1500",
-        "CALLGAUGE_GOALS__FOLDER": str(folder),
-        "CALLGAUGE_JUDGE__ENABLED": "false",
-    }
-    ran("topics", "create", **environment)
-    return environment
+    return {**environment, "CALLGAUGE_GOALS__FOLDER": str(folder)}
 
 
 @pytest.fixture

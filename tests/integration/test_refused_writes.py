@@ -15,23 +15,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from schemas.scores.all_records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
+from tests.support.patience import patient
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.service(partitions=1, limits__closing_grace_ms="0")]
 SECONDS = 120
 """A bound, not a goal: the machine may be busy."""
-
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "0",
-    }
-    ran("topics", "create", "--partitions", "1", **environment)
-    return environment
 
 
 async def send_call(environment: dict[str, str], name: str) -> None:
@@ -85,7 +73,7 @@ async def closed(environment: dict[str, str]) -> Counter[str]:
 
 async def until_closed(environment: dict[str, str], *names: str) -> None:
     """Each of them, once."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(patient(SECONDS)):
         while await closed(environment) != Counter(names):  # noqa: ASYNC110 - the topic is outside
             await asyncio.sleep(0.1)
 
@@ -108,7 +96,7 @@ async def change(environment: dict[str, str], topic: str, largest_bytes: int | N
 
 def page(process: Process, path: str) -> tuple[int, str]:
     address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
-    answer = httpx.get(address.removesuffix("/metrics") + path, timeout=10)
+    answer = httpx.get(address.removesuffix("/metrics") + path, timeout=patient(10))
     return answer.status_code, answer.text
 
 

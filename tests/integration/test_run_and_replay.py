@@ -17,29 +17,12 @@ from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.conformance_data import CONFORMANCE, RECORD, needs_conformance
+from tests.support.patience import patient
 from tests.support.required_tools import require_tool
 
 TURN_LATENCY = "callgauge_turn_response_latency_seconds"
 
-pytestmark = needs_conformance(RECORD.name)
-
-
-def settings(bootstrap: str, prefix: str) -> dict[str, str]:
-    return {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{prefix}evaluator",
-        "CALLGAUGE_EXPORTER_GROUP": f"{prefix}exporter",
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1500",
-    }
-
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = settings(bootstrap, topic_prefix)
-    ran("topics", "create", **environment)
-    return environment
+pytestmark = [needs_conformance(RECORD.name), pytest.mark.service(limits__closing_grace_ms="1500")]
 
 
 @pytest.fixture
@@ -96,7 +79,7 @@ async def test_a_recorded_call_comes_out_as_metrics(service: tuple[Process, str]
     assert len({record.record_id for record in records}) == len(records)
 
     exit_code, seconds = process.signalled(signal.SIGTERM)
-    assert (exit_code, seconds < 5) == (0, True)
+    assert (exit_code, seconds < patient(5)) == (0, True)
 
 
 def test_the_metrics_page_pleases_prometheus(service: tuple[Process, str], environment: dict[str, str]) -> None:
@@ -169,7 +152,7 @@ async def test_evaluators_that_join_and_leave_lose_no_call(environment: dict[str
             )
             return closed.keys() == {call["id"] for call in calls}
 
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + patient(40)
         while not await all_closed() and time.monotonic() < deadline:
             pass
         assert closed.keys() == {call["id"] for call in calls}

@@ -1,5 +1,6 @@
 """TLS, logins and rights on a real broker that insists on them: who may come in works, who may not is told why."""
 
+import asyncio
 import json
 import os
 import signal
@@ -28,11 +29,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 from schemas.scores.all_records import ClosedFact
 from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.sources.simulator.traffic import simulate_call
-from tests.integration.conftest import create_topics
+from tests.integration.conftest import create_topics, make_topics
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import COMMAND, ran, started, wait_for
 from tests.integration.score_log import written_scores
 from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
+from tests.support.patience import patient
 
 pytestmark = pytest.mark.kafka
 
@@ -126,19 +128,19 @@ class House:
 
     def give(self, rights: Collection[Right]) -> None:
         for made in self._admin.create_acls([self._acl(right) for right in set(rights)]).values():
-            made.result(SECONDS)
+            made.result(patient(SECONDS))
 
     def log_in_with(self, password: str) -> None:
         """Makes the user with this password, or changes it."""
         login = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)
         change = UserScramCredentialUpsertion(self.user, login, password.encode())
         for changed in self._admin.alter_user_scram_credentials([change]).values():
-            changed.result(SECONDS)
+            changed.result(patient(SECONDS))
 
     def take_away(self, rights: Collection[Right]) -> None:
         filters = [self._filter(self._acl(right)) for right in set(rights)]
         for deleted in self._admin.delete_acls(filters).values():
-            deleted.result(SECONDS)
+            deleted.result(patient(SECONDS))
 
     def _acl(self, right: Right) -> AclBinding:
         kind, name, operation = right
@@ -183,7 +185,11 @@ def allowed(house: House, *rights: Right) -> Iterator[None]:
 def refused(*arguments: str, **environment: str) -> str:
     """What a command says that must fail: no traceback, no secret, none of a library's lines, and nothing on stdout."""
     done = subprocess.run(
-        [str(COMMAND), *arguments], capture_output=True, text=True, timeout=SECONDS, env={**os.environ, **environment}
+        [str(COMMAND), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=patient(SECONDS),
+        env={**os.environ, **environment},
     )
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert "Traceback" not in done.stderr
@@ -235,7 +241,7 @@ def test_a_password_that_changes_while_running_shows_before_a_connection_is_lost
 ) -> None:
     house = House(secured, tmp_path, user=f"rotating-{uuid.uuid4().hex[:8]}")
     house.log_in_with(PASSWORD)
-    ran("topics", "create", **house.open())
+    asyncio.run(make_topics(house.open()))
     environment = house.entrance("SCRAM-SHA-512")
     with (
         allowed(house, *EXPORTER),
@@ -311,7 +317,7 @@ def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None
 def refused_check(environment: dict[str, str]) -> str:
     """What `topics check` says on standard error; its table is on standard output."""
     done = subprocess.run(
-        [str(COMMAND), "topics", "check"], capture_output=True, text=True, timeout=SECONDS,
+        [str(COMMAND), "topics", "check"], capture_output=True, text=True, timeout=patient(SECONDS),
         env={**os.environ, **environment},
     )  # fmt: skip
     assert done.returncode == 1

@@ -16,6 +16,7 @@ from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import written_scores
 from tests.support.conformance_data import CONFORMANCE, needs_conformance
+from tests.support.patience import patient
 
 Json = dict[str, Any]
 
@@ -26,20 +27,8 @@ SECONDS = 60
 pytestmark = [
     pytest.mark.kafka,
     needs_conformance("calls.jsonl.gz"),
+    pytest.mark.service(limits__closing_grace_ms="1500"),
 ]
-
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "1500",
-    }
-    ran("topics", "create", **environment)
-    return environment
 
 
 @pytest.fixture
@@ -90,7 +79,7 @@ async def written(environment: dict[str, str]) -> list[tuple[str, bytes]]:
 
 async def all_closed(environment: dict[str, str]) -> None:
     """Waits until every call has its closing."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + patient(SECONDS)
     closed: set[str] = set()
     while len(closed) < CALLS:
         assert time.monotonic() < deadline, closed

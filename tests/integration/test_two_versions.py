@@ -13,7 +13,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from tests.chaos.evaluators.newer_version import NEWER
 from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import ran, started, wait_for
+from tests.integration.processes import started, wait_for
+from tests.support.patience import patient
 
 TODAY: dict[str, str] = {}
 LATER = {NEWER: "1"}
@@ -21,19 +22,8 @@ ALTERED = (sys.executable, "-m", "tests.chaos.evaluators.altered")
 WAIT_SECONDS = 40
 OF_SCHEMA_1 = Path(__file__).parents[1] / "support" / "scores_of_schema_1.jsonl"
 
-
-@pytest.fixture
-def environment(bootstrap: str, topic_prefix: str) -> dict[str, str]:
-    environment = {
-        "CALLGAUGE_BOOTSTRAP": bootstrap,
-        "CALLGAUGE_TOPIC_PREFIX": topic_prefix,
-        "CALLGAUGE_EVALUATOR_GROUP": f"{topic_prefix}evaluator",
-        "CALLGAUGE_EVALUATOR_INSTANCE": "one",  # what is killed comes back at once, without a session timeout
-        "CALLGAUGE_HTTP_PORT": "0",
-        "CALLGAUGE_LIMITS__CLOSING_GRACE_MS": "300",
-    }
-    ran("topics", "create", "--partitions", "1", **environment)
-    return environment
+# Its instance has a name, so that what is killed comes back at once, without a session timeout.
+pytestmark = pytest.mark.service(partitions=1, evaluator_instance="one", limits__closing_grace_ms="300")
 
 
 class Topics:
@@ -79,7 +69,7 @@ class Topics:
 
     async def closed(self, *calls: str) -> dict[str, str]:
         """By call, the reason, once all of them are closed."""
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + patient(WAIT_SECONDS)
         while time.monotonic() < deadline:
             reasons = {
                 each["conversation_id"]: each["reason"] for each in await self.scores() if each["kind"] == "closed"

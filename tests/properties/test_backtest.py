@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import CloseCall, Effect
@@ -18,6 +18,7 @@ from tests.properties.evaluation import closing_of_one, end_of, final_state, fre
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, records_of, said
+from tests.support.laws import examples
 
 PAUSES_MS = [0, 0, 0, 1, 400, 4_000, 400_000]
 SOON = {"dead_air_ms": 1, "delivery_allowance_ms": 0}
@@ -94,7 +95,7 @@ def _dead_air(records: Sequence[AnyScoreRecord]) -> list[Json]:
     return [{name: value for name, value in each.items() if name != "labels"} for each in told]
 
 
-@settings(max_examples=200)
+@examples(times=2)
 @given(st.data())
 def test_with_the_facts_of_then_a_call_ends_as_it_did(data: st.DataObject) -> None:
     call, order = drawn(data, updates=False)

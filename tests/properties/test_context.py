@@ -1,6 +1,6 @@
 """The first law: the context at any moment is the batch result on what has arrived, in whatever order it did."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.call.call import Call
@@ -9,6 +9,7 @@ from consumers.engine.effects import Effect
 from tests.properties.steered_calls import Prefix, arrived, drawn, steered_arrivals
 from tests.reference.oracle import batch_context
 from tests.support.calls.wire_calls import arrivals_of
+from tests.support.laws import examples
 
 
 @given(st.data())
@@ -24,7 +25,7 @@ def test_prefix_equals_batch(data: st.DataObject) -> None:
         assert call.context().to_dict() == batch_context(prefix.call()), f"after {stream}[{index}]"
 
 
-@settings(max_examples=40)
+@examples(times=0.4)
 @given(st.data())
 def test_any_interleaving_gives_the_same_context(data: st.DataObject) -> None:
     wire_call, order = drawn(data, updates=False)

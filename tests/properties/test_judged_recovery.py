@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count, Effect, RequestVerdict
@@ -131,7 +131,6 @@ def _interleaved(data: st.DataObject, arrivals: Sequence[Arrival]) -> list[Arriv
     return [*arrivals[:1], *(waiting[source].pop(0) for source in order)]
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_crash_between_question_and_answer_changes_no_final_score(data: st.DataObject) -> None:
     call, order = drawn(data, updates=False)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.intake.admission import Arrival
@@ -16,6 +16,7 @@ from tests.support.calls.agent_calls import Json, agent_calls
 from tests.support.calls.agent_calls import arrivals_of as agent_arrivals
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import Feed, records_of
+from tests.support.laws import examples
 
 STARTED: tuple[Json, ...] = ({"type": "call_started", "timestamp": 1_790_000_000_000, "agent": "desk"},)
 
@@ -42,7 +43,7 @@ def _check(arrivals: Sequence[Arrival], evaluator: PartitionEvaluator) -> tuple[
     return list(turns.values()), call
 
 
-@settings(max_examples=150)
+@examples(times=1.5)
 @given(st.data())
 def test_whenever_turns_are_measured_they_are_what_the_whole_call_says(data: st.DataObject) -> None:
     call, order = drawn(data)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count
@@ -33,6 +33,7 @@ from tests.properties.measured_anew import MeasuredTurns
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import LATENCY, Feed, assert_in_catalogue, records_of, value_of
+from tests.support.laws import examples
 
 
 @given(st.data())
@@ -88,7 +89,7 @@ def test_unknown_is_never_zero(data: st.DataObject) -> None:
                 assert record.turn >= 1
 
 
-@settings(max_examples=250)
+@examples(times=2.5)
 @given(st.data())
 def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject) -> None:
     """In a call heard through audio. A turn whose user's sound has no end yet has no latency, though EVA's rule E1 has: of those
@@ -200,7 +201,7 @@ _tool_steps = st.lists(
 )
 
 
-@settings(max_examples=200)
+@examples(times=2)
 @given(_tool_steps)
 def test_published_tool_uses_are_those_of_pairing_the_whole_call(steps: list[tuple[str, int]]) -> None:
     feed = Feed()

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Count, Effect
@@ -17,6 +17,7 @@ from tests.properties.measured_anew import OF_WORDS, PARTS, differing
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import T0_MS, closings_of, records_of
+from tests.support.laws import examples
 
 STEP_MS = 25
 
@@ -55,7 +56,7 @@ def _successor(written: Sequence[Effect]) -> PartitionEvaluator:
     return evaluator
 
 
-@settings(max_examples=150)
+@examples(times=1.5)
 @given(st.data())
 def test_what_is_written_in_the_end_is_what_an_undisturbed_evaluator_writes(data: st.DataObject) -> None:
     call, order = drawn(data, updates=False)

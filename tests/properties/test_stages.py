@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Effect
@@ -19,6 +19,7 @@ from tests.properties.evaluation import assert_counted, closing_of_one, holds
 from tests.properties.measured_anew import MeasuredTurns, stages_anew
 from tests.support.calls.wire_calls import Json
 from tests.support.fakes.engine_feed import T0_MS, records_of
+from tests.support.laws import examples
 
 LONG_AFTER_MS = 10**9
 
@@ -139,7 +140,7 @@ def _in_time(events: Sequence[Json]) -> list[Json]:
     return sorted(events, key=lambda event: (event["at_ms"], event.get("type") != "speech_event"))
 
 
-@settings(max_examples=200)
+@examples(times=2)
 @given(talks(), st.integers(0, 1000))
 def test_any_order_of_arrival_gives_the_same_stages(events: list[Json], seed: int) -> None:
     if not events:
@@ -148,7 +149,7 @@ def test_any_order_of_arrival_gives_the_same_stages(events: list[Json], seed: in
     assert final_stages(folded(fresh(), arrivals(shuffled(events, seed)))) == expected
 
 
-@settings(max_examples=200)
+@examples(times=2)
 @given(talks(), st.integers(0, 1000))
 def test_whenever_turns_are_measured_their_stages_are_those_worked_out_again(events: list[Json], seed: int) -> None:
     evaluator = fresh()
@@ -180,7 +181,7 @@ def test_a_number_that_comes_twice_counts_once(events: list[Json], data: st.Data
     assert final_stages(out_twice) == final_stages(out_once)
 
 
-@settings(max_examples=300)
+@examples(times=3)
 @given(talks(), st.integers(0, 1000), st.data())
 def test_every_stage_is_known_for_the_first_time_once_whatever_crashes(
     events: list[Json], seed: int, data: st.DataObject

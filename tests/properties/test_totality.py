@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.effects import Effect
@@ -16,6 +16,7 @@ from tests.properties.steered_calls import MOMENTS, STRANGE, drawn
 from tests.support.calls.strategies import AUDIO_EVENTS, AUDIT_EVENTS, OTHER_SIMULATOR_EVENTS, PIPECAT_EVENTS
 from tests.support.calls.wire_calls import arrivals_of
 from tests.support.fakes.engine_feed import records_of
+from tests.support.laws import examples
 
 _small = st.sampled_from([1, 2, 5, 10_000])
 _limits = st.builds(
@@ -127,7 +128,7 @@ _records = st.builds(
 )
 
 
-@settings(max_examples=400)
+@examples(times=4)
 @given(st.lists(st.tuples(_inputs, _records), min_size=1, max_size=6), st.booleans())
 def test_any_bytes_are_folded_or_quarantined(
     records: list[tuple[tuple[InputSource, bytes | None], Record]], checks_time: bool

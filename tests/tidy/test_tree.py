@@ -15,6 +15,7 @@ TARGETS = {
     "setup",
     "demo",
     "test",
+    "laws",
     "check",
     "lock",
     "bench",

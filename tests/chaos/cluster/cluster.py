@@ -23,6 +23,7 @@ from tests.chaos.cluster.proxy import DOORS
 from tests.chaos.cluster.proxy_process import Listener, ProxyProcess
 from tests.support import required_tools
 from tests.support.brokers import kafka_broker
+from tests.support.patience import patient
 
 START_SECONDS: Final = 90.0
 """After kill -9 under load a node reads its newest segments again before it answers."""
@@ -176,13 +177,13 @@ class Cluster:
         Raises:
             BrokerStartError: They are not in time, or one ended.
         """
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + patient(START_SECONDS)
         while time.monotonic() < deadline:
             for node in self.nodes:
                 node.must_run()
             if self.answers():
                 return
-        raise kafka_broker.BrokerStartError(f"Kafka did not come up within {START_SECONDS:.0f} s")
+        raise kafka_broker.BrokerStartError("Kafka did not come up in time")
 
     def answers(self) -> bool:
         """Whether a broker answers within a second, and knows of every node."""

@@ -28,6 +28,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support import required_tools
 from tests.support.brokers import secured_broker
+from tests.support.patience import patient
 
 KAFKA = "4.3.1"
 LOG4J = "2.24.3"  # the binding for slf4j 1.7, which Kafka 4 uses; without it the broker's log is lost
@@ -287,12 +288,12 @@ def _wait_until_it_answers(broker: subprocess.Popen[bytes], port: int, log: Path
     # A connection alone proves little: Docker accepts it before the broker is there. Each try is short: no signal
     # reaches Python inside the client. log_level 0: a broker that is not there yet is no news.
     client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + patient(START_SECONDS)
     while time.monotonic() < deadline and broker.poll() is None:
         with contextlib.suppress(KafkaException):
             client.list_topics(timeout=1)
             return
-    raise BrokerStartError(f"Kafka did not come up within {START_SECONDS} s; its log:\n{_tail(log)}")
+    raise BrokerStartError(f"Kafka did not come up in time; its log:\n{_tail(log)}")
 
 
 def _end(broker: subprocess.Popen[bytes], folder: Path) -> None:

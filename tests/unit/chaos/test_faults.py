@@ -28,6 +28,7 @@ from tests.chaos.stage import Stage
 from tests.chaos.verdict.deleted_records import NOTICED_MS, DeletedRecords, Deletion, gone
 from tests.chaos.verdict.topic_reader import ReadRecord
 from tests.chaos.verdict.undisturbed import InputRecord
+from tests.support.patience import patient
 
 NOW_MS = 1_790_000_000_000
 
@@ -159,7 +160,7 @@ async def through(door: Door) -> AsyncIterator[tuple[asyncio.StreamReader, async
 
 async def test_a_door_holds_back_and_lets_go() -> None:
     door = Door()
-    async with asyncio.timeout(10), through(door) as (reader, writer):
+    async with asyncio.timeout(patient(10)), through(door) as (reader, writer):
         for way in (Way.OPEN, Way.SLOW, Way.HOLE, Way.NOT_TO_BROKER, Way.NOT_FROM_BROKER):
             door.change(way, 1)
             writer.write(way.encode())
@@ -173,7 +174,7 @@ async def test_a_door_holds_back_and_lets_go() -> None:
 @pytest.mark.parametrize("way", [Way.CUT, Way.REFUSED, Way.HALF_OPEN])
 async def test_a_door_cuts(way: Way) -> None:
     door = Door()
-    async with asyncio.timeout(10), through(door) as (reader, writer):
+    async with asyncio.timeout(patient(10)), through(door) as (reader, writer):
         writer.write(b"a")
         assert await reader.readexactly(1) == b"a"
         door.change(way, 0)

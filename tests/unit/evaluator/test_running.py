@@ -12,6 +12,7 @@ from consumers.evaluator.partition.progress import MAX_TAKEOVERS_WITHOUT_PROGRES
 from consumers.evaluator.recall.commit_note import CommitNote
 from consumers.evaluator.writing.partition_writer import WriteError
 from tests.support.fakes.evaluator_fakes import AUDIT, NOW_MS, PIPECAT, START, Record, Shell, until_idle
+from tests.support.patience import patient
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ async def test_a_tick_lets_time_pass_and_writes_what_silence_means(make_shell: C
     await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = NOW_MS
     ticking = asyncio.create_task(shell.role._tick_for_ever())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         while not shell.journal:  # noqa: ASYNC110  # the journal is a list
             await asyncio.sleep(0)
     ticking.cancel()
@@ -56,7 +57,7 @@ async def test_where_a_poll_brings_nothing_time_passes_by_ticks(make_shell: Call
     await shell.folds(START, number=1)
     assert [bool(evaluator.advanced_to_ms) for evaluator in shell.evaluators] == [False, True]
     ticking = asyncio.create_task(shell.role._tick_for_ever())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         while not shell.evaluators[0].advanced_to_ms:  # noqa: ASYNC110  # it is a list
             await asyncio.sleep(0)
     ticking.cancel()
@@ -241,7 +242,7 @@ async def test_each_tick_looks_after_stuck_partitions(
     shell.evaluators[0].heaviest = (900_000, 3, "poison")
     await shell.broker_answers()
     ticking = asyncio.create_task(shell.role._tick_for_ever())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         while shell.role._assignment.owned[0].partition.stops is not None:  # noqa: ASYNC110  # an attribute
             await asyncio.sleep(0)
     ticking.cancel()

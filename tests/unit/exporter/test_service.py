@@ -19,6 +19,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableEr
 from consumers.runtime.registry import Instruments
 from schemas.scores.all_records import ClosedFact, CloseReason, Scored, Unscored, UnscoredReason
 from tests.support.brokers.record_bytes import stand_in
+from tests.support.patience import patient
 from tests.unit.exporter.test_active_calls import record as score
 from tests.unit.exporter.test_projection import FINAL, call, closed, goals, latency, progress
 
@@ -253,13 +254,13 @@ class Shell:
 
     async def run(self) -> None:
         self.running = asyncio.create_task(self.role.run(self.stop))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             await self.role.ready.wait()
 
     async def ended(self) -> None:
         assert self.running is not None
         self.stop.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             await self.running
 
     async def count(self, partition: int, *offsets: int) -> None:
@@ -268,7 +269,7 @@ class Shell:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         while not condition():  # noqa: ASYNC110 - nobody else needs to be told of these steps
             await asyncio.sleep(0)
 

@@ -17,6 +17,7 @@ from consumers.judge.asking.reply import MAX_REPORTED_TOKENS, Delivery, Reply
 from consumers.judge.prompting.questions import question_of
 from schemas.judging import Judged, JudgeVerdict, TokenUse, TrialOutcome, Unjudged, UnjudgedReason
 from tests.support.calls.judge_questions import ScriptedEndpoint, answer, judge_settings, question, running_judge
+from tests.support.patience import patient
 
 QUESTION = question_of(question(), "structured")
 ANSWER: dict[str, Any] = {
@@ -157,7 +158,7 @@ headers = st.dictionaries(
 )
 def test_whatever_an_endpoint_answers_there_is_a_verdict(body: bytes, status: int, named: dict[str, str]) -> None:
     network = FakeNetwork(httpx2.Response(status, headers=named, stream=Body(body)))
-    verdict = asyncio.run(asyncio.wait_for(verdict_of(network), 10))
+    verdict = asyncio.run(asyncio.wait_for(verdict_of(network), patient(10)))
     assert isinstance(verdict.result, Judged | Unjudged)
     assert 0 <= verdict.tokens.prompt <= MAX_REPORTED_TOKENS
     assert JudgeVerdict.model_validate_json(verdict.model_dump_json()) == verdict
@@ -172,7 +173,7 @@ async def test_a_count_that_cannot_be_is_charged_as_none(name: str, count: int) 
     silent = ScriptedEndpoint(lambda _: answer("C"))
     verdicts = []
     for endpoint in (counted, silent):
-        async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(10):
+        async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(patient(10)):
             verdicts.append(await judge.ask(question()))
     assert verdicts[0].result == Judged(is_completed=True)
     assert verdicts[0].cost == verdicts[1].cost > 0
@@ -193,7 +194,7 @@ async def test_what_never_left_costs_nothing(error: Exception, outcome: TrialOut
     network = FakeNetwork(error, error, response(json.dumps(ANSWER).encode()), not_sent=(1, 2))
     limits = {"max_requests_per_minute": 6, "budget_per_hour": 0.012, "max_tokens_per_minute": 10_000}
     settings = judge_settings(**limits, max_retries=0)
-    async with running_judge(settings, Endpoint(settings, "key", network)) as (judge, _), asyncio.timeout(5):
+    async with running_judge(settings, Endpoint(settings, "key", network)) as (judge, _), asyncio.timeout(patient(5)):
         verdicts = [await judge.ask(question(trials=1, subgoal_id=name)) for name in "abc"]
     for verdict in verdicts[:2]:
         assert [one.outcome for one in verdict.answers] == [outcome]
@@ -205,7 +206,7 @@ async def test_repeats_take_places_in_the_minute_too() -> None:
     """Three requests may go out at once; so many were sent for the first question."""
     endpoint = ScriptedEndpoint(lambda _: Reply(TrialOutcome.UNAVAILABLE, requests=3))
     settings = judge_settings(max_requests_per_minute=18, longest_verdict_ms=1_000)
-    async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(10):
+    async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(patient(10)):
         verdicts = [await judge.ask(question(trials=1, subgoal_id=name)) for name in "ab"]
     reasons = [UnjudgedReason.UNAVAILABLE, UnjudgedReason.DEADLINE]
     assert [verdict.result for verdict in verdicts] == [Unjudged(reason=reason) for reason in reasons]

@@ -23,6 +23,7 @@ from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
 from schemas.undecodable import UndecodableRecord
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.calls.judge_questions import ScriptedEndpoint, answer, judge_settings, question
+from tests.support.patience import patient
 
 P0, P1 = TopicPartition("judge.requests", 0), TopicPartition("judge.requests", 1)
 
@@ -42,7 +43,7 @@ def record_of(asked: JudgeRequest, offset: int, partition: int = 0, **headers: s
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event, and is a few steps away
             await asyncio.sleep(0)
 

@@ -32,6 +32,7 @@ from tests.support.calls.judge_questions import (
     running_judge,
     wall_clock_ms,
 )
+from tests.support.patience import patient
 
 C, I = answer("C"), answer("I")  # noqa: E741 - the grades are called so
 X = Reply(TrialOutcome.ANSWERED, "no answer")
@@ -212,7 +213,10 @@ async def test_what_is_not_counted_costs_what_it_may_and_an_error_nothing() -> N
 async def test_the_deadline_ends_what_is_on_its_way() -> None:
     endpoint = ScriptedEndpoint(lambda _: C)
     endpoint.gate.clear()
-    async with running_judge(judge_settings(longest_verdict_ms=50), endpoint) as (judge, _), asyncio.timeout(10):
+    async with (
+        running_judge(judge_settings(longest_verdict_ms=50), endpoint) as (judge, _),
+        asyncio.timeout(patient(10)),
+    ):
         verdict = await judge.ask(question())
         assert endpoint._at_once == 0
     assert verdict.result == unjudged("deadline")
@@ -403,7 +407,7 @@ async def test_a_mistake_of_ours_ends_the_judge() -> None:
 
     judge = Judge(judge_settings(), Instruments(CollectorRegistry(), ["judge"]), ScriptedEndpoint(script))
     judge.ask(question())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         with pytest.raises(ZeroDivisionError):
             await judge.run()
 

@@ -28,6 +28,7 @@ from consumers.runtime.http import (
 from consumers.runtime.http_connections import MAX_CONNECTIONS, BoundedConnection, HttpLimit
 from consumers.runtime.registry import Instruments
 from streamer.settings.all_settings import SettingsError, load_settings
+from tests.support.patience import patient
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"}
 
@@ -46,7 +47,7 @@ class Serving:
         )
 
     async def get(self, path: str, headers: Mapping[str, str | bytes] | None = None) -> httpx.Response:
-        async with httpx.AsyncClient(timeout=SOON_SECONDS) as client:
+        async with httpx.AsyncClient(timeout=patient(SOON_SECONDS)) as client:
             raw = {
                 name.encode(): value if isinstance(value, bytes) else value.encode()
                 for name, value in (headers or {}).items()
@@ -215,7 +216,7 @@ async def test_it_stops_within_a_second_even_with_a_connection_held_open(serving
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\n")  # never finished
     await writer.drain()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(patient(1)):
         await serving.server.stop()
     await reader.read()
     writer.close()
@@ -235,7 +236,7 @@ async def test_it_stops_within_a_second_even_in_the_middle_of_an_answer(
     monkeypatch.setattr("asyncio.to_thread", never)
     request = asyncio.create_task(serving.get("/metrics"))
     await asked.wait()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(patient(1)):
         await serving.server.stop()
     (answer,) = await asyncio.gather(request, return_exceptions=True)
     assert isinstance(answer, Exception) or (isinstance(answer, httpx.Response) and answer.is_server_error)
@@ -261,7 +262,7 @@ class Client:
     async def ended(self) -> bytes:
         """What the server sent until it ended the connection."""
         try:
-            async with asyncio.timeout(SOON_SECONDS):
+            async with asyncio.timeout(patient(SOON_SECONDS)):
                 return await self.reader.read()
         except ConnectionError:  # it ended with something unread on its way
             return b""
@@ -279,7 +280,7 @@ def times(serving: Serving, limit: HttpLimit) -> float | None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON_SECONDS):
+    async with asyncio.timeout(patient(SOON_SECONDS)):
         while not condition():  # noqa: ASYNC110 - sockets and counters tell nobody: they have to be asked
             await asyncio.sleep(0.01)
 
@@ -439,7 +440,7 @@ async def test_probes_are_answered_while_a_large_page_is_made_and_sent(
     began = time.monotonic()
     scrape = asyncio.create_task(serving.get("/metrics"))
     waits_seconds: list[float] = []
-    async with httpx.AsyncClient(timeout=SOON_SECONDS) as client:
+    async with httpx.AsyncClient(timeout=patient(SOON_SECONDS)) as client:
         while not scrape.done():
             asked = time.monotonic()
             answer = await client.get(serving.server.url.replace("/metrics", "/healthz"))

@@ -26,6 +26,7 @@ from schemas.scores.latency_stages import (
     Stage,
     service_kind,
 )
+from tests.support.patience import patient
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # pipecat imports a module that Python deprecates
@@ -253,7 +254,7 @@ async def observed_breakdown() -> latency.LatencyBreakdown:
     await push(frames.LLMTextFrame("Hello"), by=model)
     await push(frames.TTSAudioRawFrame(audio=b"", sample_rate=8000, num_channels=1), 200, "CartesiaTTSService#0")
     await push(frames.BotStartedSpeakingFrame())
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), patient(10))
     return found[0]
 
 

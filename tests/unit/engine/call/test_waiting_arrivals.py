@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from consumers.engine import partition
@@ -18,6 +18,7 @@ from schemas.scores.all_records import ClosedFact, CloseReason, DeadAirFact
 from tests.properties.evaluation import end_of, final_state, fresh
 from tests.support.calls.wire_calls import SOURCE_OF
 from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, records_of
+from tests.support.laws import examples
 
 IDLE_MS = 60_000
 WORD = {"message_type": "assistant", "value": "Hello"}  # after which nobody waits: no dead air
@@ -300,7 +301,7 @@ def _closed(effects: Sequence[Effect]) -> tuple[dict[str, int], CloseReason]:
     return told.through, CloseReason.ENDED if told.reason is CloseReason.SESSION_ENDED else told.reason
 
 
-@settings(max_examples=300)
+@examples(times=3)
 @given(logs(), st.data(), st.sampled_from(LIMITS))
 def test_whichever_topic_lags_a_call_ends_as_it_does_when_none_does(
     log: list[Arrival], data: st.DataObject, limits: Limits
@@ -320,7 +321,7 @@ def test_whichever_topic_lags_a_call_ends_as_it_does_when_none_does(
         assert (outcomes["after_close"], outcomes.total()) == (late, len(log))
 
 
-@settings(max_examples=500)
+@examples(times=5)
 @given(logs([*WAITS, *WAITS[:3]], WAITS_MS), st.data())
 def test_whichever_topic_lags_the_same_silences_are_dead_air(log: list[Arrival], data: st.DataObject) -> None:
     def dead_airs(effects: Sequence[Effect]) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ from consumers.evaluator.reading.partition_clock import LogEnd
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.first_contact import TopicsRequest
 from tests.support.fakes.evaluator_fakes import NOW_MS, trusted_clock, until_idle
+from tests.support.patience import patient
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 LIST_OFFSETS = 2  # the number of that request
@@ -165,7 +166,7 @@ async def asking(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         while not condition():  # noqa: ASYNC110  # conditions of several kinds
             await asyncio.sleep(0)
 

@@ -29,6 +29,7 @@ from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import SCORE_RECORD
 from schemas.transcript import Transcript
 from tests.support.fakes.evaluator_fakes import fact, question, until_idle
+from tests.support.patience import patient
 
 REFUSED = QuarantineRecord(
     topic="t.audit.events", partition=1, offset=7, key="c-1", reason=RefusalReason.UNDECODABLE, what="a",
@@ -477,7 +478,7 @@ async def test_without_transactions_records_are_written_one_by_one(
     assert writing.asked["transactional_id"] is None
     assert writing.outbox.records == 0
     writing.put("d")  # and nothing waits for company
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         await writing.outbox.until_written()
     assert writing.producer.journal == ["a", "b", "c", "d"]
     assert writing.writer.scores_end == 104
@@ -546,7 +547,7 @@ async def test_the_end_does_not_wait_for_a_broker_for_ever(make: Callable[..., W
     await writing.writer.fence()
     writing.producer.may_stop.clear()
     with capture_logs() as logged:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             await writing.writer.stop(0.01)
     assert [(line["event"], line["partition"]) for line in logged] == [("producer_not_stopped", 3)]
 

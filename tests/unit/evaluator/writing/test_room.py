@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from consumers.evaluator.writing.outbox import Outbox
 from consumers.evaluator.writing.room import until_there_is_room, without_room
 from tests.support.fakes.evaluator_fakes import fact, until_idle
+from tests.support.patience import patient
 
 NUMBERS = st.integers(0, 9)
 WAITING = st.dictionaries(NUMBERS, st.integers(0, 500), min_size=1)
@@ -66,5 +67,5 @@ async def test_reading_waits_a_moment_for_a_writer_before_its_partition_stops() 
 async def test_nobody_waits_where_there_is_room_or_reading_has_stopped_already() -> None:
     outboxes = {0: Outbox(), 1: Outbox()}
     outboxes[0].put((fact("a"), fact("a"), fact("a")))
-    await asyncio.wait_for(until_there_is_room(outboxes, 3, ()), 1)
-    await asyncio.wait_for(until_there_is_room(outboxes, 2, {0}), 1)
+    await asyncio.wait_for(until_there_is_room(outboxes, 3, ()), patient(1))
+    await asyncio.wait_for(until_there_is_room(outboxes, 2, {0}), patient(1))

@@ -19,6 +19,7 @@ from consumers.runtime.kafka.login_watch import CONFIRM_SECONDS, TRIAL_SECONDS, 
 from consumers.runtime.kafka.refusals import UnreachableNamesError
 from consumers.runtime.kafka.security import SecuritySettings
 from consumers.runtime.registry import Instruments
+from tests.support.patience import patient
 
 LOGIN = SecuritySettings(protocol="SASL_SSL", mechanism="PLAIN", username="ava", password=SecretStr("7d1f-secret"))
 REFUSED = SaslAuthenticationFailed("invalid credentials")
@@ -64,7 +65,7 @@ class Watching:
     async def follow(self) -> list[str]:
         """Runs to the end; the names of the lines that were logged, in order. What was said is kept after each trial."""
         with capture_logs() as logged:
-            await asyncio.wait_for(self.watch.follow(self.stop), 10)
+            await asyncio.wait_for(self.watch.follow(self.stop), patient(10))
         self.problems.append(self.watch.problems())
         self.lines = logged
         return [line["event"] for line in logged]
@@ -117,4 +118,4 @@ async def test_stopping_waits_for_no_pause() -> None:
     stop = asyncio.Event()
     pausing = asyncio.create_task(login_watch._pause(stop, 3_600))
     stop.set()
-    await asyncio.wait_for(pausing, 10)
+    await asyncio.wait_for(pausing, patient(10))

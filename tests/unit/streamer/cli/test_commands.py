@@ -25,6 +25,7 @@ from streamer.cluster.topic_admin import judged
 from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.version import installed_version
+from tests.support.patience import patient
 
 COMMANDS = [
     *("demo", "run", "replay", "simulate", "context", "topics", "topics create", "topics check", "schema"),
@@ -107,7 +108,9 @@ def test_results_go_to_standard_output_also_while_progress_is_shown(tmp_path: Pa
     try:
         command = [sys.executable, "-m", "streamer.cli.main", "context", str(path)]
         environment = {**os.environ, "TERM": "xterm"}
-        ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=terminal, timeout=60)
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=terminal, timeout=patient(60)
+        )
         shown = os.read(ours, 65_536)
     finally:
         os.close(ours)
@@ -281,7 +284,7 @@ def records(bootstrap: str) -> list[Record]:
         consumer.assign(partitions)
         found: list[Record] = []
         ends = 0
-        deadline_seconds = time.monotonic() + 20
+        deadline_seconds = time.monotonic() + patient(20)
         while ends < len(partitions):
             assert time.monotonic() < deadline_seconds, "the records could not be read"
             for message in consumer.consume(num_messages=500, timeout=1):
@@ -346,7 +349,7 @@ def test_goals_are_named_by_the_recorded_id(callgauge: Callgauge, embedded: str,
 def test_simulated_calls_flow_until_the_time_is_over(callgauge: Callgauge, embedded: str) -> None:
     began_seconds = time.monotonic()
     code, out, err = callgauge("simulate", "--calls", 3, "--seconds", 0.5, "--seed", 1, "--bootstrap", embedded)
-    assert time.monotonic() - began_seconds < 5
+    assert time.monotonic() - began_seconds < patient(5)
     assert (code, out) == (0, "")
     assert "seed 1" in err
     assert "call_started" in {record.event.get("type") for record in records(embedded)}

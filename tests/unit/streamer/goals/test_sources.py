@@ -18,6 +18,7 @@ from streamer.goals.index import GoalIndex
 from streamer.goals.sources import GoalSources
 from streamer.goals.topic import GoalsTopic
 from streamer.roles.embedded_broker import embedded_broker
+from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 PATIENCE_SECONDS = 20
@@ -79,7 +80,7 @@ def test_an_unknown_name_is_told_once(sources: GoalSources) -> None:
 
 async def test_without_a_source_there_are_no_goals() -> None:
     sources, stop = GoalSources(None, None), asyncio.Event()
-    await asyncio.wait_for(sources.run(stop), PATIENCE_SECONDS)
+    await asyncio.wait_for(sources.run(stop), patient(PATIENCE_SECONDS))
     assert sources.ready.is_set()
     assert sources.choose("a", "b") is None
 
@@ -105,13 +106,13 @@ async def test_a_folder_is_followed_until_the_end(tmp_path: Path) -> None:
     folder = Watched(tmp_path, "another")
     sources, stop = GoalSources(folder, None, poll_seconds=0.01), asyncio.Event()
     running = asyncio.create_task(sources.run(stop))
-    await asyncio.wait_for(sources.ready.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(sources.ready.wait(), patient(PATIENCE_SECONDS))
     assert sources.choose("a", None) is not None
     path.write_text(json.dumps(plain("another")))
-    await asyncio.wait_for(folder.found.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(folder.found.wait(), patient(PATIENCE_SECONDS))
     assert (sources.choose("a", None), sources.choose("another", None)) == (None, goal_set("another"))
     stop.set()
-    await asyncio.wait_for(running, PATIENCE_SECONDS)
+    await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
 
 
 async def test_a_folder_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
@@ -123,9 +124,9 @@ async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else() -> None:
     sources, stop = GoalSources(None, GoalsTopic(NOBODY)), asyncio.Event()
     with capture_logs() as lines:
         running = asyncio.create_task(sources.run(stop))
-        await asyncio.wait_for(sources.ready.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(sources.ready.wait(), patient(PATIENCE_SECONDS))
         stop.set()
-        await asyncio.wait_for(running, PATIENCE_SECONDS)
+        await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
     assert [line["event"] for line in lines if line["event"].startswith("goal")] == ["goals_topic_unread"]
     assert sources.choose("a", None) is None
 
@@ -133,7 +134,7 @@ async def test_a_broker_that_is_away_costs_the_goals_and_nothing_else() -> None:
 async def test_stopping_does_not_wait_for_a_broker() -> None:
     sources, stop = GoalSources(None, GoalsTopic(NOBODY)), asyncio.Event()
     stop.set()
-    await asyncio.wait_for(sources.run(stop), PATIENCE_SECONDS)
+    await asyncio.wait_for(sources.run(stop), patient(PATIENCE_SECONDS))
 
 
 @pytest.fixture(scope="module")
@@ -166,13 +167,13 @@ async def test_the_topic_of_the_embedded_broker(embedded: KafkaSettings) -> None
     await write(embedded, b"a", plain("a", "desk"))
     topic, stop = Noticed(embedded, "b"), asyncio.Event()
     running = asyncio.create_task(topic.follow(stop))
-    await asyncio.wait_for(topic.tried.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(topic.tried.wait(), patient(PATIENCE_SECONDS))
     assert topic.index.of_agent("desk") == topic.index.named("a") == goal_set("a", "desk")
     await write(embedded, b"b", plain("b", "night"))
-    await asyncio.wait_for(topic.found.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(topic.found.wait(), patient(PATIENCE_SECONDS))
     assert topic.index.of_agent("night") == goal_set("b", "night")
     stop.set()
-    await asyncio.wait_for(running, PATIENCE_SECONDS)
+    await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
 
 
 @pytest.mark.parametrize(

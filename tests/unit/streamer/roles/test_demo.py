@@ -13,6 +13,7 @@ from pathlib import Path
 
 from schemas.topics import TOPICS
 from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
+from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
 DEMO = [sys.executable, "-m", "streamer.cli.main", "demo", "--http-port", "0", "--calls", "2"]
@@ -26,7 +27,12 @@ def environment() -> dict[str, str]:
 
 def test_without_a_terminal_it_prints_lines_and_ends_by_itself() -> None:
     ended = subprocess.run(
-        [*DEMO, "--seconds", "1.5"], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=START_SECONDS
+        [*DEMO, "--seconds", "1.5"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=patient(START_SECONDS),
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
@@ -45,15 +51,15 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it_in_two_seconds() ->
             seen = read_until(ours, b"running", START_SECONDS, after=b"status")
             found = re.search(rb"http://127\.0\.0\.1:\d+/metrics", seen)
             assert found is not None
-            with urllib.request.urlopen(found[0].decode(), timeout=5) as page:  # noqa: S310  # an address on loopback that we started
+            with urllib.request.urlopen(found[0].decode(), timeout=patient(5)) as page:  # noqa: S310  # an address on loopback that we started
                 metrics = page.read().decode()
             assert "callgauge_calls_started_total" in metrics
             assert "callgauge_events_total" in metrics
             began_seconds = time.monotonic()
             demo.send_signal(signal.SIGINT)
             seen = read_until(ours, b"events were sent", 10)
-            assert demo.wait(10) == 0
-            assert time.monotonic() - began_seconds < 2
+            assert demo.wait(patient(10)) == 0
+            assert time.monotonic() - began_seconds < patient(2)
             assert b"Traceback" not in seen
         finally:
             demo.kill()
@@ -63,7 +69,7 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it_in_two_seconds() ->
 def read_until(terminal: int, wanted: bytes, seconds: float, after: bytes = b"") -> bytes:
     """What the terminal shows, up to and with `wanted` somewhere after the first `after`."""
     seen = b""
-    deadline_seconds = time.monotonic() + seconds
+    deadline_seconds = time.monotonic() + patient(seconds)
     while wanted not in seen.partition(after)[2] if after else wanted not in seen:
         left_seconds = deadline_seconds - time.monotonic()
         assert left_seconds > 0, seen
@@ -77,5 +83,5 @@ def test_the_embedded_broker_has_every_topic_from_the_start() -> None:
 
     names = [topic.name for topic in TOPICS]
     with embedded_broker(names) as bootstrap:
-        found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+        found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=patient(10)).topics
     assert {name: len(found[name].partitions) for name in names} == dict.fromkeys(names, PARTITIONS)

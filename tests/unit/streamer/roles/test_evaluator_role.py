@@ -19,6 +19,7 @@ from streamer.roles import evaluator_role
 from streamer.roles.evaluator_role import EvaluatorRole
 from streamer.roles.transcripts.files import TranscriptFolderError
 from streamer.settings.all_settings import Settings
+from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 SOON_SECONDS = 10
@@ -95,7 +96,7 @@ async def test_it_reads_goals_before_calls_and_ends_when_the_evaluator_has_finis
     made = Made(monkeypatch, GoalRules(trials=3), folder=tmp_path)
     assert made.role.problems() == ("evaluator: reading the goal sets",)
     running = made.start()
-    async with asyncio.timeout(SOON_SECONDS):
+    async with asyncio.timeout(patient(SOON_SECONDS)):
         await made.role.ready.wait()
         goals = made.evaluator.goals.choose(None, "desk")
         assert goals is not None
@@ -116,7 +117,7 @@ async def test_how_long_events_may_gather_is_a_setting(monkeypatch: pytest.Monke
 async def test_without_sources_calls_have_no_goals(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made(monkeypatch)
     running = made.start()
-    async with asyncio.timeout(SOON_SECONDS):
+    async with asyncio.timeout(patient(SOON_SECONDS)):
         await made.role.ready.wait()
         assert made.evaluator.goals.choose(None, "desk") is None
         made.stop.set()
@@ -129,26 +130,26 @@ async def test_a_folder_that_cannot_be_read_ends_it_before_a_call_is_read(
 ) -> None:
     made = Made(monkeypatch, folder=tmp_path / "missing")
     with pytest.raises(GoalFolderError, match="missing"):
-        await asyncio.wait_for(made.start(), SOON_SECONDS)
+        await asyncio.wait_for(made.start(), patient(SOON_SECONDS))
     assert not made.evaluator.ready.is_set()
 
 
 async def test_what_the_evaluator_fails_on_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = Made(monkeypatch, folder=tmp_path)
     running = made.start()
-    await asyncio.wait_for(made.role.ready.wait(), SOON_SECONDS)
+    await asyncio.wait_for(made.role.ready.wait(), patient(SOON_SECONDS))
     made.evaluator.failing.set_exception(ZeroDivisionError("the failure"))
     with pytest.raises(ZeroDivisionError, match="the failure"):
-        await asyncio.wait_for(running, SOON_SECONDS)
+        await asyncio.wait_for(running, patient(SOON_SECONDS))
 
 
 async def test_cancelling_it_ends_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = Made(monkeypatch, folder=tmp_path)
     running = made.start()
-    await asyncio.wait_for(made.role.ready.wait(), SOON_SECONDS)
+    await asyncio.wait_for(made.role.ready.wait(), patient(SOON_SECONDS))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(running, SOON_SECONDS)
+        await asyncio.wait_for(running, patient(SOON_SECONDS))
     assert not made.evaluator.has_finished
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -162,14 +163,14 @@ async def test_what_is_wrong_with_goals_is_on_the_metrics_page(monkeypatch: pyte
     topic.tried.set()
     monkeypatch.setattr(topic, "follow", lambda stop: stop.wait())
     running = made.start()
-    await asyncio.wait_for(made.role.ready.wait(), SOON_SECONDS)
+    await asyncio.wait_for(made.role.ready.wait(), patient(SOON_SECONDS))
     assert made.value("callgauge_goal_files_broken") == 1
     for refused in (0, 2, 2, 3):
         topic.refused = refused
         assert made.value("callgauge_goal_records_refused_total") == refused
     made.stop.set()
     made.evaluator.may_finish.set()
-    await asyncio.wait_for(running, SOON_SECONDS)
+    await asyncio.wait_for(running, patient(SOON_SECONDS))
     assert Made(monkeypatch).value("callgauge_goal_files_broken") is None
 
 
@@ -187,7 +188,7 @@ async def test_files_of_transcripts_are_made_beside_the_evaluator_and_end_with_i
 ) -> None:
     made = Made(monkeypatch, transcripts={"folder": tmp_path / "files", "gzip": True})
     running = made.start()
-    async with asyncio.timeout(SOON_SECONDS):
+    async with asyncio.timeout(patient(SOON_SECONDS)):
         await made.role.ready.wait()
         made.stop.set()
         made.evaluator.may_finish.set()
@@ -202,4 +203,4 @@ async def test_a_folder_for_transcripts_that_cannot_be_used_ends_it(
     made = Made(monkeypatch, transcripts={"folder": tmp_path / "taken"})
     made.evaluator.may_finish.set()
     with pytest.raises(TranscriptFolderError, match="taken"):
-        await asyncio.wait_for(made.start(), SOON_SECONDS)
+        await asyncio.wait_for(made.start(), patient(SOON_SECONDS))

@@ -19,6 +19,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from streamer.roles import running as service
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
+from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
 START_SECONDS = 60  # a bound, not a goal: the machine may be busy
@@ -80,7 +81,7 @@ class Running:
 async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     made = Running(monkeypatch)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             while not made.service._running:
                 assert not made.task.done(), made.task
                 await asyncio.sleep(0)
@@ -222,7 +223,7 @@ class Hung:
         assert self.process.stdout.readline() == "hanging\n"
 
     def ended(self) -> tuple[int, list[str]]:
-        _, errors = self.process.communicate(timeout=START_SECONDS)
+        _, errors = self.process.communicate(timeout=patient(START_SECONDS))
         return self.process.returncode, errors.splitlines()
 
 
@@ -236,7 +237,7 @@ def test_a_second_signal_ends_at_once_whatever_hangs(hangs: str, first: signal.S
         hung.process.send_signal(second)
         exit_code, _ = hung.ended()
         assert exit_code == 128 + second
-        assert time.monotonic() - began_seconds < 1
+        assert time.monotonic() - began_seconds < patient(1)
     finally:
         hung.process.kill()
         hung.process.communicate()

@@ -17,6 +17,7 @@ from consumers.runtime.registry import Instruments
 from streamer.roles.transcripts import filer as transcript_filer
 from streamer.roles.transcripts.filer import TranscriptFiler
 from streamer.roles.transcripts.files import TranscriptFiles, TranscriptFolderError
+from tests.support.patience import patient
 
 KAFKA = KafkaSettings(topic_prefix="t.")
 TP = TopicPartition("t.transcripts", 1)
@@ -118,9 +119,9 @@ class Filing:
                 assert not following.done(), following
                 await asyncio.sleep(0)
 
-        await asyncio.wait_for(wait(), SOON_SECONDS)
+        await asyncio.wait_for(wait(), patient(SOON_SECONDS))
         self.stop.set()
-        await asyncio.wait_for(following, SOON_SECONDS)
+        await asyncio.wait_for(following, patient(SOON_SECONDS))
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -193,7 +194,7 @@ async def test_a_folder_that_cannot_be_used_ends_it_at_once(monkeypatch: pytest.
     (tmp_path / "taken").write_text("")
     filing = Filing(monkeypatch, tmp_path / "taken", *TWO)
     with pytest.raises(TranscriptFolderError):
-        await asyncio.wait_for(filing.filer.follow(filing.stop), SOON_SECONDS)
+        await asyncio.wait_for(filing.filer.follow(filing.stop), patient(SOON_SECONDS))
     assert filing.files.tried == []
 
 

@@ -1,0 +1,24 @@
+"""A limit is what it says on an idle machine, and grows with what else wants to compute."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import patience
+
+
+@pytest.mark.parametrize(
+    ("averaged", "now", "waits"),
+    [(0.0, 1, 40), (2.0, 2, 40), (5.0, 1, 100), (0.5, 5, 100), (5.0, None, 100), (0.5, None, 40)],
+)
+def test_a_limit_grows_with_what_wants_to_compute_on_each_core(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, averaged: float, now: int | None, waits: float
+) -> None:
+    load = tmp_path / "loadavg"
+    if now is not None:
+        load.write_text(f"{averaged:.2f} 0.00 0.00 {now}/371 4242\n")
+    monkeypatch.setattr(patience, "_LOAD", load)
+    monkeypatch.setattr(os, "getloadavg", lambda: (averaged, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert patience.patient(40) == waits
