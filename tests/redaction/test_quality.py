@@ -64,7 +64,7 @@ def test_marks_are_read_and_places_found_again() -> None:
 def test_the_page_has_these_figures() -> None:
     written = table(
         [
-            ("labelled while they were built", measured(read(SENTENCES), Redactor())),
+            ("labelled while the rules were written", measured(read(SENTENCES), Redactor())),
             ("held out", measured(read(HELD_OUT), Redactor())),
         ]
     )
