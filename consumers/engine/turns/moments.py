@@ -144,7 +144,7 @@ class TurnMoments:
         return [record for record in records if record is not None]
 
     def status(self, turn: int) -> TurnStatus:
-        """How far the turn can still change."""
+        """Whether the turn is open, provisional or settled."""
         if turn in self._settled:
             return TurnStatus.SETTLED
         return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN

@@ -1,4 +1,4 @@
-"""How well the sides of a call understand each other: EVA's `stt_wer`, and the disagreement of transcripts.
+"""Measures how well the sides of a call understand each other: EVA's `stt_wer`, and the disagreement of transcripts.
 
 Only a simulated caller reports intended and understood words, so real calls have neither measure. A turn is compared when the
 call leaves it; at the close EVA's own context decides, because it may complete the last turn.

@@ -169,7 +169,7 @@ def _together(entries: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
 
 
 def _used(entries: Iterable[object]) -> Mapping[str, TokenUsage]:
-    """Tokens of a turn by model. Equal counts are one count repeated: what a model is sent grows from request to request."""
+    """Tokens of a turn by model. Equal counts are one count repeated: requests to a model grow from one to the next."""
     counted: list[tuple[str, TokenUsage]] = []
     for entry in entries:
         by_model = entry.get("model_usage") if isinstance(entry, Mapping) else None

@@ -127,11 +127,6 @@ class BotTurnMachine:
         self.last_tool: ToolEntry | None = None
         self.hears_transcripts = True
 
-    @property
-    def is_anyone_speaking(self) -> bool:
-        """Whether the caller or the bot is heard now."""
-        return self.is_vad_open or self.is_release_open or self.bot_turn is not None
-
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
         _RULES[kind](self, payload, time_ms)

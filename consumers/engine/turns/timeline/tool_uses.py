@@ -15,7 +15,7 @@ _ERROR_STATUSES = frozenset({"error", "failed", "failure"})
 UseKey = tuple[int, int]
 """Turn, and number of earlier uses in that turn."""
 _Pairing = tuple[str, str | None]
-"""Tool, and id of the call where it has one: what a response is paired by."""
+"""Tool, and id of the call where it has one; calls and responses with equal ones are paired."""
 
 
 class ToolEntry:

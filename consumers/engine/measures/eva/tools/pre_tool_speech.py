@@ -1,4 +1,4 @@
-"""How often the assistant speaks before it uses tools (`pretoolspeech_rate`)."""
+"""The share of tool groups that the assistant announced (`pretoolspeech_rate`)."""
 
 from collections.abc import Iterable
 
