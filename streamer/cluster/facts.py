@@ -23,6 +23,7 @@ from aiokafka.errors import (
 
 from consumers.evaluator.recall.commit_note import CommitNote
 from consumers.runtime.kafka.connection import CONNECT_SECONDS, KafkaSettings
+from streamer.time_bounds import wall_clock_ms
 
 WATCH_SECONDS: Final = 2.0
 """How long to wait for a record to be written by somebody, to read the broker's clock from it."""
@@ -180,7 +181,7 @@ async def clock_facts(
         seconds: How long to wait.
     """
     consumer.assign(partitions)
-    since_ms = _now_ms()
+    since_ms = wall_clock_ms()
     for tp, end in (await consumer.end_offsets(partitions)).items():
         consumer.seek(tp, end)
     until = time.monotonic() + seconds
@@ -188,7 +189,7 @@ async def clock_facts(
         for records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).values():
             for record in records:
                 if record.timestamp_type == _LOG_APPEND_TIME:
-                    return ClockFacts(record.timestamp - _now_ms(), record.timestamp - since_ms)
+                    return ClockFacts(record.timestamp - wall_clock_ms(), record.timestamp - since_ms)
     return None
 
 
@@ -222,7 +223,3 @@ async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:
                 raise GroupAuthorizationFailedError(group_id) from error
             else:
                 return found
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -23,6 +23,7 @@ from streamer.settings.all_settings import Settings
 from streamer.signals import over_after
 from streamer.sources.publisher import EventPublisher, PlayProgress, play
 from streamer.sources.simulator.traffic import simulated_traffic
+from streamer.time_bounds import wall_clock_ms
 
 REFRESH_SECONDS: Final = 0.25
 RATE_WINDOW_SECONDS: Final = 5.0
@@ -85,7 +86,7 @@ class Demo:
 
     async def _play(self, kafka: KafkaSettings) -> None:
         calls = simulated_traffic(
-            self._seed, concurrent_calls=self._concurrent_calls, start_ms=_now_ms(), environment="demo"
+            self._seed, concurrent_calls=self._concurrent_calls, start_ms=wall_clock_ms(), environment="demo"
         )
         async with EventPublisher(kafka, ce_source="callgauge.demo") as publisher:
             await play(calls, publisher, speed=1.0, on_progress=self._on_progress)
@@ -140,14 +141,14 @@ class Demo:
                 nonlocal next_line_seconds
                 if (now_seconds := time.monotonic()) >= next_line_seconds:
                     next_line_seconds = now_seconds + 1
-                    self._table.rows(_now_ms())  # lets go of calls that are over
+                    self._table.rows(wall_clock_ms())  # lets go of calls that are over
                     console.print(self._headline().text(), soft_wrap=True)
 
             yield print_line
             return
 
         def render() -> RenderableType:
-            now_ms = _now_ms()
+            now_ms = wall_clock_ms()
             return screen(
                 self._headline(), self._table.rows(now_ms), now_ms, width=console.width, height=console.height
             )
@@ -161,7 +162,3 @@ def _with_goals(settings: Settings) -> Settings:
     folder = GOALS_FOLDER / "judged" if settings.judge.is_on else GOALS_FOLDER
     goals = settings.goals.model_copy(update={"folder": folder, "reads_topic": False})
     return settings.model_copy(update={"goals": goals})
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

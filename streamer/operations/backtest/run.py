@@ -28,7 +28,6 @@ from streamer.settings.all_settings import Settings
 from streamer.sources.publisher import PublishError
 from streamer.version import installed_version
 
-DEFAULT_INTO: Final = "scores.backtest"
 RUN_HEADER: Final = "callgauge_run"
 """Header of every record that a back-test writes; its value is the id of the run."""
 MAX_UNACKNOWLEDGED: Final = 1_000

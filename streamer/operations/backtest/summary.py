@@ -11,7 +11,7 @@ from rich.text import Text
 from schemas.scores.record import SCHEMA_VERSION
 from streamer.operations.backtest.comparison import MAX_EXAMPLES, Comparison, Difference, Said, Tally
 from streamer.operations.backtest.run import BacktestPlan, BacktestResult
-from streamer.operations.quarantine.screen import safe
+from streamer.terminal import safe
 from streamer.time_bounds import shown_moment
 
 _NOT_THERE: Final = "-"

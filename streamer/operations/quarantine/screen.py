@@ -13,6 +13,7 @@ from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
 from schemas.quarantine import QuarantineRecord
 from streamer.cluster.coordinates import Coordinates
 from streamer.operations.quarantine.log import Entries
+from streamer.terminal import safe
 from streamer.time_bounds import shown_moment
 
 MAX_VALUE_BYTES: Final = 2_000
@@ -20,18 +21,6 @@ MAX_HEADERS: Final = 20
 _MAX_HEADER_BYTES: Final = 200
 _WIDE_COLUMNS: Final = 150
 """Width from which an entry fits on one line of a table."""
-
-
-def safe(text: str) -> str:
-    r"""The text on one line, with every character that could steer a terminal written out.
-
-    Example:
-        >>> safe("a\x1b[31mb\n")
-        'a\\x1b[31mb\\n'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown_bytes(raw: bytes, most: int) -> str:
