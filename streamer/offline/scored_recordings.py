@@ -1,4 +1,4 @@
-"""Recorded calls scored one after the other, or some side by side while a judge thinks: for `score` and `report`."""
+"""Scores recorded calls one after the other, or several side by side if a judge is asked: for `score` and `report`."""
 
 import asyncio
 from collections import deque

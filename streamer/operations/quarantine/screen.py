@@ -1,4 +1,4 @@
-"""How refused records look on a terminal. Pure: entries in, text out. What producers wrote cannot steer the terminal."""
+"""Refused records as terminal text. Pure: entries in, text out. Texts of producers cannot control the terminal."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -77,7 +77,7 @@ def entry_details(entry: QuarantineRecord) -> RenderableType:
 
 
 def record_details(record: Any, judged: Arrival | QuarantineRecord) -> RenderableType:
-    """The record without its value, as far as a person wants to see it, and what today's code makes of it."""
+    """The record without its value, for a person, and the verdict of today's code."""
     headers = [
         f"{name}: {'(none)' if value is None else shown_bytes(value, _MAX_HEADER_BYTES)}"
         for name, value in record.headers[:MAX_HEADERS]
