@@ -1,4 +1,4 @@
-"""For commands that say themselves what went wrong."""
+"""Silences libraries, for commands that report errors themselves."""
 
 import logging
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Leaves out what libraries log: aiokafka logs each refusal several times, and raises it too."""
+    """Turns logging off inside the block: aiokafka logs each refusal several times, and raises it too."""
     logging.disable(logging.CRITICAL)
     try:
         yield

@@ -1,16 +1,38 @@
 """Standard error: messages for a person, progress and live tables. Standard output is for results."""
 
 import sys
+from typing import Final
 
 import typer
 from rich.console import Console
 
+FILE_COLUMNS: Final = 1_000
+"""Width of results that go to a file or a pipe: a finding, an entry or a row stays on its line."""
+
 
 def say(text: str) -> None:
-    """Tells the person something, on standard error: standard output is for results."""
+    """Prints a message for the person on standard error."""
     typer.echo(text, err=True)
 
 
 def error_console() -> Console:
-    """Standard error as a terminal for progress and live tables; knows when it is none."""
+    """Standard error for progress and live tables; its `is_terminal` says whether they can be shown."""
     return Console(file=sys.stderr, highlight=False)
+
+
+def output_console() -> Console:
+    """Standard output for tables and texts; `FILE_COLUMNS` wide unless it is a terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=FILE_COLUMNS)
+
+
+def safe(text: str) -> str:
+    r"""The text on one line; a character that could control the terminal appears as its escape sequence.
+
+    Example:
+        >>> safe("a\x1b[31mb\n")
+        'a\\x1b[31mb\\n'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,6 +1,7 @@
-"""Moments as people type them and as they are shown: UTC, or so long ago."""
+"""Moments: the present, and those that people type and read, in UTC or as a duration before now."""
 
 import re
+import time
 from datetime import UTC, datetime
 from typing import Final
 
@@ -8,15 +9,20 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 
 
+def wall_clock_ms() -> int:
+    """The present, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
 def moment_ms(text: str, now_ms: int) -> int:
-    """The moment meant, in ms since 1970.
+    """The moment of a text, in ms since 1970.
 
     Args:
         text: `90s`, `30m`, `2h` or `7d` ago; or a date, with or without a time, in UTC unless it names its zone.
-        now_ms: From when "ago" counts.
+        now_ms: The present, from which "ago" counts.
 
     Raises:
-        ValueError: It is neither; the text says what would be.
+        ValueError: It is neither; the message names both forms.
 
     Example:
         >>> moment_ms("2h", 10_000_000), moment_ms("1970-01-02", 0), moment_ms("1970-01-01T02:00+01:00", 0)

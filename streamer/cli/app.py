@@ -1,38 +1,71 @@
-"""Every command of `callgauge` in one place, and the simplest ones: `context`, and the version."""
+"""The list of commands. A command's module is imported when the command is asked for, so `--help` stays quick.
 
-import json
-import sys
-from typing import Annotated, Final
+Each command is the module of its name in this folder. The module has `app`, a Typer application; the docstrings of its
+functions are the help texts.
+"""
+
+import re
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from streamer.cli.doctor import DOCTOR_HELP, doctor
-from streamer.cli.goals import goals_app
-from streamer.cli.options import ArrivalOption, PathsArgument, with_example
-from streamer.cli.quarantine import quarantine_app
-from streamer.cli.report import REPORT_HELP, report
-from streamer.cli.score import SCORE_HELP, score
-from streamer.cli.service import DEMO_HELP, RUN_HELP, demo, run
-from streamer.cli.topics import SCHEMA_HELP, schema, topics_app
-from streamer.cli.traffic import REPLAY_HELP, SIMULATE_HELP, replay, simulate
-from streamer.cli.transcript import TRANSCRIPT_HELP, transcript
-from streamer.offline.contexts import contexts_of
-from streamer.offline.screen import reading_progress, tell_refused
 from streamer.version import installed_version
 
-CONTEXT_HELP: Final = with_example(
-    "Stream recorded calls through the engine, event by event, and print what it made of each: one line of JSON per "
-    'call, {"id": ..., "context": {...}}.\n\nNo broker is needed. The context is EVA\'s, field by field.',
-    "callgauge context calls.jsonl.gz > contexts.jsonl",
-    "callgauge context records/1.1.2 --arrival 7",
-)
+COMMANDS: Final = {
+    "demo": "Shows callgauge at work, without any set-up.",
+    "run": "Runs the evaluator, the exporter and the judge.",
+    "replay": "Plays recorded calls, or evaluates past traffic again.",
+    "simulate": "Sends simulated calls to the topics in real time.",
+    "context": "Prints EVA's metric context of recorded calls.",
+    "score": "Scores recorded calls and prints the score records.",
+    "report": "Writes one HTML page about recorded calls.",
+    "transcript": "Writes transcripts of recorded calls in ElevenLabs' format.",
+    "schema": "Prints the JSON Schema of a record type.",
+    "doctor": "Checks settings, broker, topics and consumer groups.",
+    "topics": "Shows the topic table; creates and checks topics.",
+    "quarantine": "Shows refused records, and puts them back after a fix.",
+    "goals": "Checks goal files.",
+}
+"""Each command and the first sentence of its help."""
+
+_EXAMPLES: Final = re.compile(r"Examples?:\n")
+
+
+class _LazyCommands(TyperGroup):
+    """Lists the commands by their names and first sentences; imports only the one that is run."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.commands = {name: TyperCommand(name, help=summary) for name, summary in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Finds the command that the arguments begin with, and imports it."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, None if name is None or listed is None else loaded(name), rest
+
+
+def loaded(name: str) -> Any:
+    """Imports a command; the docstrings of it and of its subcommands become their help texts."""
+    command: Any = typer.main.get_command(import_module(f"streamer.cli.{name}").app)
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.help = help_text(each.help)
+    return command
+
+
+def help_text(docstring: str) -> str:
+    """A docstring as help: each paragraph is one line for the terminal to wrap; examples keep their lines."""
+    paragraphs = docstring.split("\n\n")
+    return "\n\n".join(each if _EXAMPLES.match(each) else " ".join(each.split()) for each in paragraphs)
+
 
 app = typer.Typer(
     name="callgauge",
-    help="Evaluates voice-agent calls while they run. `callgauge demo` shows it without any set-up.",
+    cls=_LazyCommands,
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,  # a fault nobody foresaw should look like one
+    pretty_exceptions_enable=False,  # a defect must look like one
     rich_markup_mode="rich",
 )
 
@@ -44,34 +77,10 @@ def _print_version(*, wanted: bool) -> None:
 
 
 @app.callback()
-def _callgauge(
+def callgauge(
     *,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    pass
-
-
-def context(paths: PathsArgument, *, arrival: ArrivalOption = None) -> None:
-    with reading_progress() as progress:
-        for result in contexts_of(paths, arrival_seed=arrival, on_event=progress.event):
-            progress.calls += 1
-            sys.stdout.write(json.dumps({"id": result.conversation_id, "context": result.context}) + "\n")
-            tell_refused(result.conversation_id, result.refused)
-    sys.stdout.flush()
-
-
-app.command(help=DEMO_HELP)(demo)
-app.command(help=RUN_HELP)(run)
-app.command(help=REPLAY_HELP)(replay)
-app.command(help=SIMULATE_HELP)(simulate)
-app.command(help=CONTEXT_HELP)(context)
-app.command(help=SCORE_HELP)(score)
-app.command(help=REPORT_HELP)(report)
-app.command(help=TRANSCRIPT_HELP)(transcript)
-app.add_typer(topics_app, name="topics")
-app.add_typer(quarantine_app, name="quarantine")
-app.add_typer(goals_app, name="goals")
-app.command(help=SCHEMA_HELP)(schema)
-app.command(help=DOCTOR_HELP)(doctor)
+    """Evaluates voice-agent calls while they run. `callgauge demo` shows it without any set-up."""

@@ -2,11 +2,9 @@
 
 import asyncio
 import secrets
-import time
 from contextlib import nullcontext
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from consumers.engine.redaction.redactor import Redactor
@@ -18,8 +16,8 @@ from streamer.operations.backtest.run import BacktestPlan, BacktestResult, backt
 from streamer.operations.backtest.summary import remarks, report, report_json
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import error_console, say
-from streamer.time_bounds import moment_ms
+from streamer.terminal import error_console, output_console, say
+from streamer.time_bounds import moment_ms, wall_clock_ms
 
 _FILE_COLUMNS = 1_000
 """Width of what goes to a file or a pipe: a difference stays on its line."""
@@ -45,7 +43,7 @@ def run_backtest(
     """
     plan = _plan(settings, since, until, into, obeys_facts=obeys_facts)
     redact = Redactor(settings.redaction).redact
-    configure_logging(settings.log_format, "warning", redact=redact)  # what sources of goals tell is no result
+    configure_logging(settings.log_format, "warning", redact=redact)  # log lines of the goal sources are no results
     result = asyncio.run(_run(settings, plan))
     if result is None:
         say(f"Stopped. What was written until then is in {settings.kafka.topic(plan.into)} under run {plan.run_id}.")
@@ -53,15 +51,13 @@ def run_backtest(
     if as_json:
         typer.echo(report_json(plan, result))
     else:
-        console = Console(highlight=False)
-        wide = console if console.is_terminal else Console(highlight=False, width=_FILE_COLUMNS)
-        wide.print(report(plan, result))
+        output_console().print(report(plan, result))
     for remark in remarks(result, settings.kafka.topic(plan.into), plan.run_id):
         say(remark)
 
 
 def _plan(settings: Settings, since: str | None, until: str | None, into: str, *, obeys_facts: bool) -> BacktestPlan:
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     if since is None:
         raise typer.BadParameter("--from-topics needs --since: from when on calls are evaluated again, for example 2h.")
     try:

@@ -1,4 +1,4 @@
-"""The command `doctor`: what is wrong with the settings, the broker, the topics and the groups, and what to do."""
+"""The command `doctor`: faults of the settings, the broker, the topics and the groups, each with a remedy."""
 
 import asyncio
 import json
@@ -10,23 +10,16 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
+from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.settings import settings_from
 from streamer.operations.doctor.examination import examine
 from streamer.operations.doctor.findings import Finding, Verdict
 from streamer.quiet_libraries import quiet_libraries
 from streamer.settings.all_settings import SettingsError
-
-DOCTOR_HELP: Final = with_example(
-    "Look at what callgauge stands on: settings, broker, topics and how long they keep records, copies, clocks, how producers "
-    "place keys, and the groups of the evaluator and the exporter. Each line says ok, warning, wrong or unknown, what was seen, "
-    "and what to do.\n\nNothing is written. Exit code 1 when something is wrong.",
-    "callgauge doctor --bootstrap kafka:9092",
-    "callgauge doctor --json | jq 'select(.verdict == \"wrong\")'",
-)
+from streamer.terminal import output_console
 
 _STYLES: Final = {
     Verdict.OK: "green",
@@ -35,10 +28,11 @@ _STYLES: Final = {
     Verdict.UNKNOWN: "magenta",
 }
 _CHECK_CHARS: Final = 16
-_FILE_COLUMNS: Final = 1_000
-"""Width of what goes to a file or a pipe: a finding stays on its line."""
+
+app = typer.Typer(add_completion=False)
 
 
+@app.command()
 def doctor(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -46,9 +40,18 @@ def doctor(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_FILE_COLUMNS)
+    """Checks settings, broker, topics and consumer groups.
+
+    It also checks how long topics keep records, the replicas, the clocks, and the partitioner of the producers. Each line
+    has a verdict (ok, warning, wrong or unknown), the finding and a remedy. Nothing is written.
+
+    Exit code 1 when a verdict is wrong.
+
+    Examples:
+        callgauge doctor --bootstrap kafka:9092
+        callgauge doctor --json | jq 'select(.verdict == "wrong")'
+    """
+    console = output_console()
 
     def tell(finding: Finding) -> None:
         if as_json:
@@ -71,7 +74,7 @@ async def _findings(
         settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     except SettingsError as error:
         for mistake in error.mistakes:
-            yield Finding("settings", Verdict.WRONG, mistake, "Mend it; nothing else was looked at.")
+            yield Finding("settings", Verdict.WRONG, mistake, "Fix it; nothing more was checked.")
         return
     async with aclosing(examine(settings)) as findings:
         async for finding in findings:
@@ -80,7 +83,7 @@ async def _findings(
 
 async def _tell_all(findings: AsyncGenerator[Finding, None], tell: Callable[[Finding], None]) -> Counter[Verdict]:
     verdicts: Counter[Verdict] = Counter()
-    async with aclosing(findings):  # whoever reads our output may go away in the middle of it
+    async with aclosing(findings):  # the reader of our output may go away in the middle of it
         async for finding in findings:
             tell(finding)
             verdicts[finding.verdict] += 1

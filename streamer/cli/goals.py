@@ -1,48 +1,51 @@
-"""The command `goals`: what files of goals hold, and every mistake in them."""
+"""The command `goals`: the contents of goal files, and every mistake in them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from streamer.cli.options import with_example
 from streamer.goals.files import GoalFile, GoalFolderError, doubles_in, goal_files_of, read_goal_file
 from streamer.goals.words import set_in_words
-from streamer.operations.quarantine.screen import safe
-from streamer.terminal import say
+from streamer.terminal import safe, say
 
-GOALS_HELP: Final = with_example(
-    "Look at goal sets: what calls are for, and how it is checked.\n\nThe format is YAML or JSON; `callgauge schema goals` "
-    "prints its schema. agent-inspect's samples and EVA's dataset records are read as they are.",
-    "callgauge goals check goals/*.yaml",
-)
-CHECK_HELP: Final = with_example(
-    "Read files of goals as the evaluator would, and print what they hold: the subgoals, whether code or a judge checks "
-    "each, and the tool calls that are expected.\n\nEvery mistake is told with its line. Exit code 1 when there is one. No "
-    "broker is needed.",
-    "callgauge goals check goals/",
-    "callgauge goals check rebooking.yaml airline_dataset.jsonl",
-)
-
-goals_app = typer.Typer(help=GOALS_HELP, no_args_is_help=True)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
-@goals_app.callback()
-def _goals() -> None:
-    """Keeps `check` a command of its own while it is the only one."""
+@app.callback()
+def goals() -> None:
+    """Checks goal files.
+
+    A goal set says what a call is for, and how each subgoal is checked. Files are YAML or JSON; `callgauge schema goals`
+    prints the schema. agent-inspect's samples and EVA's dataset records are accepted too.
+
+    Example:
+        callgauge goals check goals/*.yaml
+    """
 
 
-@goals_app.command(help=CHECK_HELP)
+@app.command()
 def check(
     paths: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Files (.yaml, .yml, .json, .jsonl), or folders of them.")
     ],
 ) -> None:
+    """Reads goal files and prints their contents.
+
+    It prints the subgoals, whether code or a judge checks each, and the expected tool calls. The evaluator reads the
+    files in the same way. No broker is needed.
+
+    Every mistake is printed with its line. Exit code 1 when there is one.
+
+    Examples:
+        callgauge goals check goals/
+        callgauge goals check rebooking.yaml airline_dataset.jsonl
+    """
     files = [read_goal_file(path) for path in _files_of(paths)]
     for file in files:
         if not file.mistakes:
-            for line in _told(file):
+            for line in _lines(file):
                 typer.echo(safe(line))
     mistakes = [*(mistake for file in files for mistake in file.mistakes), *doubles_in(files)]
     for mistake in mistakes:
@@ -57,7 +60,7 @@ def check(
 
 
 def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files themselves, and those of the folders."""
+    """The given files, and the goal files of the given folders."""
     for path in paths:
         if path.is_dir():
             try:
@@ -68,7 +71,7 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def _told(file: GoalFile) -> Iterator[str]:
+def _lines(file: GoalFile) -> Iterator[str]:
     yield f"{file.path}: {_counted(len(file.sets), 'goal set')}"
     for placed in file.sets:
         yield from (f"  {line}" for line in set_in_words(placed.goals))

@@ -1,17 +1,17 @@
-"""Options that several commands share, and how they become settings."""
+"""Options that several commands share."""
 
-import os
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Final
 
 import typer
 
-from streamer.settings.all_settings import Settings, load_settings, near_misses
-from streamer.terminal import say
+PATHS_HELP: Final = "EVA record directories, wire-level .jsonl(.gz) files, and .json(.gz) records of ElevenLabs agents or folders of them."
+SINCE_HELP: Final = "From then on: 90s, 30m, 2h or 7d ago, or a UTC time, 2026-08-01T14:30."
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings file (TOML); else the one CALLGAUGE_CONFIG names."),
+    typer.Option("--config", metavar="FILE", help="Settings file (TOML); otherwise the one CALLGAUGE_CONFIG names."),
 ]
 BootstrapOption = Annotated[
     str | None,
@@ -27,32 +27,26 @@ HttpPortOption = Annotated[
 ArrivalOption = Annotated[
     int | None,
     typer.Option(
-        "--arrival", metavar="SEED", help="Read the sources interleaved at random by this seed, each in its own order."
+        "--arrival", metavar="SEED", help="Interleave the sources at random by this seed; each keeps its own order."
     ),
 ]
-AgentOption = Annotated[str | None, typer.Option("--agent", help="Agent name for calls whose recording has none.")]
-PathsArgument = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="PATH",
-        help="EVA record directories, wire-level .jsonl(.gz) files, and .json(.gz) records of ElevenLabs agents or folders of them.",
+AgentOption = Annotated[str | None, typer.Option("--agent", help="Agent name of calls whose recording has none.")]
+PathsArgument = Annotated[list[Path], typer.Argument(metavar="PATH", help=PATHS_HELP)]
+GoalsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--goals",
+        metavar="FILE",
+        help="Goal sets, a file or a folder. A call uses the set it names, the set with its id, that of its agent, or the only one.",
     ),
 ]
 
 
-def settings_from(config: Path | None, **options: Any) -> Settings:
-    """The settings with what was given on the command line on top; warns of variables that look like a slip.
+class JudgeSwitch(StrEnum):
+    """Whether a judge is asked."""
 
-    Raises:
-        SettingsError: At least one of them cannot be used.
-    """
-    for warning in near_misses(os.environ):
-        say(f"Warning: {warning}")
-    return load_settings(config, options)
+    OFF = "off"
+    ON = "on"
 
 
-def with_example(text: str, *lines: str) -> str:
-    """Help text that ends with examples, shown as they are typed."""
-    return f"{text}\n\n\b\n" + "\n".join(
-        ["Example:" if len(lines) == 1 else "Examples:", *(f"  {each}" for each in lines)]
-    )
+JudgeOption = Annotated[JudgeSwitch, typer.Option("--judge", help="Whether a model judges what code cannot.")]

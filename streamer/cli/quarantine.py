@@ -1,14 +1,12 @@
-"""The command `quarantine`: what was refused and why, and putting it back after a fix."""
+"""The command `quarantine`: refused records, the reasons, and putting records back after a fix."""
 
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Coroutine, Sequence
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.access import require_access
@@ -16,7 +14,8 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.events.codec import RefusalReason
 from schemas.topics import SOURCE_BY_TOPIC
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
-from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
+from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.settings import settings_from
 from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.record_reader import RecordGoneError, record_reader
 from streamer.cluster.rights import PUT_BACK_NEEDS
@@ -27,53 +26,17 @@ from streamer.operations.quarantine.screen import (
     entry_details,
     listing,
     record_details,
-    safe,
     shown_value,
     summary,
 )
 from streamer.quiet_libraries import quiet_libraries
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
-from streamer.terminal import say
-from streamer.time_bounds import moment_ms
+from streamer.terminal import output_console, safe, say
+from streamer.time_bounds import moment_ms, wall_clock_ms
 
 Result = TypeVar("Result")
 
-QUARANTINE_HELP: Final = with_example(
-    "See which records were refused and why, and put them back after a fix.\n\nA refused record stays where it was "
-    "written; the topic `quarantine` says where and why. Whoever reads it here disturbs no other reader.",
-    "callgauge quarantine list --since 2h",
-    "callgauge quarantine show 'pipecat.events[3]@1041'",
-    "callgauge quarantine replay --reason invalid_event --dry-run",
-)
-LIST_HELP: Final = with_example(
-    "List refused records, the newest last, and count them by reason.\n\nTimes are UTC: when the broker took the "
-    "record. Whether a record was put back since is not known here.",
-    "callgauge quarantine list --since 2h --reason invalid_event",
-    "callgauge quarantine list --json --limit 1000 > refused.jsonl",
-)
-SHOW_HELP: Final = with_example(
-    "Show one refused record: why it was refused, the beginning of the record itself without personal data, and whether it "
-    "would be taken today.",
-    "callgauge quarantine show 'pipecat.events[3]@1041'",
-)
-REPLAY_HELP: Final = with_example(
-    "Put refused records back: each is read again where it stands and appended to the same partition as a new record "
-    "with the same key, value and headers.\n\n"
-    "Every record is looked at first. These stay where they are, each with its reason:\n\n"
-    "- What this version would refuse again with these settings; give this command those of the evaluator. A record with "
-    "time_out_of_bounds gets a new broker time, so it is taken only after max_event_time_skew_ms was raised.\n\n"
-    "- What belongs to a call that has closed: no call is reopened, and its scores are final. Should a call close "
-    "meanwhile, the evaluator counts the record as after_close.\n\n"
-    "- What the evaluator reads again by itself. It starts at the oldest call that is open, so one with the fix takes "
-    "such a record where it stands, and nothing needs to be put back.\n\n"
-    "A record that is put back twice is recognised and counted as repeated while its call is open; its header "
-    "callgauge_replay_of says where it first stood.\n\n"
-    "Exit code 1 when a record could not be put back that should be.",
-    "callgauge quarantine replay 'pipecat.events[3]@1041'",
-    "callgauge quarantine replay --reason text_too_long --since 1d --dry-run",
-    "callgauge quarantine replay --all --until 2026-08-01T14:30 --yes",
-)
 UNTIMELY: Final = (
     "A record that is put back gets a new broker time, so one that was refused for its time is refused again unless "
     "max_event_time_skew_ms is raised, or 0, for the evaluator and for this command."
@@ -81,11 +44,9 @@ UNTIMELY: Final = (
 
 MAX_LISTED: Final = 10_000
 MAX_REPLAYED: Final = 10_000
-"""One replay is judged, confirmed and told as a whole; more is done in several."""
-_FILE_COLUMNS: Final = 1_000
-"""Width of what goes to a file or a pipe: an entry stays on its line."""
+"""One replay is checked, confirmed and reported as a whole; more records need several."""
 
-quarantine_app = typer.Typer(help=QUARANTINE_HELP, no_args_is_help=True)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 ReasonOption = Annotated[
     list[RefusalReason] | None,
@@ -101,14 +62,26 @@ ConversationOption = Annotated[
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option(
-        "--since", metavar="WHEN", help="From then on: 90s, 30m, 2h or 7d ago, or a UTC time, 2026-08-01T14:30."
-    ),
+    typer.Option("--since", metavar="WHEN", help=SINCE_HELP),
 ]
 UntilOption = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Before then; as --since.")]
 
 
-@quarantine_app.command(name="list", help=LIST_HELP)
+@app.callback()
+def quarantine() -> None:
+    """Shows refused records, and puts them back after a fix.
+
+    A refused record stays in its topic; the topic `quarantine` has its coordinates and the reason. Reading here disturbs
+    no other reader.
+
+    Examples:
+        callgauge quarantine list --since 2h
+        callgauge quarantine show 'pipecat.events[3]@1041'
+        callgauge quarantine replay --reason invalid_event --dry-run
+    """
+
+
+@app.command(name="list")
 def list_refused(
     *,
     reason: ReasonOption = None,
@@ -126,6 +99,14 @@ def list_refused(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
+    """Lists refused records, the newest last, and counts them by reason.
+
+    Times are broker times in UTC. The list does not say whether a record was put back since.
+
+    Examples:
+        callgauge quarantine list --since 2h --reason invalid_event
+        callgauge quarantine list --json --limit 1000 > refused.jsonl
+    """
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     wanted = _wanted(settings, reason, topic, conversation, since, until)
     found = _finished(quarantined(settings.kafka, wanted, most=limit))
@@ -135,7 +116,7 @@ def list_refused(
         counts = ", ".join(f"{count} {each.value}" for each, count in found.by_reason.most_common())
         say(f"{_entries(found.matching)}{': ' if counts else ''}{counts}.")
     else:
-        console = _console()
+        console = output_console()
         if found.newest:
             console.print(listing(found.newest, console.width))
             console.print()
@@ -147,20 +128,27 @@ def list_refused(
     _tell_unreadable(found)
 
 
-@quarantine_app.command(help=SHOW_HELP)
+@app.command()
 def show(
     record: Annotated[str, typer.Argument(metavar="RECORD", help="TOPIC[PARTITION]@OFFSET, as messages print it.")],
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
+    """Shows one refused record.
+
+    It shows the reason, the beginning of the record without personal data, and whether this version would accept it.
+
+    Example:
+        callgauge quarantine show 'pipecat.events[3]@1041'
+    """
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     place = _place(settings.kafka, record)
     if not _finished(_show(settings, place)):
         raise typer.Exit(1)
 
 
-@quarantine_app.command(help=REPLAY_HELP)
+@app.command()
 def replay(
     records: Annotated[
         list[str] | None, typer.Argument(metavar="RECORD...", help="TOPIC[PARTITION]@OFFSET, as messages print it.")
@@ -178,6 +166,30 @@ def replay(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
+    """Puts refused records back.
+
+    Each record is read again from its topic and appended to the same partition, as a new record with the same key, value
+    and headers. Every record is checked first. Three kinds stay where they are, each with its reason:
+
+    - Records that this version would refuse again with these settings; give this command the settings of the evaluator. A
+    record with time_out_of_bounds gets a new broker time, so it is accepted only after max_event_time_skew_ms was raised.
+
+    - Records of a call that has closed: no call is reopened, and its scores are final. If a call closes meanwhile, the
+    evaluator counts the record as after_close.
+
+    - Records that the evaluator reads again by itself. It starts at the oldest open call, so a fixed evaluator accepts
+    such a record in its old place.
+
+    While its call is open, a record that is put back twice is recognised and counted as repeated. The header
+    callgauge_replay_of has its first coordinates.
+
+    Exit code 1 when a record that should be put back could not be.
+
+    Examples:
+        callgauge quarantine replay 'pipecat.events[3]@1041'
+        callgauge quarantine replay --reason text_too_long --since 1d --dry-run
+        callgauge quarantine replay --all --until 2026-08-01T14:30 --yes
+    """
     if bool(records) == bool(everything or reason):
         raise typer.BadParameter("say which records: name them, or give --reason, or --all.")
     if records and (topic or conversation or since or until):
@@ -205,8 +217,8 @@ def _finished(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _show(settings: Settings, place: Coordinates) -> bool:
-    """Whether both the entry and the record were there."""
-    console = _console()
+    """Prints an entry and its record; returns whether both were found."""
+    console = output_console()
     found = await quarantined(settings.kafka, Wanted(places={place}), most=1)
     _tell_unreadable(found)
     if not found.newest:
@@ -222,7 +234,7 @@ async def _show(settings: Settings, place: Coordinates) -> bool:
         records = RefusedRecords(settings.kafka, settings.limits, reader, CallStates(), redactor)
         try:
             record = await records.read(entry)
-            judged = records.judged(record, _now_ms())
+            judged = records.judged(record, wall_clock_ms())
         except (RecordGoneError, CannotReplayError) as error:
             say(f"The record itself cannot be shown: {error}.")
             return False
@@ -232,7 +244,7 @@ async def _show(settings: Settings, place: Coordinates) -> bool:
 
 
 async def _judge(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
-    """What can be put back, and how many records cannot; what is left where it is, is told."""
+    """The plan, and the number of records that cannot be put back; prints each record that stays."""
     await require_access(settings.kafka, PUT_BACK_NEEDS)
     found = await quarantined(settings.kafka, wanted, most=MAX_REPLAYED + 1)
     if len(found.newest) > MAX_REPLAYED:
@@ -251,13 +263,13 @@ async def _judge(settings: Settings, wanted: Wanted) -> tuple[ReplayPlan, int]:
 
 
 async def _put_back(settings: Settings, plan: ReplayPlan) -> int:
-    """Appends what was chosen; how many records were not."""
+    """Appends the chosen records; returns the number of those that failed."""
     kafka, chosen = settings.kafka, plan.chosen
     done = tried = 0
     async with record_reader(kafka) as reader, kafka.producer("quarantine") as producer:
         records = RefusedRecords(kafka, settings.limits, reader, plan.calls, Redactor(settings.redaction))
         with stop_on_signals() as stop:
-            async for outcome in put_back(records, producer, chosen, _now_ms(), stop):
+            async for outcome in put_back(records, producer, chosen, wall_clock_ms(), stop):
                 tried += 1
                 done += outcome.appended is not None
                 typer.echo(safe(str(outcome)))
@@ -291,7 +303,7 @@ def _wanted(
 
 
 def _topic(kafka: KafkaSettings, name: str) -> str:
-    """The full name of an input topic, given with the prefix or without."""
+    """The full name of an input topic; the given one may lack the prefix."""
     if name in SOURCE_BY_TOPIC:
         return kafka.topic(name)
     if name.removeprefix(kafka.topic_prefix) in SOURCE_BY_TOPIC:
@@ -309,13 +321,13 @@ def _place(kafka: KafkaSettings, text: str) -> Coordinates:
 
 def _moment(text: str | None) -> int | None:
     try:
-        return None if text is None else moment_ms(text, _now_ms())
+        return None if text is None else moment_ms(text, wall_clock_ms())
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from error
 
 
 def _confirm(count: int, *, is_agreed: bool) -> None:
-    """Goes on only when a person agreed to append more than one record."""
+    """Asks before more than one record is appended; ends the command without consent."""
     if count == 1 or is_agreed:
         return
     if not sys.stdin.isatty():
@@ -340,12 +352,3 @@ def _records(count: int) -> str:
 
 def _entries(count: int) -> str:
     return f"{count} entr{'y' if count == 1 else 'ies'}"
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_FILE_COLUMNS)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""The command `report`: recorded calls through the live engine, as one page for people."""
+"""The command `report`: recorded calls through the live engine, as one HTML page."""
 
 import contextlib
 import os
@@ -10,10 +10,11 @@ import typer
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.errors import OperatorError
-from streamer.cli.options import AgentOption, ConfigOption, PathsArgument, settings_from, with_example
+from streamer.cli.options import AgentOption, ConfigOption, GoalsOption, JudgeOption, JudgeSwitch, PathsArgument
+from streamer.cli.settings import settings_from
 from streamer.offline.contexts import folded_recording
-from streamer.offline.scored_recordings import JudgeSwitch, score_all, scorings_of
-from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+from streamer.offline.scoring import RecordedScoring
 from streamer.offline.screen import reading_progress, tell_refused
 from streamer.recordings.goals import read_recorded_goals
 from streamer.report.call.hearing import heard_in
@@ -25,16 +26,10 @@ from streamer.sources.replay.playback import in_time_order
 from streamer.terminal import say
 from streamer.version import installed_version
 
-REPORT_HELP: Final = with_example(
-    "Write one HTML page about recorded calls: who spoke when, how long the user waited in each turn and why, progress, "
-    "scores, and what was said.\n\nNo broker is needed. The page needs nothing but itself and a browser, loads nothing, and "
-    "runs no script. Personal data is taken out of all texts as the settings say. Scores are those of `callgauge score`, and so are the "
-    "goals and the judge.",
-    "callgauge report records/1.1.2 --html report.html",
-    "callgauge report calls.jsonl.gz --goals goals/ --html report.html",
-)
 MOST_CALLS: Final = 500
-"""Calls of one page: a browser has some 100 kB of each to hold."""
+"""Calls of one page: each takes some 100 kB in the browser."""
+
+app = typer.Typer(add_completion=False)
 
 
 class ReportFileError(OperatorError):
@@ -47,27 +42,32 @@ class ReportFileError(OperatorError):
         self.path = path
 
 
+@app.command()
 def report(
     paths: PathsArgument,
     *,
     html: Annotated[
         Path, typer.Option("--html", metavar="FILE", help="Where the page is written. A file there is replaced.")
     ],
-    goals: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Goal sets, a file or a folder. A call has the one it names, that with its id, its agent's, or the only one.",
-        ),
-    ] = None,
-    judge: Annotated[JudgeSwitch, typer.Option(help="Whether a model judges what code cannot.")] = JudgeSwitch.OFF,
+    goals: GoalsOption = None,
+    judge: JudgeOption = JudgeSwitch.OFF,
     agent: AgentOption = None,
     config: ConfigOption = None,
 ) -> None:
+    """Writes one HTML page about recorded calls.
+
+    It shows who spoke when, how long the user waited in each turn and why, progress, scores and the texts. No broker is
+    needed. The page is one file for any browser: it loads nothing and runs no script.
+
+    Personal data is redacted in all texts, by the settings. Goals, judge and scores are those of `callgauge score`.
+
+    Examples:
+        callgauge report records/1.1.2 --html report.html
+        callgauge report calls.jsonl.gz --goals goals/ --html report.html
+    """
     settings = settings_from(config)
-    rules = settings.goals.rules(settings.judge, has_judge=False)
-    rules = rules.model_copy(update={"asks_judge": judge is JudgeSwitch.ON})
-    plan = ScoringPlan(settings.limits, rules, installed_version(), redaction=settings.redaction)
+    asks_judge = judge is JudgeSwitch.ON
+    plan = plan_from(settings, asks_judge=asks_judge)
     sets = None if goals is None else read_recorded_goals(goals)
     _require_place(html)
     redactor = Redactor(settings.redaction)
@@ -80,7 +80,7 @@ def report(
             tell_refused(scoring.call.conversation_id, scoring.refused)
 
         scorings = scorings_of(paths, plan, sets, agent)
-        score_all(islice(scorings, MOST_CALLS), judge, settings, take, progress.event)
+        score_all(islice(scorings, MOST_CALLS), settings, take, progress.event, asks_judge=asks_judge)
         left_out = sum(1 for _ in scorings)
     notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
     sections = [section(call, has_index=len(calls) > 1) for call in calls]
@@ -97,7 +97,7 @@ def _reported(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> Re
 
 
 def _require_place(path: Path) -> None:
-    """Before anything is read, so that nobody waits for a page that cannot be written."""
+    """Checks the place before anything is read, so that nobody waits for a page that cannot be written."""
     folder = path.parent
     if path.is_dir():
         raise ReportFileError(path, "it is a folder")

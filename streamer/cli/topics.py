@@ -1,63 +1,46 @@
-"""The commands about the contract: `topics` and `schema`."""
+"""The command `topics`: the topic table, and the topics of a cluster."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from consumers.evaluator.preflight import needs_of
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, topic_faults
-from schemas.topics import SCHEMA_NAMES, TOPICS, Topic, json_schema
+from schemas.topics import TOPICS, Topic
 from schemas.units import DAY_MS
-from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption, settings_from, with_example
+from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.settings import settings_from
 from streamer.cluster.topic_admin import TopicState, create_topics, topic_states
-from streamer.terminal import say
-
-TOPICS_HELP: Final = with_example(
-    "Show the topic table: every topic that is read or written, and the rules it must obey. Producers place records by "
-    "murmur2 of the key, as Java and aiokafka do; with librdkafka (confluent-kafka, Go, Node) set "
-    "partitioner=murmur2_random.\n\nWithout a command it needs no broker.",
-    "callgauge topics",
-    "callgauge topics create --partitions 24 --replication-factor 3",
-    "callgauge topics check",
-)
-CREATE_HELP: Final = with_example(
-    "Make the topics that are not there yet. Existing ones are left as they are.\n\nAll get the same number of "
-    "partitions, so that everything about a call has one partition number. Changing it later breaks that for calls "
-    "that run then: be generous.",
-    "callgauge topics create --partitions 24 --replication-factor 3",
-)
-CHECK_HELP: Final = with_example(
-    "Compare the topics on the broker with the table: whether they are there, their partitions, how long they keep "
-    "records against the longest call (max_call_duration_ms and idle_ms of the settings), cleanup, timestamps and "
-    "sizes.\n\nExit code 1 when one is not as it must be; a warning alone is none. `callgauge doctor` looks at more.",
-    "callgauge topics check --bootstrap kafka:9092",
-)
-SCHEMA_HELP: Final = with_example(
-    "Print the JSON Schema of a record type; without a name, list the names.\n\nAn input record's key is the conversation "
-    "id, and its partition murmur2 of the key, as Java and aiokafka place it; with librdkafka (confluent-kafka, Go, Node) "
-    "set partitioner=murmur2_random.",
-    "callgauge schema",
-    "callgauge schema score > score.schema.json",
-)
+from streamer.terminal import output_console, say
 
 _WIDE_COLUMNS: Final = 180
-"""Width at which no cell of the topic table is broken: what a file or a pipe gets."""
+"""Width at which no cell of the topic table breaks."""
 
-topics_app = typer.Typer(help=TOPICS_HELP, invoke_without_command=True)
+app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
-@topics_app.callback()
-def _topics(context: typer.Context) -> None:
+@app.callback()
+def topics(context: typer.Context) -> None:
+    """Shows the topic table; creates and checks topics.
+
+    The table has every topic that is read or written, and its rules. Producers place records by murmur2 of the key, as
+    Java and aiokafka do; with librdkafka (confluent-kafka, Go, Node) set partitioner=murmur2_random.
+
+    Without a command it needs no broker.
+
+    Examples:
+        callgauge topics
+        callgauge topics create --partitions 24 --replication-factor 3
+        callgauge topics check
+    """
     if context.invoked_subcommand is not None:
         return
-    console = _console()
+    console = output_console()
     if console.width < _WIDE_COLUMNS:
         for topic in TOPICS:
             console.print(f"[bold]{topic.name}[/bold]: {topic.direction}, {topic.what}.")
@@ -71,7 +54,7 @@ def _topics(context: typer.Context) -> None:
     console.print(table)
 
 
-@topics_app.command(help=CREATE_HELP)
+@app.command()
 def create(
     partitions: Annotated[
         int, typer.Option("--partitions", metavar="N", min=1, max=10_000, help="Of every topic.")
@@ -83,6 +66,14 @@ def create(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
+    """Creates the topics that do not exist yet. Existing topics stay as they are.
+
+    All get the same number of partitions, so that all records of a call have the same partition number. A later change
+    breaks that for the calls that run at that time: choose a generous number.
+
+    Example:
+        callgauge topics create --partitions 24 --replication-factor 3
+    """
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     made = asyncio.run(create_topics(settings.kafka, partitions=partitions, replication_factor=replication_factor))
     for name, is_new in made.items():
@@ -90,8 +81,18 @@ def create(
     _report(asyncio.run(topic_states(settings.kafka)), (), settings.kafka)
 
 
-@topics_app.command(help=CHECK_HELP)
+@app.command()
 def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, config: ConfigOption = None) -> None:
+    """Compares the topics on the broker with the topic table.
+
+    It checks that they exist, their partitions, retention, cleanup, timestamps and sizes. Records must be kept longer
+    than the longest call lasts (max_call_duration_ms and idle_ms of the settings).
+
+    Exit code 1 when a topic breaks a rule; a warning alone gives 0. `callgauge doctor` checks more.
+
+    Example:
+        callgauge topics check --bootstrap kafka:9092
+    """
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     kafka = settings.kafka
     states = asyncio.run(topic_states(kafka))
@@ -104,21 +105,10 @@ def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, 
         told += [_told(fault) for fault in faults if fault.topic == state.topic.name]
         partitions = "-" if state.partitions is None else str(state.partitions)
         table.add_row(state.name, partitions, "\n".join(told) or "ok")
-    _console().print(table)
+    output_console().print(table)
     if hidden := [kafka.topic(name) for name in existing if name not in known]:
         say(f"Retention and cleanup not checked: this user may not DescribeConfigs on {', '.join(hidden)}.")
     _report(states, [fault for fault in faults if fault.severity is not Severity.WARNING], kafka)
-
-
-def schema(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A record type, for example score.")] = None,
-) -> None:
-    if name is None:
-        typer.echo("\n".join(SCHEMA_NAMES))
-    elif name in SCHEMA_NAMES:
-        typer.echo(json.dumps(json_schema(name), indent=2))
-    else:
-        raise typer.BadParameter(f"{name!r} is no record type; there are {', '.join(SCHEMA_NAMES)}.")
 
 
 def _report(states: tuple[TopicState, ...], faults: Sequence[TopicFault], kafka: KafkaSettings) -> None:
@@ -146,8 +136,3 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE_COLUMNS)

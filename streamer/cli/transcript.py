@@ -1,33 +1,27 @@
-"""The command `transcript`: recorded calls through the live engine, and the transcript that it would have written of each."""
+"""The command `transcript`: recorded calls through the live engine, and the transcript of each."""
 
 import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from streamer.cli.options import AgentOption, ArrivalOption, ConfigOption, PathsArgument, settings_from, with_example
-from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.cli.options import AgentOption, ArrivalOption, ConfigOption, PathsArgument
+from streamer.cli.settings import settings_from
+from streamer.offline.scored_recordings import plan_from
+from streamer.offline.scoring import RecordedScoring
 from streamer.offline.screen import reading_progress, tell_refused
 from streamer.recordings.reader import read_recordings
 from streamer.roles.transcripts.files import TranscriptFiles, TranscriptFolderError
 from streamer.sources.replay.playback import with_control_events
 from streamer.terminal import say
-from streamer.version import installed_version
 
-TRANSCRIPT_HELP: Final = with_example(
-    "Write recorded calls as transcripts in ElevenLabs' format, as the evaluator writes those of live ones to the topic "
-    "transcripts: one JSON array of turns per call, to a line of standard output, or with --folder to a file of its own.\n\nNo "
-    "broker is needed. The caller's message is what the agent understood, the agent's what was spoken; where the caller cut "
-    "it off, original_message is what it had written. Times are whole seconds from the call's start. Tools are entries of "
-    "their own, request_id joins a call and its result. The settings decide what is taken out of texts.",
-    "callgauge transcript records/1.1.2 | jq '.[].message'",
-    "callgauge transcript calls.jsonl.gz --folder transcripts --gzip",
-)
+app = typer.Typer(add_completion=False)
 
 
+@app.command()
 def transcript(
     paths: PathsArgument,
     *,
@@ -40,13 +34,24 @@ def transcript(
     agent: AgentOption = None,
     config: ConfigOption = None,
 ) -> None:
+    """Writes transcripts of recorded calls in ElevenLabs' format.
+
+    They equal the transcripts that the evaluator writes of live calls to the topic `transcripts`. Each call gives one
+    JSON array of turns: a line on standard output, or with --folder a file. No broker is needed.
+
+    The message of the user is the text that the agent understood. The message of the agent is the text that was spoken;
+    if the user interrupted, original_message is the text that the agent had written. Times are whole seconds from the
+    start of the call. Tool calls are entries of their own; request_id joins a tool call and its result. The settings
+    decide what is redacted.
+
+    Examples:
+        callgauge transcript records/1.1.2 | jq '.[].message'
+        callgauge transcript calls.jsonl.gz --folder transcripts --gzip
+    """
     if packs and folder is None:
         raise typer.BadParameter("it is about files: give --folder too, or pack standard output with `| gzip`.")
     settings = settings_from(config)
-    rules = settings.goals.rules(settings.judge, has_judge=False).model_copy(update={"asks_judge": False})
-    plan = ScoringPlan(
-        settings.limits, rules, installed_version(), arrival, writes_transcripts=True, redaction=settings.redaction
-    )
+    plan = plan_from(settings, asks_judge=False, arrival_seed=arrival, writes_transcripts=True)
     write = _to_stdout if folder is None else _FolderWriter(folder, packs=packs).write
     with reading_progress() as progress:
         for path in paths:

@@ -9,7 +9,7 @@ _COORDINATES: Final = re.compile(r"([A-Za-z0-9._-]{1,249})\[(\d{1,9})\]@(\d{1,18
 
 
 class Coordinates(NamedTuple):
-    """Where a record stands: what a message prints as `topic[partition]@offset`."""
+    """The coordinates of a record; messages print them as `topic[partition]@offset`."""
 
     topic: str
     partition: int
@@ -17,10 +17,10 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads what `str` gives.
+        """Reads coordinates in the form that `str` gives.
 
         Raises:
-            ValueError: It is nothing of this form.
+            ValueError: The text has another form.
 
         Example:
             >>> Coordinates.parse("pipecat.events[3]@17")
@@ -32,7 +32,7 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def of(cls, record: QuarantineRecord) -> Self:
-        """Where the refused record stands."""
+        """The coordinates of a refused record."""
         return cls(record.topic, record.partition, record.offset)
 
     def __str__(self) -> str:

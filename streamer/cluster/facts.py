@@ -1,4 +1,4 @@
-"""What the broker says about itself, the topics and the consumer groups. Asked only, nothing is written or joined."""
+"""Facts of a broker, its topics and its consumer groups. Reading them writes nothing and joins no group."""
 
 import asyncio
 import time
@@ -23,6 +23,7 @@ from aiokafka.errors import (
 
 from consumers.evaluator.recall.commit_note import CommitNote
 from consumers.runtime.kafka.connection import CONNECT_SECONDS, KafkaSettings
+from streamer.time_bounds import wall_clock_ms
 
 WATCH_SECONDS: Final = 2.0
 """How long to wait for a record to be written by somebody, to read the broker's clock from it."""
@@ -41,10 +42,10 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """The cluster.
+    """A Kafka cluster.
 
     Attributes:
-        brokers: How many answer.
+        brokers: Number of brokers that answer.
         version: As far as it tells: what it speaks, for example `3.9-IV0`, or None.
         topics: The partitions of every topic that this user may see, by full name.
     """
@@ -60,9 +61,9 @@ class GroupFacts:
 
     Attributes:
         state: In Kafka's words: `Stable`, `Empty`, `Dead` when it never was, or one of a rebalance.
-        members: How many there are.
-        assigned: The partitions they have between them, so that one that two have is there twice.
-        committed: Where a member that starts now begins.
+        members: Number of members.
+        assigned: The partitions of all members; a partition that two members have appears twice.
+        committed: The offsets at which a member that starts now begins.
         read: How far it has read: an evaluator commits where its oldest open call begins, and notes this beside it.
     """
 
@@ -172,15 +173,15 @@ async def log_bounds(
 async def clock_facts(
     consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition], seconds: float = WATCH_SECONDS
 ) -> ClockFacts | None:
-    """Compares the clocks by a record that somebody writes meanwhile; None when nobody does.
+    """Compares the clocks by a record that a producer writes meanwhile; None if no record arrives.
 
     Args:
-        consumer: A started one in no group; it is given other partitions.
-        partitions: Of topics that carry the broker's time, or else their records are passed over.
+        consumer: A started consumer without a group; its assignment changes.
+        partitions: Partitions to read. Records without the broker's time are skipped.
         seconds: How long to wait.
     """
     consumer.assign(partitions)
-    since_ms = _now_ms()
+    since_ms = wall_clock_ms()
     for tp, end in (await consumer.end_offsets(partitions)).items():
         consumer.seek(tp, end)
     until = time.monotonic() + seconds
@@ -188,7 +189,7 @@ async def clock_facts(
         for records in (await consumer.getmany(timeout_ms=max(1, int(left * 1_000)))).values():
             for record in records:
                 if record.timestamp_type == _LOG_APPEND_TIME:
-                    return ClockFacts(record.timestamp - _now_ms(), record.timestamp - since_ms)
+                    return ClockFacts(record.timestamp - wall_clock_ms(), record.timestamp - since_ms)
     return None
 
 
@@ -211,7 +212,7 @@ async def _version(admin: AIOKafkaAdminClient, broker: int) -> str | None:
 
 
 async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:
-    """A cluster that never had a group makes what coordinates them when first asked, which takes a moment."""
+    """Finds the coordinator of a group. A cluster without groups creates it at the first request, which takes a moment."""
     async with asyncio.timeout(CONNECT_SECONDS):
         while True:
             try:
@@ -222,7 +223,3 @@ async def _coordinator(admin: AIOKafkaAdminClient, group_id: str) -> int:
                 raise GroupAuthorizationFailedError(group_id) from error
             else:
                 return found
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""A consumer in no group: it looks at records and disturbs nobody who reads them."""
+"""A consumer without a group: it reads records and disturbs no other reader."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -45,16 +45,16 @@ async def onlooker(kafka: KafkaSettings, role: str, **options: Any) -> AsyncIter
 async def records_so_far(
     consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition], since_ms: int | None
 ) -> AsyncIterator[Any]:
-    """The records of some partitions up to where each ends now; those of one partition in order.
+    """The records of some partitions up to their present ends; those of one partition in order.
 
     Args:
-        consumer: A started one; it is given these partitions.
-        partitions: What to read.
+        consumer: A started consumer; it gets these partitions.
+        partitions: The partitions to read.
         since_ms: Records whose time is before this may be left out; None reads from the beginning.
 
     Raises:
         KafkaError: The broker refuses.
-        TimeoutError: It hands over nothing, though there is more.
+        TimeoutError: The broker delivers nothing although there are more records.
     """
     consumer.assign(partitions)
     ends = await consumer.end_offsets(partitions)

@@ -33,9 +33,9 @@ class RecordReader:
         """The record at `place`, as aiokafka hands it over.
 
         Raises:
-            RecordGoneError: There is none, or none that can be decoded.
+            RecordGoneError: There is no such record, or it cannot be decoded.
             KafkaError: The broker does not answer, or refuses.
-            TimeoutError: It does not hand over what is there.
+            TimeoutError: The broker does not deliver the record.
         """
         tp = TopicPartition(place.topic, place.partition)
         start, end = await self._bounds_of(tp)

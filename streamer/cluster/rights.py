@@ -1,4 +1,4 @@
-"""What each command needs to be allowed to do on the cluster; deploy/security.md tells people the same."""
+"""The rights that each command needs on the cluster; deploy/security.md has the same list."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -34,20 +34,20 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
 
 _TRAFFIC_SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
 TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[source]: frozenset({WRITE}) for source in _TRAFFIC_SOURCES})
-"""What putting calls onto the topics needs."""
+"""The rights to put calls onto the topics."""
 
 
 PUT_BACK_NEEDS: Final = Needs(dict.fromkeys((QUARANTINE_TOPIC, SCORES_TOPIC), frozenset({READ})))
-"""What putting quarantined records back needs whatever topics they are from; `scores` tells which calls are closed."""
+"""The rights to put quarantined records of any topic back; `scores` says which calls have closed."""
 
 
 def files_group(evaluator_group: str) -> str:
-    """The consumer group of those who make files of transcripts; it belongs to the evaluators of this group."""
+    """The consumer group that writes transcript files for the evaluators of this group."""
     return f"{evaluator_group}-files"
 
 
 def needs_of(roles: Collection[str], settings: Settings) -> Needs:
-    """What roles need that run in one process, as one user."""
+    """The rights that roles of one process need together, as one user."""
     operations: defaultdict[str, set[str]] = defaultdict(set)
     for role in roles:
         for topic, needed in _ROLE_OPERATIONS[role].items():

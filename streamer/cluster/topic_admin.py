@@ -1,4 +1,4 @@
-"""Makes and checks the topics of the topic table on a broker."""
+"""Creates and checks the topics of the topic table on a broker."""
 
 import asyncio
 import contextlib
@@ -19,18 +19,18 @@ _LOOK_AGAIN_SECONDS: Final = 0.1
 
 
 class TopicsError(OperatorError):
-    """The broker refused to make a topic; a person must change what was asked for, or the rights of the user."""
+    """The broker refused to create a topic: the request or the rights of the user must change."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One row of the topic table as the broker has it.
+    """One row of the topic table with its state on the broker.
 
     Attributes:
         topic: The row.
         name: The topic's full name, prefix included.
-        partitions: How many it has; None when it does not exist.
-        problem: What is wrong with it, or None.
+        partitions: Number of partitions; None when the topic does not exist.
+        problem: The fault of the topic, or None.
     """
 
     topic: Topic
@@ -40,21 +40,21 @@ class TopicState:
 
 
 async def create_topics(kafka: KafkaSettings, *, partitions: int, replication_factor: int) -> dict[str, bool]:
-    """Makes every topic of the table that is not there yet; those that exist are left as they are.
+    """Creates every topic of the table that does not exist; existing topics stay as they are.
 
     Input topics take the broker's time: idleness and dead air are judged by one clock, not by each producer's.
 
     Args:
-        kafka: Where, and what is put before each name.
-        partitions: Of every topic, so that a call is on the same number everywhere.
-        replication_factor: How many brokers hold each record.
+        kafka: The cluster, and the prefix of topic names.
+        partitions: Number for every topic, so that a call has the same partition number everywhere.
+        replication_factor: Number of brokers that hold each record.
 
     Returns:
-        For each full name whether it was made now.
+        Whether each topic was created now, by full name.
 
     Raises:
         KafkaUnreachableError: No broker answers.
-        TopicsError: It refused one of them; those before it are made.
+        TopicsError: The broker refused a topic; the topics before it exist.
     """
     async with _admin(kafka) as admin:
         made: dict[str, bool] = {}
@@ -96,12 +96,12 @@ async def topic_states(kafka: KafkaSettings) -> tuple[TopicState, ...]:
 def judged(
     partitions_by_name: Mapping[str, int], kafka: KafkaSettings, hidden: Collection[str] = ()
 ) -> tuple[TopicState, ...]:
-    """What is wrong with each topic.
+    """The state of each topic, with its fault.
 
     Args:
-        partitions_by_name: How many partitions those have that exist.
-        kafka: What topics are called here.
-        hidden: Those that this user may not see, so that nobody knows whether they exist.
+        partitions_by_name: Partition counts of the existing topics.
+        kafka: The prefix of topic names.
+        hidden: Topics that this user may not see; they may exist or not.
     """
     first = kafka.topic(TOPICS[0].name)
     needed = partitions_by_name.get(first)
@@ -125,9 +125,9 @@ async def _partitions_by_name(admin: AIOKafkaAdminClient) -> dict[str, int]:
 
 
 async def _until_visible(admin: AIOKafkaAdminClient, names: Collection[str]) -> None:
-    """Waits until the broker shows the topics: it says that one is made a little before it does.
+    """Waits until the broker lists the topics: it confirms a topic a little earlier than it lists it.
 
-    After `VISIBLE_SECONDS` it goes on without: whoever looks next says what is missing.
+    After `VISIBLE_SECONDS` it goes on; the next check reports a missing topic.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(VISIBLE_SECONDS):

@@ -1,8 +1,8 @@
-"""Reads YAML, JSON and JSON lines into plain values, and remembers on which line each of them stands.
+"""Reads YAML, JSON and JSON lines into plain values, and keeps the line number of each value.
 
 YAML is read with few surprises: a value without quotes is a number only if JSON would read it as one, `true`, `false` and
-`null` in the usual spellings are what they say, and everything else is a text: dates, times of day, `yes`, `no`, `0042`.
-Anchors and tags are not taken, since a short file with them can stand for a huge one. Several YAML documents, and several
+`null` in the usual spellings keep their meaning, and every other value is a text: dates, times of day, `yes`, `no`, `0042`.
+Anchors and tags are refused, since a short file with them can expand to a huge one. Several YAML documents, and several
 lines of JSON lines, are a list.
 """
 
@@ -36,8 +36,8 @@ class DocumentError(Exception):
     """A text that cannot be read at all.
 
     Attributes:
-        line: Where; None for the whole of it.
-        text: What is wrong and what to do, a sentence without a full stop.
+        line: Line number from 1; None for the whole text.
+        text: The fault and the remedy, a sentence without a full stop.
     """
 
     def __init__(self, line: int | None, text: str) -> None:
@@ -62,7 +62,7 @@ def read_yaml(text: str) -> Document:
     """Reads YAML.
 
     Raises:
-        DocumentError: It is none, or uses what is not taken here.
+        DocumentError: The text is not YAML, or uses anchors or tags.
     """
     builder = _Builder()
     documents = 0
@@ -161,7 +161,7 @@ class _Builder:
         self._open.pop()
 
     def document(self, *, is_list: bool) -> Document:
-        """What was read: all documents as a list, or the only one."""
+        """The result: all documents as a list, or the only one."""
         if is_list or not self._documents:
             return Document(self._documents, {(): 1, **self._lines})
         return Document(self._documents[0], {path[1:]: line for path, line in self._lines.items()})
@@ -187,7 +187,7 @@ def _take_event(builder: _Builder, event: yaml.Event) -> None:
 
 
 def _plain_scalar(text: str) -> str | int | float | bool | None:
-    """What a YAML value without quotes means."""
+    """The value of a YAML scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
     number = _NUMBER.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Goal sets in files: what a file holds, every mistake in it with its line, and which files of a folder have changed."""
+"""Goal sets in files: the contents of a file, every mistake with its line, and the changed files of a folder."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,8 +38,8 @@ class FileMistake:
 
     Attributes:
         path: The file.
-        line: Counted from 1; None when it is about the file as a whole.
-        text: Where in the goal set, what was expected and seen, and what to do: a sentence without a full stop.
+        line: Line number from 1; None for the file as a whole.
+        text: The place in the goal set, the expected and the seen value, and the remedy: a sentence without a full stop.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class FileMistake:
 
 @dataclass(frozen=True, slots=True)
 class GoalFile:
-    """What a file holds. One with a mistake is not used at all, so that nobody works with half of it.
+    """The contents of a file. A file with a mistake is not used at all: half a file could judge calls wrongly.
 
     Attributes:
         path: The file.
@@ -66,7 +66,7 @@ class GoalFile:
 
 
 class FileState(NamedTuple):
-    """By what a changed file is known: it is written anew, or replaced by another one."""
+    """The properties by which a changed or replaced file is recognised."""
 
     modified_ns: int
     size_bytes: int
@@ -74,11 +74,11 @@ class FileState(NamedTuple):
 
 
 class GoalFolderError(OperatorError):
-    """A folder of goals that cannot be used as one; the text says why and what to do."""
+    """A folder of goals cannot be used; the text has the reason and the remedy."""
 
 
 def read_goal_file(path: Path) -> GoalFile:
-    """Reads a file; what is wrong with it is in the result."""
+    """Reads a file; the result has its mistakes."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)

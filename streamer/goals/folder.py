@@ -1,4 +1,4 @@
-"""A folder of goal files that may change at any time: what has changed is read again, and what is broken is not used."""
+"""A folder of goal files that may change at any time: changed files are read again, broken files are not used."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,12 +22,12 @@ log = structlog.get_logger()
 class GoalFolder:
     """The goal sets of a folder.
 
-    A file that becomes broken is told in the log, and what it held when it was last right stays. A file that is gone takes
-    its sets with it. A call that has its set keeps it in any case.
+    If a file becomes broken, the log reports it and its last valid sets stay. The sets of a deleted file go. A call keeps
+    its set in every case.
 
     Attributes:
-        index: The goal sets that are there now; replaced as a whole.
-        broken: The mistakes of each file that is broken now.
+        index: The present goal sets; replaced as a whole.
+        broken: The mistakes of each broken file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +47,7 @@ class GoalFolder:
         self._read(goal_files_of(self._folder))
 
     def reload(self) -> None:
-        """Reads what has changed since. It waits for the disk, so a thread should do it."""
+        """Reads the files that changed since the last time. It waits for the disk, so call it in a thread."""
         try:
             states = goal_files_of(self._folder)
         except GoalFolderError as error:

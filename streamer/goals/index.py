@@ -6,7 +6,7 @@ from schemas.goals.goal_set import GoalSet
 
 
 class GoalIndex:
-    """Goal sets as they were at one moment. What finds one while the source changes has the old index or the new one."""
+    """Goal sets at one moment. While the source changes, a reader has the old index or the new one."""
 
     def __init__(self, goals: Iterable[GoalSet] = ()) -> None:
         """Indexes goal sets.

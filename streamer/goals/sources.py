@@ -1,4 +1,4 @@
-"""Where calls get their goals from: a folder of files, the topic `goals`, both, or nowhere."""
+"""The sources of goal sets: a folder of files, the topic `goals`, both, or none."""
 
 import asyncio
 import contextlib

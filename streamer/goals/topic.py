@@ -1,4 +1,4 @@
-"""The topic `goals`: one record for each goal set, the newest of a key counts, one without a value takes the set away.
+"""The topic `goals`: one record for each goal set. The newest record of a key counts; a record without a value deletes the set.
 
 It is read from its beginning, in no consumer group and beside the subscription of the inputs, by each process for itself.
 """
@@ -42,14 +42,14 @@ class GoalRecordError(Exception):
 class GoalsTopic:
     """The goal sets on the topic `goals`, followed for as long as the process runs.
 
-    A record that is none is told in the log, counted, and left out as if it were not there. A topic that is missing, or a
-    broker that is away, is told too: calls go on without goals, or with those that were read before.
+    A record that is no goal set is logged, counted and ignored. A missing topic or an unreachable broker is logged too: calls
+    go on without goals, or with the goals that were read before.
 
     Attributes:
-        index: The goal sets that are there now; replaced as a whole. Of two sets for one agent, the one whose id comes
+        index: The present goal sets; replaced as a whole. Of two sets for one agent, the one whose id comes
             first in the alphabet is found.
-        refused: How many records were no goal sets.
-        tried: Set when the topic was read up to where it ended, or could not be.
+        refused: Number of records that were no goal sets.
+        tried: Set when the topic was read to its end, or could not be read.
     """
 
     def __init__(self, kafka: KafkaSettings) -> None:
@@ -60,7 +60,7 @@ class GoalsTopic:
         self._told = ""
 
     async def follow(self, stop: asyncio.Event) -> None:
-        """Reads the topic, and what comes later, until `stop` is set."""
+        """Reads the topic, and later records, until `stop` is set."""
         try:
             while not stop.is_set():
                 try:
@@ -90,7 +90,7 @@ class GoalsTopic:
                     self._use(sets)
 
     async def _catch_up(self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet], stop: asyncio.Event) -> None:
-        """Up to where the topic ends now. Until then what was known before counts."""
+        """Reads to the present end of the topic. Until then the earlier goal sets count."""
         clock = asyncio.get_running_loop().time
         ends = await consumer.end_offsets(consumer.assignment())
         patience = clock() + STALL_SECONDS
@@ -107,7 +107,7 @@ class GoalsTopic:
             log.info("goals_topic_read", goal_sets=len(sets), refused=self.refused)
 
     async def _take_batch(self, consumer: AIOKafkaConsumer, sets: dict[str, GoalSet]) -> bool:
-        """Takes what has come; whether anything has."""
+        """Takes the records that have arrived; returns whether there were any."""
         batches = await consumer.getmany(timeout_ms=POLL_MS, max_records=MAX_BATCH_RECORDS)
         for records in batches.values():
             for record in records:

@@ -1,4 +1,4 @@
-"""Goal sets in plain words: what they hold and how each subgoal is checked."""
+"""Goal sets in plain words: their contents, and how each subgoal is checked."""
 
 from collections.abc import Iterator, Mapping
 from typing import assert_never
@@ -25,7 +25,7 @@ from schemas.goals.goal_set import ExpectedParameter, ExpectedToolCall, GoalSet
 
 
 def set_in_words(goals: GoalSet) -> Iterator[str]:
-    """The set, a line for each thing it holds; what belongs to the set is indented."""
+    """The set as lines: a heading, and one indented line for each part."""
     agents = f"for calls of {', '.join(goals.agents)}" if goals.agents else "for calls that name it"
     yield f"{goals.id}: {agents}, up to {goals.max_turns} turns, digest {goals.digest}"
     width = max(len(subgoal.id) for subgoal in goals.subgoals)

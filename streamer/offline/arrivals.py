@@ -1,4 +1,4 @@
-"""Events of a recorded call as the evaluator gets them from Kafka: they pass the same checks, and nothing cuts them off."""
+"""The events of a recorded call as the evaluator gets them from Kafka: the same checks apply, but no limit of duration."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,13 +38,13 @@ def arrivals_of(
     refused: list[QuarantineRecord],
     redactor: Redactor | None = None,
 ) -> Iterator[Arrival | None]:
-    """What the evaluator makes of the events of a call, one by one.
+    """Checks the events of a call as the evaluator does, one by one.
 
     Args:
         conversation_id: The call's id, which is the key of its records.
-        events: In the order in which they are read; those of one source in their own.
-        refused: Gets what the evaluator would quarantine.
-        redactor: Goes over what that repeats of the events; None is one with the default rules.
+        events: In the order of reading; events of one source stay in order.
+        refused: Gets the records that the evaluator would quarantine.
+        redactor: Redacts the texts in those records; None uses the default rules.
 
     Yields:
         The arrival of each event; None for one that was refused.

@@ -1,4 +1,4 @@
-"""Recorded calls through the engine without a broker: what `callgauge context` prints."""
+"""Recorded calls through the engine without a broker, for `callgauge context`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from streamer.sources.replay.playback import in_random_order, in_time_order
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What the engine made of one recorded call.
+    """The metric context of one recorded call.
 
     Attributes:
         conversation_id: The call's id in the recording.
@@ -53,7 +53,7 @@ def contexts_of(
 def folded_recording(
     recorded: RecordedCall, arrival_seed: int | None, on_event: Callable[[], None] | None
 ) -> tuple[Call, tuple[QuarantineRecord, ...]]:
-    """One recorded call as the engine has it after its last event, and what the evaluator would have quarantined."""
+    """Feeds one recorded call to the engine; gives the call after its last event, and the refused events."""
     events = in_time_order(recorded) if arrival_seed is None else in_random_order(recorded, arrival_seed)
     refused: list[QuarantineRecord] = []
 

@@ -1,4 +1,4 @@
-"""Recorded calls through the engine without a broker: what `callgauge score --format eva` prints."""
+"""Recorded calls through the engine without a broker, for `callgauge score --format eva`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

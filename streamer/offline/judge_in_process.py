@@ -24,27 +24,27 @@ _NOBODY_ANSWERS: Final = frozenset({UnjudgedReason.REJECTED, UnjudgedReason.UNAV
 
 
 class NoJudgeError(OperatorError):
-    """Nobody can be asked; the text says which setting is missing."""
+    """The judge cannot be asked; the text names the missing setting."""
 
     exit_code = 2
 
 
 class JudgeFailedError(OperatorError):
-    """The endpoint answers nothing, so that going on would only wait; the text says what to look at."""
+    """The endpoint does not answer; the text says what to check."""
 
 
 class JudgeInProcess:
-    """Puts questions to the configured model within its limits and budgets, and counts what that took."""
+    """Asks the configured model within its limits and budgets, and counts questions, tokens and costs."""
 
     def __init__(
         self, settings: JudgeSettings, endpoint: Asks | None = None, *, redactor: Redactor | None = None
     ) -> None:
-        """Wires it; nobody is asked before `run`. To be called inside a running event loop.
+        """Prepares the judge; nothing is asked before `run`. Call it inside a running event loop.
 
         Args:
-            settings: Whom to ask, how fast, and for how much.
-            endpoint: Stands in for the settings' own, in tests.
-            redactor: Goes over what the model explains; None is one with the default rules.
+            settings: Model, endpoint, rates and budgets.
+            endpoint: Replaces the endpoint of the settings, in tests.
+            redactor: Redacts the explanations of the model; None uses the default rules.
 
         Raises:
             NoJudgeError: The settings name no key, or switch the judge off.
@@ -100,7 +100,7 @@ class JudgeInProcess:
         self._cost += verdict.cost
 
     def summary(self) -> str:
-        """What was asked, answered and spent, a sentence."""
+        """Questions, answers and costs, as a sentence."""
         questions = self._outcomes.total()
         without = {reason: count for reason, count in self._outcomes.most_common() if reason}
         told = ", ".join(f"{reason} {count}" for reason, count in list(without.items())[:_SOME])

@@ -1,9 +1,8 @@
-"""Recorded calls scored one after the other, or some side by side while a judge thinks: for `score` and `report`."""
+"""Scores recorded calls one after the other, or several side by side if a judge is asked: for `score` and `report`."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -18,34 +17,46 @@ from streamer.recordings.reader import read_recordings
 from streamer.settings.all_settings import Settings
 from streamer.sources.replay.playback import with_control_events
 from streamer.terminal import say
+from streamer.version import installed_version
 
 CALLS_AT_A_TIME: Final = 8
 """Calls that wait for the judge side by side; each asks about one turn at a time."""
 
 
-class JudgeSwitch(StrEnum):
-    """Whether a judge is asked."""
+def plan_from(
+    settings: Settings, *, asks_judge: bool, arrival_seed: int | None = None, writes_transcripts: bool = False
+) -> ScoringPlan:
+    """The plan of a command that scores recordings by these settings.
 
-    OFF = "off"
-    ON = "on"
+    Args:
+        settings: Limits, goals and redaction of the evaluator.
+        asks_judge: Whether a judge is asked, whatever the settings say.
+        arrival_seed: Order in which events of different sources are read; None is by their times.
+        writes_transcripts: Whether each call gets a transcript.
+    """
+    rules = settings.goals.rules(settings.judge, has_judge=False).model_copy(update={"asks_judge": asks_judge})
+    return ScoringPlan(
+        settings.limits, rules, installed_version(), arrival_seed, writes_transcripts, redaction=settings.redaction
+    )
 
 
 def score_all(
     scorings: Iterator[RecordedScoring],
-    judge: JudgeSwitch,
     settings: Settings,
     show: Callable[[RecordedScoring], None],
     on_event: Callable[[], None],
+    *,
+    asks_judge: bool,
 ) -> None:
-    """Scores the calls and shows each in the order of the recordings; a judge is asked only if it is on.
+    """Scores the calls and shows each in the order of the recordings.
 
     Raises:
-        NoJudgeError: It is on and cannot be asked.
-        JudgeFailedError: It answers nothing.
+        NoJudgeError: A judge is asked, and a setting of it is missing.
+        JudgeFailedError: The judge answers nothing.
     """
-    if judge is JudgeSwitch.ON:
+    if asks_judge:
         redact = Redactor(settings.redaction).redact
-        configure_logging(settings.log_format, "warning", redact=redact)  # what the judge tells is no result
+        configure_logging(settings.log_format, "warning", redact=redact)  # log lines of the judge are no results
         asyncio.run(_score_judged(scorings, settings, show, on_event))
         return
     for scoring in scorings:

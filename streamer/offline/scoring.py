@@ -1,4 +1,4 @@
-"""Recorded calls through the live engine without a broker: what `callgauge score` prints. Pure: time is the events' own."""
+"""Recorded calls through the live engine without a broker, for `callgauge score`. Pure: time is the time of the events."""
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -44,12 +44,12 @@ class ScoringPlan:
     """How recorded calls are scored.
 
     Attributes:
-        limits: The evaluator's. Those that would cut a recording off do not apply.
+        limits: Limits of the evaluator. Limits that would cut a recording off do not apply.
         rules: How goals are judged.
         code_version: Written into every record.
         arrival_seed: Decides in which order events of different sources are read; None is by their times.
         writes_transcripts: Whether the call gets a transcript.
-        redaction: What is taken out of its texts.
+        redaction: Rules of the redaction of its texts.
     """
 
     limits: Limits
@@ -75,13 +75,13 @@ class RecordedScoring:
     """One recorded call on its way through the engine.
 
     Attributes:
-        call: With its control events.
+        call: The recorded call with its control events.
         plan: How it is scored.
-        goal_set: What it is judged against, if anything.
-        records: What the evaluator would have written to `scores` so far, in that order.
+        goal_set: Its goals, or None.
+        records: Score records that the evaluator would have written so far, in that order.
         refused: Events that it would have quarantined; they are not in the scores.
-        transcript: The JSON array that it would have written to `transcripts`; None before the call's end, and where none is
-            wanted or it would be too large.
+        transcript: The JSON array for the topic `transcripts`; None before the end of the call, if the plan wants none, and
+            if it would be too large.
     """
 
     call: RecordedCall
@@ -120,7 +120,7 @@ class RecordedScoring:
             yield from self._written(evaluator, evaluator.advance(wakeup_ms))
 
     def final_records(self) -> list[AnyScoreRecord]:
-        """What holds when the call is over, in the order in which it was written."""
+        """The newest record of each score when the call has ended, in the order of writing."""
         return list(newest_scores(self.records).values())
 
     def _written(self, evaluator: PartitionEvaluator, effects: Iterable[Effect]) -> Asking:

@@ -1,4 +1,4 @@
-"""What a person sees while recorded calls are read and the results go to standard output."""
+"""Progress and warnings on standard error while recorded calls are read and results go to standard output."""
 
 import sys
 from collections.abc import Iterator, Sequence

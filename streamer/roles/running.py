@@ -10,9 +10,6 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.exporter.service import Exporter
-from consumers.exporter.settings import ExporterSettings
-from consumers.judge.service import JudgeWorker
 from consumers.runtime.http import MetricsServer
 from consumers.runtime.kafka.access import require_access
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -20,7 +17,6 @@ from consumers.runtime.kafka.login_watch import LoginWatch
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
 from streamer.cluster.rights import needs_of
-from streamer.roles.evaluator_role import EvaluatorRole
 from streamer.roles.role_runner import ROLE_NAMES, RoleName, RoleRunner, RunsUntilStopped
 from streamer.settings.all_settings import Settings
 
@@ -59,12 +55,12 @@ class Service:
         self._roles = {
             name: RoleRunner(
                 name,
-                make,
+                _maker(name, settings, kafka, instruments, roles),
                 instruments,
                 partial(require_access, kafka, needs_of([name], settings)),
                 is_restarted=not kafka.is_embedded,  # where a role would count again what it has counted
             )
-            for name, make in _makers(settings, kafka, instruments, roles).items()
+            for name in ROLE_NAMES
             if name in roles
         }
         self._running: dict[RoleName, asyncio.Task[None]] = {}
@@ -143,15 +139,30 @@ class Service:
         return [sentence for role in self._roles.values() for sentence in role.stalled()]
 
 
-def _makers(
-    settings: Settings, kafka: KafkaSettings, instruments: Instruments, roles: Collection[RoleName]
-) -> dict[RoleName, Callable[[], RunsUntilStopped]]:
-    """What makes each role."""
-    rules = settings.goal_rules(roles)
-    export = ExporterSettings(group_id=settings.exporter_group)
-    group, redactor = settings.judge_group, Redactor(settings.redaction)
-    return {
-        "evaluator": lambda: EvaluatorRole(kafka, settings, instruments, rules),
-        "exporter": lambda: Exporter(kafka, export, instruments),
-        "judge": lambda: JudgeWorker(kafka, settings.judge, instruments, group_id=group, redactor=redactor),
-    }
+def _maker(
+    name: RoleName, settings: Settings, kafka: KafkaSettings, instruments: Instruments, roles: Collection[RoleName]
+) -> Callable[[], RunsUntilStopped]:
+    """Imports a role; gives the function that makes it. A process pays only for the roles that it runs.
+
+    Args:
+        name: The role.
+        settings: Groups and limits.
+        kafka: Where Kafka is.
+        instruments: Where the role registers its metrics.
+        roles: All roles of this process: a judge among them changes the rules of the evaluator.
+    """
+    match name:
+        case "evaluator":
+            from streamer.roles.evaluator_role import EvaluatorRole
+
+            return partial(EvaluatorRole, kafka, settings, instruments, settings.goal_rules(roles))
+        case "exporter":
+            from consumers.exporter.service import Exporter
+            from consumers.exporter.settings import ExporterSettings
+
+            return partial(Exporter, kafka, ExporterSettings(group_id=settings.exporter_group), instruments)
+        case "judge":
+            from consumers.judge.service import JudgeWorker
+
+            group, redactor = settings.judge_group, Redactor(settings.redaction)
+            return partial(JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor)

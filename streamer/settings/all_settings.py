@@ -226,7 +226,9 @@ def load_settings(
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            sources = init_settings, _Environment(settings_cls, env), InitSettingsSource(settings_cls, in_file)
+            variables = EnvSettingsSource(settings_cls)
+            variables.env_vars = {name.lower(): value for name, value in env.items()}
+            sources = init_settings, variables, InitSettingsSource(settings_cls, in_file)
             return (*sources, InitSettingsSource(settings_cls, {"judge": _openai_settings(env, in_file)}))
 
     try:
@@ -251,17 +253,6 @@ def near_misses(environment: Mapping[str, str]) -> tuple[str, ...]:
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
             found += [f"{name} is set but is no setting and changes nothing; did you mean {match}?" for match in close]
     return tuple(found)
-
-
-class _Environment(EnvSettingsSource):
-    """Environment variables from a given mapping."""
-
-    def __init__(self, settings_cls: type[BaseSettings], environment: Mapping[str, str]) -> None:
-        self._environment = environment
-        super().__init__(settings_cls)
-
-    def _load_env_vars(self) -> Mapping[str, str | None]:
-        return {name.lower(): value for name, value in self._environment.items()}
 
 
 def _openai_settings(env: Mapping[str, str], in_file: Mapping[str, Any]) -> dict[str, str]:
@@ -393,11 +384,7 @@ def _fields_beside(names: tuple[str, ...]) -> Mapping[str, FieldInfo]:
 
 
 _BLOCKS: Final[Mapping[str, type[BaseModel]]] = {
-    "limits": LimitSettings,
-    "goals": GoalSettings,
-    "judge": JudgeSettings,
-    "redaction": RedactionSettings,
-    "transcripts": TranscriptSettings,
-    "snapshots": SnapshotSettings,
-    "security": SecuritySettings,
+    name: field.annotation
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }

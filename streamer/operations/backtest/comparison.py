@@ -1,4 +1,4 @@
-"""How the final scores of calls differ between two evaluations of them. Pure."""
+"""Compares the final scores of calls between two evaluations. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ Said = Mapping[str, Any]
 
 
 class Subject(NamedTuple):
-    """What a score is about; `place` tells several of a turn apart: the index of a tool call, when a silence began."""
+    """The subject of a score. `place` distinguishes several in one turn: the index of a tool call, the start of a silence."""
 
     name: str
     turn: int | None
@@ -36,7 +36,7 @@ LastWords = Mapping[Subject, Said]
 
 
 def last_words(records: Iterable[AnyScoreRecord]) -> LastWords:
-    """What holds after these records of one call, which are in order; what was taken back is not in it.
+    """The newest scores after these ordered records of one call; withdrawn scores are left out.
 
     Each value of a turn's row and of the call counts by itself, under the name of its own. A latency is in two records, which say
     the same of it; where it is not known, only the row says so.
@@ -61,12 +61,12 @@ def last_words(records: Iterable[AnyScoreRecord]) -> LastWords:
 
 @dataclass(slots=True)
 class Tally:
-    """How the scores of one name compare.
+    """Counts of the compared scores of one name.
 
     Attributes:
-        equal: Said the same.
-        changed: Said something else.
-        only_then: Said in the past and not now.
+        equal: Equal in both.
+        changed: Different.
+        only_then: In the log and not in the new evaluation.
         only_now: The other way round.
     """
 
@@ -111,8 +111,8 @@ class Comparison:
 
     Attributes:
         equal_calls: Calls of which every score is equal.
-        changed_calls: The others of those that there are on both sides.
-        only_then: Calls that the log has scores of and the new evaluation has not.
+        changed_calls: Calls on both sides with at least one different score.
+        only_then: Calls with scores in the log and none in the new evaluation.
         only_now: The other way round.
         tallies: By name of score.
         examples: The first differences, at most `MAX_EXAMPLES`.

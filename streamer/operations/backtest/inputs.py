@@ -1,4 +1,4 @@
-"""The inputs of one partition number as one log: in the order in which the broker took the records, in no group."""
+"""The input records of one partition number in the order of broker time, read without a group."""
 
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -73,12 +73,12 @@ class PastInputs:
 
         Args:
             number: The partition number.
-            since_ms: Records before this may be left out.
+            since_ms: Records before this time may be left out.
             through: Of each input the last offset of interest, and only these inputs; None reads all to where they end now.
 
         Raises:
             KafkaError: The broker refuses.
-            TimeoutError: It hands over nothing, though there is more.
+            TimeoutError: The broker delivers nothing although there are more records.
         """
         wanted = SOURCES if through is None else [source for source in SOURCES if source in through]
         async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What `scores` says of calls that closed in a stretch of the past: the newest of each score, and so the facts to obey."""
+"""Reads `scores` of calls that closed in a past period: the newest record of each score, and the facts to obey."""
 
 import zlib
 from collections.abc import AsyncGenerator
@@ -28,7 +28,7 @@ LATEST_MS: Final = DAY_MS
 
 
 class BacktestError(OperatorError):
-    """A back-test cannot be made as it was asked for; the text says what to change."""
+    """A back-test cannot run as requested; the text says what to change."""
 
 
 class Period(NamedTuple):
@@ -43,7 +43,7 @@ class Period(NamedTuple):
 
 
 class PastCall(NamedTuple):
-    """What was written of a call that has closed; compressed, since all calls of a period are held at a time."""
+    """The records of a closed call; compressed, since all calls of a period are in memory together."""
 
     packed: bytes
 
@@ -138,16 +138,16 @@ async def past_calls(
     """Reads one partition of `scores`.
 
     Args:
-        consumer: A started one, in no group.
+        consumer: A started consumer without a group.
         kafka: Where.
         number: The partition number.
-        period: When the calls closed, in broker time.
+        period: The calls that closed in it are read; broker time.
         longest_call_ms: How long before its end something may have been written of a call.
 
     Raises:
         BacktestError: There are more calls than one back-test holds.
         KafkaError: The broker refuses.
-        TimeoutError: It hands over nothing, though there is more.
+        TimeoutError: The broker delivers nothing although there are more records.
     """
     calls = PastCalls(period)
     tp = TopicPartition(kafka.topic(SCORES_TOPIC), number)

@@ -1,4 +1,4 @@
-"""Evaluates past calls of one partition number again, record by record. Pure: time is what the records say."""
+"""Evaluates past calls of one partition number again, record by record. Pure: time is the time of the records."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ from streamer.operations.backtest.past import MAX_CALLS, BacktestError, PastCall
 
 @dataclass(slots=True)
 class Rerun:
-    """One evaluation anew, and how what it says differs from what was said.
+    """A new evaluation, and its differences from the records of the log.
 
-    With the facts of then, the calls are those that closed in the period. Without, silences and ends are decided anew, and
-    the calls are those whose first record lies in the period: when they closed is not known beforehand.
+    With the facts of the log, it evaluates the calls that closed in the period. Without them, silences and ends are decided
+    again, and it evaluates the calls whose first record is in the period: their ends are not known beforehand.
 
     Attributes:
-        limits: Today's settings.
-        code_version: Of today's code.
+        limits: Limits of today's settings.
+        code_version: Version of today's code.
         period: The past looked at.
-        past: What was said of calls that closed then, or later.
-        obeys_facts: Whether silences and ends are as they were.
-        comparison: Where differences are counted.
-        left_out: Calls that have nothing to be compared with.
+        past: Records of the calls that closed in the period or later.
+        obeys_facts: Whether silences and ends are taken from the log.
+        comparison: Counts the differences.
+        left_out: Calls without records to compare with.
         goals: Where calls get their goals that do not obey the log, and how goals are judged. No judge is asked: verdicts
             are those of the log.
         redactor: Goes over texts. With other rules than then questions are others, and their verdicts are not in the log.
@@ -84,7 +84,7 @@ class Rerun:
         return time_ms >= self.period.until_ms and not self._evaluator.open_calls
 
     def take(self, logged: Logged) -> list[AnyScoreRecord]:
-        """Folds one record, after what is known by silence until then.
+        """Folds one record, after the silences that ended before it.
 
         Raises:
             BacktestError: There are more calls than one back-test holds.

@@ -1,4 +1,4 @@
-"""Evaluates past traffic again with today's code and settings, into a topic of its own, and compares: `replay --from-topics`."""
+"""Evaluates past traffic again with today's code and settings, writes to a separate topic, and compares."""
 
 import asyncio
 import re
@@ -28,7 +28,6 @@ from streamer.settings.all_settings import Settings
 from streamer.sources.publisher import PublishError
 from streamer.version import installed_version
 
-DEFAULT_INTO: Final = "scores.backtest"
 RUN_HEADER: Final = "callgauge_run"
 """Header of every record that a back-test writes; its value is the id of the run."""
 MAX_UNACKNOWLEDGED: Final = 1_000
@@ -43,14 +42,14 @@ ShowProgress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class BacktestPlan:
-    """What to evaluate again.
+    """The past to evaluate again, and how.
 
     Attributes:
         period: The past, in broker time.
-        into: Where the records go: a topic's name without the prefix.
+        into: Topic of the new records, without the prefix.
         obeys_facts: Whether dead air and ends of calls are taken from the log.
-        run_id: Tells the records of this run from those of others.
-        now_ms: When the command was given: silence lasts until then.
+        run_id: Identifies the records of this run.
+        now_ms: Start of the command: an open silence lasts until then.
     """
 
     period: Period
@@ -62,17 +61,17 @@ class BacktestPlan:
 
 @dataclass(slots=True)
 class BacktestResult:
-    """What came out.
+    """The outcome of a back-test.
 
     Attributes:
-        comparison: The final scores of then and of now.
+        comparison: The final scores of the log against the new ones.
         written: Records put on the topic.
         refused: Input records of the calls that are refused today.
-        open_calls: Calls that are not over yet.
+        open_calls: Calls that have not ended yet.
         closed_twice: Calls left out because their id was used again after they had closed.
-        older: Calls left out because an older schema version wrote of them.
+        older: Calls left out because their records have an older schema version.
         unreadable: Records of `scores` that this version cannot read.
-        cut: By input partition the time in ms of its oldest record, where older ones are gone.
+        cut: Time in ms of the oldest record of each input partition whose older records are deleted.
     """
 
     comparison: Comparison = field(default_factory=Comparison)
@@ -107,14 +106,14 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
     """Evaluates one partition number after the other; each is read once, and no consumer group knows of it.
 
     Args:
-        settings: Today's: limits and where Kafka is.
-        plan: What to evaluate, and where to.
-        show: Told how far it is.
+        settings: Today's settings.
+        plan: The past, and the topic of the new records.
+        show: Gets the progress.
 
     Raises:
-        BacktestError: It cannot be made as it was asked for.
+        BacktestError: It cannot run as requested.
         GoalFolderError: The folder of goals cannot be read.
-        KafkaUnreachableError: No broker answers, or not any more, or rights are missing.
+        KafkaUnreachableError: No broker answers, or rights are missing.
         PublishError: A record could not be written.
         TopicsUnfitError: A topic is missing.
     """

@@ -1,4 +1,4 @@
-"""What a person is told of a back-test: how the final scores differ, or the same as JSON. Pure."""
+"""The report of a back-test as tables or JSON. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from rich.text import Text
 from schemas.scores.record import SCHEMA_VERSION
 from streamer.operations.backtest.comparison import MAX_EXAMPLES, Comparison, Difference, Said, Tally
 from streamer.operations.backtest.run import BacktestPlan, BacktestResult
-from streamer.operations.quarantine.screen import safe
+from streamer.terminal import safe
 from streamer.time_bounds import shown_moment
 
 _NOT_THERE: Final = "-"
@@ -64,7 +64,7 @@ def report_json(plan: BacktestPlan, result: BacktestResult) -> str:
 
 
 def remarks(result: BacktestResult, into: str, run_id: str) -> Iterator[str]:
-    """What else should be known, each a sentence."""
+    """Remarks beside the differences, each a sentence."""
     for partition, oldest_ms in sorted(result.cut.items()):
         yield (
             f"{partition} has nothing before {shown_moment(oldest_ms)} UTC, and more was wanted: calls that began earlier "
@@ -135,7 +135,7 @@ def _examples_table(comparison: Comparison) -> Table:
 
 
 def said_text(said: Said | None) -> str:
-    """What a score says, in a few words.
+    """A score in a few words.
 
     Example:
         >>> said_text({"result": {"outcome": "scored", "value": 812.5}, "anchor": "vad"})

@@ -1,4 +1,4 @@
-"""Looks at everything a running callgauge stands on, and says what is wrong with it. Reads only."""
+"""Checks everything that a running callgauge depends on. Reads only."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -41,10 +41,10 @@ ANSWER_SECONDS: Final = 20.0
 
 
 async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
-    """Every check, one after the other; one that cannot be made is a finding too.
+    """Runs every check, one after the other; a check that cannot run is a finding too.
 
     Args:
-        settings: What a role would be started with.
+        settings: The settings of the roles.
     """
     for finding in settings_findings(settings):
         yield finding

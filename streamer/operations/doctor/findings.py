@@ -1,4 +1,4 @@
-"""What `callgauge doctor` makes of what it sees: every check is a pure function from facts to findings."""
+"""The checks of `callgauge doctor`: each is a pure function from facts to findings."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ MAX_CLOCK_DIFFERENCE_MS: Final = 1_000
 
 
 class Verdict(StrEnum):
-    """What a finding says: all is well; it works, but; it does not work or will not; it could not be seen."""
+    """The verdict of a finding: fine; works with a risk; does not work or will not; not visible."""
 
     OK = "ok"
     WARNING = "warning"
@@ -30,14 +30,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line.
+    """The result of one check.
 
     Attributes:
-        check: What was looked at.
-        verdict: What came of it.
-        seen: What was seen, a sentence without a full stop.
-        what_to_do: What a person should do; empty when all is well.
-        lag: Of a group: records it has not read, by `topic[partition]`.
+        check: Name of the check.
+        verdict: Its verdict.
+        seen: The observation, a sentence without a full stop.
+        what_to_do: The remedy; empty when all is well.
+        lag: Records that a group has not read, by `topic[partition]`.
     """
 
     check: str
@@ -48,7 +48,7 @@ class Finding:
 
 
 def counted(count: int, what: str) -> str:
-    """A number and what it counts, as in `1 broker`, `2 brokers`."""
+    """A number with its noun, as in `1 broker`, `2 brokers`."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
@@ -80,7 +80,7 @@ def broker_finding(cluster: ClusterFacts) -> Finding:
 
 
 def topic_findings(cluster: ClusterFacts, kafka: KafkaSettings) -> Iterator[Finding]:
-    """Whether every topic of the topic table is there, with partitions that fit together."""
+    """Checks that every topic of the topic table exists, with equal partition counts."""
     states = judged({name: len(parts) for name, parts in cluster.topics.items()}, kafka)
     if missing := [state.name for state in states if state.partitions is None]:
         yield Finding(

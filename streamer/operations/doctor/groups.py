@@ -1,4 +1,4 @@
-"""What `callgauge doctor` makes of a consumer group: who reads, how far, and what was lost. Pure."""
+"""The checks of a consumer group in `callgauge doctor`: members, lag and lost records. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ def group_findings(
     *,
     starts_at_end: bool,
 ) -> Iterator[Finding]:
-    """Whether a role reads all of its partitions, how far it is, and whether records were deleted before it read them.
+    """Checks whether a role reads all of its partitions, its lag, and whether records were deleted before it read them.
 
     Args:
         check: Names the group.
         role: What to start, for `callgauge run --roles`.
         group: The group.
         bounds: Every partition that it should read.
-        starts_at_end: Whether it begins at the end where it has committed nothing.
+        starts_at_end: Whether it begins at the end of a partition without a committed offset.
     """
     lost = {
         tp: found.start - group.committed[tp]

@@ -1,4 +1,4 @@
-"""Whether producers place the records of a call on one partition number: what `callgauge doctor` sees in the newest keys."""
+"""Checks by the newest keys whether producers place all records of a call on one partition number."""
 
 import time
 import zlib

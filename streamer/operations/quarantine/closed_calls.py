@@ -1,4 +1,4 @@
-"""Which calls have closed, as `scores` says: the only memory of calls that outlives every evaluator."""
+"""Finds closed calls in `scores`, the only memory of calls that outlives every evaluator."""
 
 from collections.abc import Collection, Mapping
 

@@ -1,4 +1,4 @@
-"""Reads the `quarantine` topic: which records were refused, and why. In no consumer group, so it disturbs nobody."""
+"""Reads the `quarantine` topic: refused records and the reasons. It uses no consumer group, so it disturbs no other reader."""
 
 import heapq
 from collections import Counter
@@ -50,12 +50,12 @@ class Wanted:
 
 @dataclass(slots=True)
 class Entries:
-    """What was found.
+    """The entries found by a search.
 
     Attributes:
         newest: The newest entries that match, oldest first, each refused record once.
-        by_reason: How many entries match, those beyond the newest included.
-        unreadable: Records of the topic that are none of ours, or of a version to come.
+        by_reason: Number of all matching entries, by reason.
+        unreadable: Records of another program or of a newer version.
     """
 
     newest: list[QuarantineRecord] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Which refused records can be put back, found out before the first one is."""
+"""Decides which refused records can be put back, before the first one is."""
 
 import time
 from collections import defaultdict
@@ -19,12 +19,12 @@ from streamer.settings.all_settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What a replay would do.
+    """The plan of a replay.
 
     Attributes:
-        chosen: What can be put back, in the order in which it stands.
-        left: What is left where it is, and why.
-        calls: What was known of the calls when this was decided; calls only close, and what is committed only grows.
+        chosen: Entries to put back, in their order in the topic.
+        left: Entries that stay where they are, with the reason.
+        calls: State of the calls at the time of the plan. It stays valid: closed calls stay closed, committed offsets only grow.
     """
 
     chosen: Sequence[QuarantineRecord]
@@ -35,15 +35,15 @@ class ReplayPlan:
 async def planned(
     settings: Settings, entries: Iterable[QuarantineRecord], named: Collection[Coordinates]
 ) -> ReplayPlan:
-    """Looks at each record as a replay would; appends nothing.
+    """Checks each record as a replay would; appends nothing.
 
     Args:
-        settings: The evaluator's.
-        entries: What was found in quarantine.
-        named: What was asked for by its coordinates; what of it was not found is left out.
+        settings: The settings of the evaluator.
+        entries: Entries of the quarantine topic.
+        named: Records requested by coordinates; those without an entry are left out.
 
     Raises:
-        KafkaUnreachableError: No broker answers, or it does not let us see what is needed.
+        KafkaUnreachableError: No broker answers, or a right is missing.
     """
     ordered = sorted(entries, key=Coordinates.of)
     missing = sorted(set(named) - {Coordinates.of(entry) for entry in ordered})

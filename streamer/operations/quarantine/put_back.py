@@ -1,9 +1,8 @@
 """Puts refused records back: read again by their coordinates and appended to the same partition as new records.
 
-Two kinds are left where they are. Those that the evaluator reads again by itself when it starts: it begins at the oldest
-call that is open, and with a fix it takes in place what it refused before; put back, they would be folded twice. And those
-of calls that have closed: an evaluator remembers closed calls for a while only, and would open one anew for a record that
-comes days later.
+Two kinds stay where they are. First, records that the evaluator reads again by itself when it starts: it begins at the
+oldest open call, and a fixed evaluator accepts them in place; a copy would be folded twice. Second, records of closed
+calls: an evaluator remembers closed calls for a while only, and would open a new call for a record that arrives days later.
 """
 
 import asyncio
@@ -40,13 +39,13 @@ Headers = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one quarantine entry.
+    """The outcome for one quarantine entry.
 
     Attributes:
-        place: Where the refused record stands.
-        appended: Where it stands now as a new record; None when it was not appended.
-        reason: Why not, as a sentence without a full stop; None when nothing is in the way.
-        is_needed: False when the evaluator takes the record where it stands: then nothing is wrong.
+        place: Coordinates of the refused record.
+        appended: Coordinates of the new record; None when it was not appended.
+        reason: The obstacle, a sentence without a full stop; None without one.
+        is_needed: False when the evaluator accepts the record in its old place: then nothing is wrong.
     """
 
     place: Coordinates
@@ -72,7 +71,7 @@ class CannotReplayError(Exception):
 
 
 class ReplayNotNeededError(CannotReplayError):
-    """This record would be folded twice: where it stands, and as a new one."""
+    """This record would be folded twice: in its old place, and as a new record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +89,14 @@ class CallStates:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecords:
-    """Refused records as the input topics still have them, looked at with today's code and settings.
+    """Refused records in the input topics, checked with today's code and settings.
 
     Attributes:
-        kafka: Where the broker is.
-        limits: The evaluator's: they decide what is refused again.
-        reader: Reads them again.
-        calls: Where their calls are.
-        redactor: Goes over what is told of them.
+        kafka: The cluster.
+        limits: Limits of the evaluator: they decide which records are refused again.
+        reader: Reads the records.
+        calls: State of their calls.
+        redactor: Redacts their texts in messages.
     """
 
     kafka: KafkaSettings
@@ -107,10 +106,10 @@ class RefusedRecords:
     redactor: Redactor = field(default_factory=Redactor)
 
     async def read(self, entry: QuarantineRecord) -> Any:
-        """The record that was refused.
+        """Reads the refused record.
 
         Raises:
-            RecordGoneError: It is not there any more, or another one is in its place.
+            RecordGoneError: The record was deleted, or another one has its offset.
             KafkaError: The broker does not answer.
             TimeoutError: It does not hand the record over.
         """
@@ -121,14 +120,14 @@ class RefusedRecords:
         return record
 
     def judged(self, record: Any, now_ms: int) -> Arrival | QuarantineRecord:
-        """What the evaluator would make of it as a record that the broker takes at `now_ms`."""
+        """Checks the record as the evaluator would if the broker accepted it at `now_ms`."""
         return admit(self._source_of(record.topic), replace(record, timestamp=now_ms), self.limits, self.redactor)
 
     async def ready(self, entry: QuarantineRecord, now_ms: int) -> tuple[Any, Headers]:
         """The record to put back, and the headers to do it with.
 
         Raises:
-            CannotReplayError: It is gone, or would be refused again, or its call has closed, or it is not needed.
+            CannotReplayError: The record is deleted, would be refused again, belongs to a closed call, or is not needed.
             KafkaError: The broker does not answer.
             TimeoutError: It does not hand the record over.
         """
@@ -158,14 +157,14 @@ class RefusedRecords:
 
 
 def replay_headers(record: Any, arrival: Arrival) -> Headers:
-    """The record's own headers, where it stood, and, where it has none, an id by which a second replay is a repeat.
+    """The headers of the record, its old coordinates and, if it has none, an id by which a second replay is a repeat.
 
     A record that already has what makes a repeat known (an event id; a simulator's sequence) is left as it is: it may
     have been sent twice, and the two must stay the same event.
 
     Args:
         record: The record to put back.
-        arrival: What the evaluator makes of it.
+        arrival: The record after the checks of the evaluator.
     """
     headers: Headers = list(record.headers)
     named = dict(headers)

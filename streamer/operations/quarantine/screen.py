@@ -1,4 +1,4 @@
-"""How refused records look on a terminal. Pure: entries in, text out. What producers wrote cannot steer the terminal."""
+"""Refused records as terminal text. Pure: entries in, text out. Texts of producers cannot control the terminal."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,6 +13,7 @@ from consumers.engine.redaction.redactor import MARGIN_CHARS, Redactor
 from schemas.quarantine import QuarantineRecord
 from streamer.cluster.coordinates import Coordinates
 from streamer.operations.quarantine.log import Entries
+from streamer.terminal import safe
 from streamer.time_bounds import shown_moment
 
 MAX_VALUE_BYTES: Final = 2_000
@@ -20,18 +21,6 @@ MAX_HEADERS: Final = 20
 _MAX_HEADER_BYTES: Final = 200
 _WIDE_COLUMNS: Final = 150
 """Width from which an entry fits on one line of a table."""
-
-
-def safe(text: str) -> str:
-    r"""The text on one line, with every character that could steer a terminal written out.
-
-    Example:
-        >>> safe("a\x1b[31mb\n")
-        'a\\x1b[31mb\\n'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown_bytes(raw: bytes, most: int) -> str:
@@ -88,7 +77,7 @@ def entry_details(entry: QuarantineRecord) -> RenderableType:
 
 
 def record_details(record: Any, judged: Arrival | QuarantineRecord) -> RenderableType:
-    """The record without its value, as far as a person wants to see it, and what today's code makes of it."""
+    """The record without its value, for a person, and the verdict of today's code."""
     headers = [
         f"{name}: {'(none)' if value is None else shown_bytes(value, _MAX_HEADER_BYTES)}"
         for name, value in record.headers[:MAX_HEADERS]

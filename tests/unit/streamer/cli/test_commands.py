@@ -19,10 +19,10 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topics import INPUT_TOPICS, SCHEMA_NAMES, TOPICS
 from streamer.cli import app as cli_app
 from streamer.cli import main as cli
-from streamer.cli import service as cli_service
-from streamer.cli.app import app
+from streamer.cli import run as cli_run
 from streamer.cluster.topic_admin import judged
 from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
+from streamer.roles.running import STOP_SECONDS
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.version import installed_version
 from tests.support.patience import patient
@@ -48,9 +48,7 @@ Callgauge = Callable[..., Ended]
 @pytest.fixture
 def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
     """Runs a command in this process, as the installed entry point does."""
-    monkeypatch.setattr(
-        cli_service, "configure_logging", lambda *_, **__: None
-    )  # it would take the log away from pytest
+    monkeypatch.setattr(cli_run, "configure_logging", lambda *_, **__: None)  # it would take the log away from pytest
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
 
     def run(*arguments: object) -> Ended:
@@ -82,10 +80,33 @@ def test_every_help_ends_with_an_example_of_that_command(callgauge: Callgauge, c
 
 
 def test_the_list_of_commands_is_complete(callgauge: Callgauge) -> None:
-    registered = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    groups = [group.name for group in app.registered_groups]
-    assert {*registered, *groups} == {command.split()[0] for command in COMMANDS}
+    assert set(cli_app.COMMANDS) == {command.split()[0] for command in COMMANDS}
+    modules = {
+        path.stem for path in (ROOT / "streamer" / "cli").glob("*.py") if "app = typer.Typer(" in path.read_text()
+    }
+    assert modules - {"app"} == set(cli_app.COMMANDS)
+    listed = callgauge("--help").out
+    assert [
+        command for command, summary in cli_app.COMMANDS.items() if f"{command} " not in listed or summary not in listed
+    ] == []
     assert callgauge("--version") == (0, f"callgauge {installed_version()}\n", "")
+
+
+@pytest.mark.parametrize("command", cli_app.COMMANDS)
+def test_the_list_says_of_a_command_what_its_help_says_first(command: str) -> None:
+    assert cli_app.loaded(command).help.split("\n\n")[0] == cli_app.COMMANDS[command]
+
+
+def test_a_docstring_becomes_help_that_the_terminal_wraps() -> None:
+    docstring = "Prints\nit.\n\nIn one\nline.\n\nExamples:\n    callgauge it\n    callgauge it again"
+    assert (
+        cli_app.help_text(docstring)
+        == "Prints it.\n\nIn one line.\n\nExamples:\n    callgauge it\n    callgauge it again"
+    )
+
+
+def test_the_help_of_run_says_how_long_stopping_may_take() -> None:
+    assert f"may take {STOP_SECONDS:.0f} s;" in cli_app.loaded("run").help
 
 
 def test_a_context_is_printed_for_each_call_and_does_not_depend_on_the_arrival(
@@ -261,8 +282,10 @@ def test_ctrl_c_while_loading_leaves_no_traceback(callgauge: Callgauge, monkeypa
         def __getattr__(self, name: str) -> object:
             raise KeyboardInterrupt
 
-    monkeypatch.setitem(sys.modules, "streamer.cli.app", Interrupted())
-    assert callgauge("demo") == (130, "", "")
+    for module in ("streamer.cli.app", "streamer.cli.demo"):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, module, Interrupted())
+            assert callgauge("demo") == (130, "", "")
 
 
 @pytest.fixture

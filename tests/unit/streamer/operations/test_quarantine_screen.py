@@ -14,10 +14,10 @@ from streamer.operations.quarantine.screen import (
     entry_details,
     listing,
     record_details,
-    safe,
     shown_bytes,
     summary,
 )
+from streamer.terminal import safe
 from tests.unit.streamer.operations.test_quarantine_log import entry
 from tests.unit.streamer.operations.test_quarantine_put_back import record
 

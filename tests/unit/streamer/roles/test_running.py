@@ -15,7 +15,9 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from consumers.exporter import service as exporter_service
 from consumers.runtime.kafka.connection import KafkaSettings
+from streamer.roles import evaluator_role
 from streamer.roles import running as service
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
@@ -62,8 +64,8 @@ class Running:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.evaluator, self.exporter = FakeRole("evaluator"), FakeRole("exporter")
-        monkeypatch.setattr(service, "EvaluatorRole", lambda *_: self.evaluator)
-        monkeypatch.setattr(service, "Exporter", lambda *_: self.exporter)
+        monkeypatch.setattr(evaluator_role, "EvaluatorRole", lambda *_: self.evaluator)
+        monkeypatch.setattr(exporter_service, "Exporter", lambda *_: self.exporter)
         self.access = asyncio.Event()
         self.access.set()
         monkeypatch.setattr(service, "require_access", lambda *_: self.access.wait())
@@ -156,7 +158,8 @@ async def test_cancelling_it_lets_every_role_finish(monkeypatch: pytest.MonkeyPa
 # Signals are tried on a real process: what they do to a loop that hangs cannot be seen from inside of it.
 PROGRAM = """
 import asyncio, time
-from streamer.cli import service as cli_service
+from consumers.exporter import service as exporter_service
+from streamer.cli import run as cli_run
 from streamer.roles import running as service
 from streamer.settings.all_settings import Settings
 from consumers.runtime.logs import configure_logging
@@ -191,10 +194,10 @@ class Hanging:
 async def granted(*_): pass
 
 service.require_access = granted
-service.Exporter = Hanging
-cli_service.STOP_SECONDS = {stop_seconds}
+exporter_service.Exporter = Hanging
+cli_run.STOP_SECONDS = {stop_seconds}
 configure_logging("json")
-asyncio.run(cli_service._run(Settings(http_port=0, log_format="json"), ("exporter",)))
+asyncio.run(cli_run._run(Settings(http_port=0, log_format="json"), ("exporter",)))
 """
 HANGS = {
     "a role": ("await deaf()", "exporter"),

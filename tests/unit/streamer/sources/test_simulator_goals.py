@@ -10,7 +10,7 @@ from consumers.engine.limits import Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import ProgressScore, SubgoalScore, TurnStatus
-from streamer.cli.service import DEMO_SEED
+from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import goal_files_of, read_goal_file
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.goals import read_recorded_goals

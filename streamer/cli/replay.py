@@ -1,0 +1,192 @@
+"""The command `replay`: recorded calls onto the topics; with --from-topics, past traffic evaluated again."""
+
+import asyncio
+import math
+import secrets
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
+from streamer.cli.options import PATHS_HELP, SINCE_HELP, AgentOption, BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.publishing import publish_calls
+from streamer.cli.settings import settings_from
+from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
+from streamer.sources.replay.replayed_calls import ID_MARK, ReplayPlan, amount_of, calls_to_play
+from streamer.terminal import error_console, say
+from streamer.time_bounds import wall_clock_ms
+
+PAST_PANEL: Final = "Past traffic"
+_OF_RECORDINGS: Final = {
+    "paths": "PATH",
+    "speed": "--speed",
+    "keep_ids": "--keep-ids",
+    "keep_times": "--keep-times",
+    "agent": "--agent",
+    "goals": "--goals",
+    "concurrent": "--calls",
+}
+_OF_PAST_TRAFFIC: Final = {
+    "since": "--since",
+    "until": "--until",
+    "into": "--into",
+    "without_facts": "--without-facts",
+    "as_json": "--json",
+}
+
+app = typer.Typer(add_completion=False)
+
+
+def _speed(text: str) -> float:
+    """The speed of a text; infinity for `max`."""
+    try:
+        speed = math.inf if text == "max" else float(text)
+    except ValueError:
+        speed = 0.0
+    if not speed > 0 or (speed == math.inf and text != "max"):
+        raise typer.BadParameter(f"{text!r} is no speed: give a number above 0, for example 20, or max.")
+    return speed
+
+
+@app.command()
+def replay(
+    context: typer.Context,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH...",
+            help=PATHS_HELP,
+        ),
+    ] = None,
+    *,
+    speed: Annotated[
+        float, typer.Option("--speed", metavar="N|max", parser=_speed, help="How many times faster than they happened.")
+    ] = 1.0,  # the parser gets the default too
+    keep_ids: Annotated[
+        bool, typer.Option("--keep-ids", help="Keep the recorded conversation ids; playing twice is then a repeat.")
+    ] = False,
+    keep_times: Annotated[
+        bool,
+        typer.Option(
+            "--keep-times", help="Keep the recorded times; the evaluator refuses old ones unless its limit is off."
+        ),
+    ] = False,
+    agent: AgentOption = None,
+    goals: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"Goal set for calls whose recording names none; {ID_MARK} in it is the recorded id."
+        ),
+    ] = None,
+    concurrent: Annotated[
+        int, typer.Option("--calls", metavar="N", min=1, max=MAX_OPEN_CALLS, help="Calls at the same time, at most.")
+    ] = 200,
+    from_topics: Annotated[
+        bool,
+        typer.Option("--from-topics", help="Evaluate past traffic again and compare.", rich_help_panel=PAST_PANEL),
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help=SINCE_HELP,
+            rich_help_panel=PAST_PANEL,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Before then; as --since, now unless given.", rich_help_panel=PAST_PANEL),
+    ] = None,
+    into: Annotated[
+        str,
+        typer.Option(metavar="TOPIC", help="Where the new records go; it must exist.", rich_help_panel=PAST_PANEL),
+    ] = "scores.backtest",
+    without_facts: Annotated[
+        bool,
+        typer.Option(
+            "--without-facts", help="Decide dead air and the ends of calls again.", rich_help_panel=PAST_PANEL
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the differences as one JSON object.", rich_help_panel=PAST_PANEL)
+    ] = False,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Plays recorded calls, or evaluates past traffic again.
+
+    Recorded calls are sent to the topics as if they happened now. Each gets a conversation id of its own, and its times
+    move to the present by whole seconds, so a recording can be played many times. Calls run side by side.
+
+    With --from-topics the calls that closed between --since and --until are read from the input topics again and evaluated
+    with this version and these settings. The records go to the topic --into and are compared with those in `scores`. The
+    running system is not touched: no consumer group is used, and nothing is written to scores. Give this command the
+    settings to try, for example in the environment.
+
+    Dead air, the ends of calls and the goals of calls are taken from the log. With --without-facts they are decided
+    again, for the calls that began in that time.
+
+    The input topics must still hold the calls. Records written more than a day after the end of a call are not
+    compared, and calls whose records have an older schema version are left out. Differences are a result: exit code 0.
+
+    Examples:
+        callgauge replay records/1.1.2 --speed 20
+        callgauge replay calls.jsonl.gz --speed max --agent booking-bot
+        callgauge replay records --goals '{id}'
+        callgauge replay --from-topics --since 2h
+        CALLGAUGE_LIMITS__DEAD_AIR_MS=2000 callgauge replay --from-topics --since 2026-08-01 --until 2026-08-02 --without-facts
+    """
+    _require_one_kind(context, from_topics=from_topics)
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    if from_topics:
+        from streamer.cli.backtest import run_backtest  # brings the engine, which playing does not need
+
+        run_backtest(settings, since=since, until=until, into=into, obeys_facts=not without_facts, as_json=as_json)
+        return
+    if not paths:
+        raise typer.BadParameter("Missing argument 'PATH...': what to play; or --from-topics to evaluate past traffic.")
+    plan = ReplayPlan(
+        paths=tuple(paths),
+        speed=None if speed == math.inf else speed,
+        run_name=None if keep_ids else secrets.token_hex(3),
+        keeps_times=keep_times,
+        agent=agent,
+        goals=goals,
+    )
+    amount = amount_of(plan)
+    console = error_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("events"))
+    bar = Progress(*columns, TimeRemainingColumn(), console=console)
+    with bar if console.is_terminal else nullcontext():
+        task = bar.add_task(_calls_text(0, amount.calls), total=amount.events)
+
+        def show(progress: PlayProgress) -> None:
+            text = _calls_text(progress.calls_finished, amount.calls)
+            bar.update(task, completed=progress.events_published, description=text)
+
+        calls = calls_to_play(plan, wall_clock_ms)
+        completed, progress = asyncio.run(
+            publish_calls(settings, "callgauge.replay", lambda: calls, plan.speed, show=show, max_open_calls=concurrent)
+        )
+    if not completed:
+        say(f"Stopped: {progress.events_published} of {amount.events} events were sent.")
+        raise typer.Exit(STOPPED_BY_SIGNAL)
+    say(f"Played {progress.calls_finished} calls, {progress.events_published} events, to {settings.bootstrap}.")
+
+
+def _require_one_kind(context: typer.Context, *, from_topics: bool) -> None:
+    """Refuses options that mean nothing in this kind of replay."""
+    strangers = _OF_RECORDINGS if from_topics else _OF_PAST_TRAFFIC
+    sources = {name: context.get_parameter_source(name) for name in strangers}
+    given = [strangers[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        kind = "cannot be combined with" if from_topics else "is of use only with"
+        raise typer.BadParameter(f"{given[0]} {kind} --from-topics.")
+
+
+def _calls_text(finished: int, of: int) -> str:
+    return f"{finished}/{of} calls"

@@ -1,0 +1,33 @@
+"""The command `schema`: the contract as JSON Schema."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from schemas.topics import SCHEMA_NAMES, json_schema
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def schema(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A record type, for example score.")] = None,
+) -> None:
+    """Prints the JSON Schema of a record type.
+
+    Without a name it lists the names.
+
+    The key of an input record is the conversation id, and its partition is murmur2 of the key, as Java and aiokafka
+    place it. With librdkafka (confluent-kafka, Go, Node) set partitioner=murmur2_random.
+
+    Examples:
+        callgauge schema
+        callgauge schema score > score.schema.json
+    """
+    if name is None:
+        typer.echo("\n".join(SCHEMA_NAMES))
+    elif name in SCHEMA_NAMES:
+        typer.echo(json.dumps(json_schema(name), indent=2))
+    else:
+        raise typer.BadParameter(f"{name!r} is no record type; there are {', '.join(SCHEMA_NAMES)}.")

@@ -1,0 +1,74 @@
+"""The command `simulate`: simulated calls onto the topics."""
+
+import asyncio
+import secrets
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, TextColumn
+
+from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.publishing import publish_calls
+from streamer.cli.settings import settings_from
+from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
+from streamer.sources.replay.playback import PlayedCall
+from streamer.sources.simulator.traffic import simulated_traffic
+from streamer.terminal import error_console, say
+from streamer.time_bounds import wall_clock_ms
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def simulate(
+    calls: Annotated[
+        int, typer.Option("--calls", metavar="N", min=1, max=MAX_OPEN_CALLS, help="Calls at the same time.")
+    ] = 5,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", metavar="N", min=0.1, help="End after this long; running calls are cut off."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Decides the calls; printed when not given.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Tenant named in every call.")] = None,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Sends simulated calls to the topics in real time.
+
+    Some are difficult: interruptions, empty sessions, late, missing and repeated events, slow tools. The same seed makes
+    the same calls. Ctrl-C ends it.
+
+    Example:
+        callgauge simulate --calls 20 --seconds 60 --seed 7
+    """
+    settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    chosen = secrets.randbelow(1_000_000) if seed is None else seed
+    say(f"Simulating {calls} calls at a time, seed {chosen}, to {settings.bootstrap}.")
+    console = error_console()
+    columns = TextColumn("{task.description}")
+    with Progress(columns, console=console) if console.is_terminal else nullcontext() as line:
+        task = line.add_task("") if line else None
+
+        def show(progress: PlayProgress) -> None:
+            if line is not None and task is not None:
+                line.update(task, description=_traffic_text(progress))
+
+        def traffic() -> Iterable[PlayedCall]:
+            return simulated_traffic(chosen, concurrent_calls=calls, start_ms=wall_clock_ms(), tenant=tenant)
+
+        _, progress = asyncio.run(
+            publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds)
+        )
+    say(f"Simulated: {_traffic_text(progress)}.")
+
+
+def _traffic_text(progress: PlayProgress) -> str:
+    return (
+        f"{progress.calls_started - progress.calls_finished} calls running, {progress.calls_finished} over, "
+        f"{progress.events_published} events sent"
+    )

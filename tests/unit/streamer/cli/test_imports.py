@@ -1,0 +1,104 @@
+"""A command loads the libraries that it needs and no more: loading them is most of the time to its first answer."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+LIBRARIES = (
+    *("aiokafka", "confluent_kafka", "faststream", "httpx2", "jiwer", "openai", "phonenumbers", "prometheus_client"),
+    *("pydantic", "starlette", "stdnum", "structlog", "uvicorn", "whisper_normalizer", "yaml"),
+)
+KAFKA = ("aiokafka", "confluent_kafka", "faststream")
+PROGRAM = """
+import json, sys
+{work}
+print(json.dumps(sorted(name for name in sys.modules)))
+"""
+RUN_A_COMMAND = """
+from streamer.cli.main import main
+sys.argv = {arguments!r}
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print()
+"""
+MAKE_ROLES = """
+import asyncio
+from streamer.cli import run
+from streamer.roles.running import Service
+from streamer.settings.all_settings import Settings
+
+async def make():
+    settings = Settings()
+    Service(settings, settings.kafka, {roles!r})
+
+asyncio.run(make())
+"""
+
+
+def loaded(work: str) -> set[str]:
+    """The modules of a fresh process after the work."""
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM.format(work=work)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return set(json.loads(ended.stdout.splitlines()[-1]))
+
+
+def after(*arguments: str) -> set[str]:
+    return loaded(RUN_A_COMMAND.format(arguments=["callgauge", *arguments]))
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_the_list_of_commands_needs_none_of_the_libraries(option: str) -> None:
+    modules = after(option)
+    assert {"streamer.cli.main", "streamer.cli.app", "typer"} <= modules
+    assert modules & set(LIBRARIES) == set()
+    assert {name for name in modules if name.startswith(("consumers.", "schemas."))} == {
+        "consumers.runtime",
+        "consumers.runtime.errors",
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "unneeded"),
+    [
+        (["schema", "score"], {*LIBRARIES} - {"pydantic"}),
+        (["context", "--help"], {*KAFKA, "openai", "prometheus_client", "starlette", "structlog", "uvicorn"}),
+        (["goals", "check", "--help"], {*LIBRARIES} - {"pydantic", "yaml"}),
+        (["score", "--help"], {"confluent_kafka", "openai"}),
+        (["report", "--help"], {"confluent_kafka", "openai"}),
+        (["replay", "--help"], {"confluent_kafka", "openai", "streamer.operations.backtest.run"}),
+        (["simulate", "--help"], {"confluent_kafka", "jiwer", "openai", "whisper_normalizer"}),
+        (["topics", "--help"], {"confluent_kafka", "jiwer", "openai", "whisper_normalizer"}),
+        (["doctor", "--help"], {"confluent_kafka", "jiwer", "openai", "whisper_normalizer"}),
+        (["run", "--help"], {"confluent_kafka", "jiwer", "openai", "whisper_normalizer"}),
+    ],
+)
+def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unneeded: set[str]) -> None:
+    assert after(*command) & unneeded == set()
+
+
+@pytest.mark.parametrize(
+    ("roles", "unneeded"),
+    [
+        (
+            ["exporter"],
+            {"openai", "jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service", "consumers.judge.service"},
+        ),
+        (["evaluator"], {"openai", "consumers.exporter.service", "consumers.judge.service"}),
+        (
+            ["judge"],
+            {"jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service", "consumers.exporter.service"},
+        ),
+    ],
+)
+def test_a_role_loads_nothing_of_the_others(roles: list[str], unneeded: set[str]) -> None:
+    modules = loaded(MAKE_ROLES.format(roles=roles))
+    assert modules & unneeded == set()
+    service = {"evaluator": "streamer.roles.evaluator_role"}.get(roles[0], f"consumers.{roles[0]}.service")
+    assert service in modules
