@@ -10,13 +10,17 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 -
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	$(if $(UPGRADE),--upgrade)
 
-WORKERS := --numprocesses auto --maxprocesses 4
+# More workers than cores: many tests wait for a broker. The slowest tests go first, and what shares a fixture shares a worker.
+WORKERS := --numprocesses $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN)) --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest
+# Types and style are looked at beside the tests.
+LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test laws check lock bench pressure conformance chaos kafka clean
+.PHONY: help setup demo test test-long laws durations check lock bench pressure conformance chaos kafka clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## make .venv with the locked dependencies and callgauge itself
 
@@ -25,13 +29,22 @@ demo: $(RUNS) ## simulated calls, every role in one process, no broker needed
 
 test: setup ## everything that must hold, on a real Kafka broker too
 	@$(BIN)/python -m tests.support.required_tools
-	@$(BIN)/python -m pytest $(WORKERS)
+	@$(LINTED) $(WORKERS) -m "not long"
 
-laws: setup ## every law on other examples at each run, many of them (EXAMPLES=1000)
-	@EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest --hypothesis-profile laws -m hypothesis $(WORKERS) tests
+test-long: setup ## beyond make test: further kills, three brokers, laws on more examples (EXAMPLES=400)
+	@$(BIN)/python -m tests.support.required_tools
+	@$(PYTEST) $(WORKERS) -m long
+	@$(MAKE) --no-print-directory laws EXAMPLES=$(or $(EXAMPLES),400)
+
+laws: setup ## every law on new examples at each run, many of them (EXAMPLES=1000)
+	@EXAMPLES=$(or $(EXAMPLES),1000) $(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 \
+		--hypothesis-profile laws -m hypothesis
+
+durations: setup ## write how long tests take, by which they are put in order
+	@$(PYTEST) $(WORKERS) --write-durations
 
 check: setup ## format, lint, types and the rules of the tree
-	@$(BIN)/python -m pytest --numprocesses 2 tests/tidy
+	@$(LINTED) --quiet tests/tidy
 
 lock: setup ## write both lock files from pyproject.toml (UPGRADE=1 takes newer versions)
 	@env -u UV_FIND_LINKS $(LOCK) --output-file requirements.lock

@@ -9,6 +9,9 @@ import pytest
 import structlog
 
 from tests.support.required_tools import MISSING
+from tests.support.schedule import Durations, arrange
+
+_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
 # No deadline, and slow generation is no failure: the machine is shared and properties fold whole calls. No profile explains
 # a failure line by line: with whole calls that takes longer than five minutes, and the worker is taken for hung.
@@ -48,7 +51,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(_KEEP_IT)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-durations", action="store_true", help="keep how long tests take, see tests/support/schedule"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("write_durations") and not _IS_WORKER:
+        config.pluginmanager.register(Durations())
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if _IS_WORKER:
+        arrange(items)
     # So that a person can leave them out: -m "not kafka".
     for item in items:
         if "bootstrap" in getattr(item, "fixturenames", ()):

@@ -1,15 +1,19 @@
 """Runs the `callgauge` command as a user does: a process of its own, its output kept, ended whatever happens."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import pytest
+
+from streamer.cli import main as cli
 from tests.support.patience import patient
 
 COMMAND = Path(sys.executable).with_name("callgauge")
@@ -87,6 +91,26 @@ def started(
         if popen.poll() is None:
             popen.kill()
             popen.wait()
+
+
+class Ended(NamedTuple):
+    """Exit code of a command, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def ran_here(*arguments: str, **environment: str) -> Ended:
+    """Run to the end in this process, as the installed command does, but for the seconds that it takes to start."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["callgauge", *arguments])
+        for name, value in {**environment, "COLUMNS": "200"}.items():
+            patch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def ran(*arguments: str, **environment: str) -> str:

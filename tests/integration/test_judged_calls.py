@@ -16,6 +16,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from consumers.judge.prompting.questions import question_of
 from schemas.events.codec import InputSource
 from schemas.judging import JudgeRequest, JudgeVerdict
@@ -246,6 +248,7 @@ class Evening:
         }
 
 
+@pytest.mark.long
 def test_kills_during_judging_lose_no_score_and_ask_nothing_again(
     bootstrap: str, topic_prefix: str, tmp_path: Path
 ) -> None:

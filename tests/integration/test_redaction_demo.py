@@ -5,13 +5,11 @@ pages, logs, what commands print, and the prompts that the model got.
 """
 
 import asyncio
-import io
 import json
 import signal
-import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,11 +27,10 @@ from schemas.topics import (
     TOPIC_BY_SOURCE,
     TRANSCRIPTS_TOPIC,
 )
-from streamer.cli import main as cli
 from tests.chaos.verdict.topic_reader import to_the_end
 from tests.integration.conftest import make_topics, variables
 from tests.integration.metrics_page import address_in, page, total
-from tests.integration.processes import Process, started, wait_for
+from tests.integration.processes import Process, ran_here, started, wait_for
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, scripted_openai
 from tests.support.patience import patient
 
@@ -338,8 +335,8 @@ class Demo:
                 self.found[f"topic {name}"] = "\n".join(values)
 
     def _look_at_quarantine(self) -> None:
-        listed = told("quarantine", "list", "--json", **self.environment)
-        places = [json.loads(line)["record"] for line in listed.splitlines() if line.startswith("{")]
+        listed = ran_here("quarantine", "list", "--json", **self.environment).out
+        places = [json.loads(line)["record"] for line in listed.splitlines()]
         assert len(places) == len(poison(0)), listed
         self.found["quarantine list"] = listed + told("quarantine", "list", **self.environment)
         shown = [told("quarantine", "show", place, **self.environment) for place in places[:4]]
@@ -369,15 +366,9 @@ def told(*arguments: str, **environment: str) -> str:
 
     It runs in this process: thirteen starts of Python were three quarters of a run, and nothing of it depends on them.
     """
-    printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed):
-        patch.setattr(sys, "argv", ["callgauge", *arguments])
-        for name, value in {**environment, "COLUMNS": "200"}.items():
-            patch.setenv(name, value)
-        with pytest.raises(SystemExit):
-            cli.main()
-    assert "Traceback" not in printed.getvalue(), printed.getvalue()
-    return printed.getvalue()
+    ended = ran_here(*arguments, **environment)
+    assert "Traceback" not in ended.err, ended.err
+    return ended.out + ended.err
 
 
 def leaks(found: Mapping[str, str]) -> dict[str, list[str]]:

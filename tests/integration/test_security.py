@@ -28,10 +28,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 
 from schemas.scores.all_records import ClosedFact
 from schemas.topics import INPUT_TOPICS, TOPICS
+from streamer.cli import service as cli_service
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.conftest import create_topics, make_topics
 from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import COMMAND, ran, started, wait_for
+from tests.integration.processes import COMMAND, Ended, ran, ran_here, started, wait_for
 from tests.integration.score_log import written_scores
 from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
 from tests.support.patience import patient
@@ -191,12 +192,23 @@ def refused(*arguments: str, **environment: str) -> str:
         timeout=patient(SECONDS),
         env={**os.environ, **environment},
     )
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert "Traceback" not in done.stderr
-    assert "logger=" not in done.stderr
+    return _refusal(Ended(done.returncode, done.stdout, done.stderr))
+
+
+def refused_here(*arguments: str, **environment: str) -> str:
+    """What `refused` gives, of a command that runs in this process, which must not end with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli_service, "_end_overdue", lambda _: None)
+        return _refusal(ran_here(*arguments, **environment))
+
+
+def _refusal(ended: Ended) -> str:
+    assert (ended.code, ended.out) == (1, ""), ended.err
+    assert "Traceback" not in ended.err
+    assert "logger=" not in ended.err
     for secret in (PASSWORD, KEY_PASSWORD):
-        assert secret not in done.stderr
-    return done.stderr
+        assert secret not in ended.err
+    return ended.err
 
 
 def call_file(path: Path) -> Path:
@@ -207,6 +219,7 @@ def call_file(path: Path) -> Path:
     return path
 
 
+@pytest.mark.xdist_group("a house where calls are scored")
 @pytest.mark.parametrize("way", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER", "certificate"])
 async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tmp_path: Path) -> None:
     environment = house.entrance(way)
@@ -226,6 +239,7 @@ async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tm
     assert len(closed) == before + 1
 
 
+@pytest.mark.xdist_group("a house where calls are scored")
 @pytest.mark.parametrize("role", ["exporter", "judge"])
 def test_a_role_needs_nothing_but_its_own_rights(house: House, tmp_path: Path, role: str) -> None:
     environment = house.entrance("PLAIN")
@@ -259,12 +273,14 @@ def test_a_password_that_changes_while_running_shows_before_a_connection_is_lost
         assert PASSWORD not in process.text
 
 
+@pytest.mark.xdist_group("a house where rights are missing")
 @pytest.mark.parametrize(
     ("role", "right"), [(role, right) for role, rights in OF_ROLE.items() for right in rights], ids=str
 )
 def test_every_right_that_is_missing_is_named_at_the_start(house: House, role: str, right: Right) -> None:
+    ask = refused if right == OF_ROLE[role][0] else refused_here
     with allowed(house, *(each for each in OF_ROLE[role] if each != right)):
-        told = refused("run", "--roles", role, **house.entrance("PLAIN"))
+        told = ask("run", "--roles", role, **house.entrance("PLAIN"))
     first, missing, remedy = told.splitlines()
     kind, name, operation = right
     shown = f"{house.prefix}{name}{'0' if kind == 'transactional_id' else ''}"
@@ -273,6 +289,7 @@ def test_every_right_that_is_missing_is_named_at_the_start(house: House, role: s
     assert "deploy/security.md" in remedy
 
 
+@pytest.mark.xdist_group("a house where rights are missing")
 @pytest.mark.parametrize("setting", GOALS)
 def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: Path, setting: str) -> None:
     right, told = GOALS[setting]
@@ -289,6 +306,7 @@ def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: 
             assert ("goals_topic_read" in process.text) is (setting == "reads_topic")
 
 
+@pytest.mark.xdist_group("a house where rights are missing")
 def test_files_of_transcripts_need_reading_them(house: House, tmp_path: Path) -> None:
     environment = {**house.entrance("PLAIN"), "CALLGAUGE_TRANSCRIPTS__FOLDER": str(tmp_path / "files")}
     with allowed(house, *EVALUATOR):
@@ -304,6 +322,7 @@ def test_files_of_transcripts_need_reading_them(house: House, tmp_path: Path) ->
             assert process.signalled(signal.SIGTERM)[0] == 0
 
 
+@pytest.mark.xdist_group("a house where rights are missing")
 def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None:
     environment = house.entrance("SCRAM-SHA-512")
     told = refused("replay", str(call_file(tmp_path / "call.jsonl")), **environment)

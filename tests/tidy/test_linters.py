@@ -1,23 +1,33 @@
-"""Format, lint and types of the whole tree, as a person would run them."""
+"""What a linter says is shown and fails the run, whatever the command beside it does."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.tidy.source_tree import ROOT
+from tests.tidy import linters
 
-BIN = Path(sys.executable).parent
+SILENT = (sys.executable, "-c", "print('all is well')")
+COMPLAINS = (sys.executable, "-c", "import sys; print('line 3 is too long'); sys.exit(2)")
+
+
+def test_all_three_are_asked() -> None:
+    assert [command[0] for command in linters.COMMANDS] == ["ruff", "ruff", "mypy"]
 
 
 @pytest.mark.parametrize(
-    "command",
-    [("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",)],
-    ids=" ".join,
-)
-def test_has_nothing_to_say(command: tuple[str, ...]) -> None:
-    program, *arguments = command
-    done = subprocess.run([BIN / program, *arguments], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.fail(done.stdout + done.stderr, pytrace=False)
+    ("linter", "command_fails", "code", "shown"),
+    [(SILENT, 0, 0, ""), (SILENT, 3, 3, ""), (COMPLAINS, 0, 1, "line 3 is too long"), (COMPLAINS, 3, 3, "line 3 is too long")],
+)  # fmt: skip
+def test_either_fails_the_run_and_only_complaints_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    linter: tuple[str, ...],
+    command_fails: int,
+    code: int,
+    shown: str,
+) -> None:
+    monkeypatch.setattr(linters, "COMMANDS", (SILENT, linter))
+    assert linters.main([sys.executable, "-c", f"raise SystemExit({command_fails})"]) == code
+    printed = capfd.readouterr().out
+    assert shown in printed
+    assert "all is well" not in printed
