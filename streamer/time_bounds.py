@@ -1,17 +1,11 @@
 """Moments: the present, and those that people type and read, in UTC or as a duration before now."""
 
 import re
-import time
 from datetime import UTC, datetime
 from typing import Final
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000}
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
-
-
-def wall_clock_ms() -> int:
-    """The present, in ms since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 def moment_ms(text: str, now_ms: int) -> int:

@@ -8,6 +8,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import finish_unless
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
@@ -17,7 +18,7 @@ from streamer.operations.backtest.summary import remarks, report, report_json
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import error_console, output_console, say
-from streamer.time_bounds import moment_ms, wall_clock_ms
+from streamer.time_bounds import moment_ms
 
 _FILE_COLUMNS = 1_000
 """Width of what goes to a file or a pipe: a difference stays on its line."""

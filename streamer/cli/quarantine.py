@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 import typer
 
 from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.access import require_access
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.events.codec import RefusalReason
@@ -33,7 +34,7 @@ from streamer.quiet_libraries import quiet_libraries
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import output_console, safe, say
-from streamer.time_bounds import moment_ms, wall_clock_ms
+from streamer.time_bounds import moment_ms
 
 Result = TypeVar("Result")
 

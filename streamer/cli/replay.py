@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from consumers.runtime.clock import wall_clock_ms
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import PATHS_HELP, SINCE_HELP, AgentOption, BootstrapOption, ConfigOption, PrefixOption
 from streamer.cli.publishing import publish_calls
@@ -17,7 +18,6 @@ from streamer.cli.settings import settings_from
 from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
 from streamer.sources.replay.replayed_calls import ID_MARK, ReplayPlan, amount_of, calls_to_play
 from streamer.terminal import error_console, say
-from streamer.time_bounds import wall_clock_ms
 
 PAST_PANEL: Final = "Past traffic"
 _OF_RECORDINGS: Final = {

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, TextColumn
 
+from consumers.runtime.clock import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
 from streamer.cli.publishing import publish_calls
 from streamer.cli.settings import settings_from
@@ -16,7 +17,6 @@ from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
 from streamer.sources.replay.playback import PlayedCall
 from streamer.sources.simulator.traffic import simulated_traffic
 from streamer.terminal import error_console, say
-from streamer.time_bounds import wall_clock_ms
 
 app = typer.Typer(add_completion=False)
 

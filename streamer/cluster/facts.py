@@ -22,8 +22,8 @@ from aiokafka.errors import (
 )
 
 from consumers.evaluator.recall.commit_note import CommitNote
+from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import CONNECT_SECONDS, KafkaSettings
-from streamer.time_bounds import wall_clock_ms
 
 WATCH_SECONDS: Final = 2.0
 """How long to wait for a record to be written by somebody, to read the broker's clock from it."""

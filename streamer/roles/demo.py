@@ -24,7 +24,6 @@ from streamer.settings.all_settings import Settings
 from streamer.signals import over_after
 from streamer.sources.publisher import EventPublisher, PlayProgress, play
 from streamer.sources.simulator.traffic import simulated_traffic
-from streamer.time_bounds import wall_clock_ms
 
 REFRESH_SECONDS: Final = 0.25
 RATE_WINDOW_SECONDS: Final = 5.0

@@ -10,7 +10,7 @@ from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.intake.elevenlabs import AGENT_EVENTS, AgentEvents
-from consumers.engine.intake.event_kinds import AUDIO_KINDS, KEPT, STEERING, UNKNOWN, EventHandler, rule_of
+from consumers.engine.intake.event_kinds import AUDIO_KINDS, STEERING, UNKNOWN, EventHandler, rule_of
 from consumers.engine.intake.pipecat import PIPECAT_RECORDS, fold_pipecat_record
 from consumers.engine.intake.repeats import Repeats
 from consumers.engine.judging.ratings import Ratings
@@ -394,7 +394,7 @@ _HANDLERS: Final[dict[type, EventHandler]] = {
 }
 
 
-_RULES: Final = {kind: rule_of(kind, _HANDLERS.get(kind)) for kind in (*_HANDLERS, *STEERING, *KEPT, *UNKNOWN)}
+_RULES: Final = {kind: rule_of(kind, _HANDLERS.get(kind)) for kind in (*_HANDLERS, *STEERING, *UNKNOWN)}
 _UNREAD: Final = rule_of(object, None)
 _VERDICT: Final = _RULES[JudgeVerdict]
 _UNRECOGNIZED: Final = _RULES[UnrecognizedEvent]

@@ -1,24 +1,24 @@
-"""Tables of event types: the ones that steer a call, the ones whose content is kept, and EVA's kind of each audio event."""
+"""Tables of event types: the ones that steer a call, the ones whose content is not kept, and EVA's kind of each audio event."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.effects import Effect
 from consumers.engine.turns.timeline.elements import ElementKind
-from schemas.events.audit import AuditAssistant, AuditToolCall, AuditToolResponse, AuditUser
+from schemas.events.audit import AuditFallback, AuditLlmCall
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.codec import UnrecognizedEvent
 from schemas.events.elevenlabs_agent import (
     AgentEvent,
-    AgentResponse,
-    AgentResponseCorrection,
-    ToolReplied,
-    ToolRequested,
-    UserTranscript,
+    AgentFailed,
+    AgentResponseComplete,
+    ConversationInitiated,
+    Interruption,
 )
 from schemas.events.elevenlabs_record import ConversationRecord
-from schemas.events.pipecat import FunctionCallRecord, LlmResponse, TtsText
-from schemas.events.simulator import AssistantSpeech, UserSpeech
+from schemas.events.pipecat import ObserverRecord, SpeechEventRecord, TurnMarker, UserSpeaking
+from schemas.events.pipecat_metrics import PipecatMetric
+from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, ConnectionState
 from schemas.judging import JudgeVerdict
 
 AUDIO_KINDS: Final = {
@@ -33,31 +33,20 @@ UNKNOWN: Final = frozenset({UnrecognizedEvent, AgentEvent})
 STEERING: Final = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdict, ConversationRecord})
 """Events outside the streams: their time does not advance a stream's watermark."""
 
-KEPT: Final = frozenset(
-    (
-        TtsText,
-        LlmResponse,
-        FunctionCallRecord,
-        UserSpeech,
-        AssistantSpeech,
-        AuditUser,
-        AuditAssistant,
-        AuditToolCall,
-        AuditToolResponse,
-    )
+FLEETING: Final = frozenset(
+    (TurnMarker, UserSpeaking, SpeechEventRecord, ObserverRecord, PipecatMetric, AudioEvent, ConnectionState)
 ) | {
-    CallStarted,
-    CallEnded,
-    UserTextUpdated,
-    UserTranscript,
-    AgentResponse,
-    AgentResponseCorrection,
-    ToolRequested,
-    ToolReplied,
-    ConversationRecord,
+    CarriedSimulatorEvent,
+    AuditFallback,
+    AuditLlmCall,
+    JudgeVerdict,
+    AgentFailed,
+    AgentResponseComplete,
+    ConversationInitiated,
+    Interruption,
 }
-"""Events with a text or a value that is kept until the call closes. Of an LLM call, the largest of all, only the
-time is kept.
+"""Events of which no text and no value is kept until the call closes: of an LLM call, the largest of all, only the time is kept.
+The bytes of every other event count, so a type that is missing here costs too much rather than nothing.
 """
 
 EventHandler = Callable[[Any, Any, int, list[Effect]], None]
@@ -82,4 +71,5 @@ class EventRule(NamedTuple):
 
 def rule_of(kind: type, handler: EventHandler | None) -> EventRule:
     """The rule for a type of event, made once instead of at each event."""
-    return EventRule(handler, kind not in STEERING, kind in KEPT, "unknown" if kind in UNKNOWN else "folded")
+    is_kept = handler is not None and kind not in FLEETING
+    return EventRule(handler, kind not in STEERING, is_kept, "unknown" if kind in UNKNOWN else "folded")
