@@ -44,9 +44,9 @@ from consumers.evaluator.writing.partition_writer import FencedError, PartitionW
 from consumers.evaluator.writing.room import until_there_is_room, without_room
 from consumers.runtime.collection import tune_collection
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
-from consumers.runtime.subscription import Subscription
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 from schemas.units import to_seconds

@@ -32,9 +32,9 @@ from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
+from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
-from consumers.runtime.subscription import Subscription
 from schemas.scores.all_records import SCORE_RECORD
 from schemas.scores.record import SCHEMA_VERSION, schema_version_in
 from schemas.topics import SCORES_TOPIC

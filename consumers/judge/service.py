@@ -30,9 +30,9 @@ from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
+from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
-from consumers.runtime.subscription import Subscription
 from schemas.judging import (
     REPLY_PARTITION_HEADER,
     REQUEST_PARTITION_HEADER,

@@ -7,7 +7,6 @@ from pydantic import Field, TypeAdapter
 from schemas.closed_sets import Anchor, CloseReason, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.call_values import STAGE_PREFIX, TURN_VALUE_NAMES, CallValues, TextRating, TurnValueName, TurnValues
-from schemas.scores.elevenlabs import EstimateError
 from schemas.scores.eva import EvaMetricScore, TurnTakingScore
 from schemas.scores.record import (
     SCHEMA_VERSION,
@@ -20,7 +19,7 @@ from schemas.scores.record import (
     TurnStatus,
     Unscored,
 )
-from schemas.scores.stages import StageAgreement, StageLatency
+from schemas.scores.stages import EstimateError, StageAgreement, StageLatency
 from schemas.scores.talk import (
     SideDisagreement,
     SideSpeech,

@@ -4,11 +4,10 @@ from typing import Final, Literal, get_args
 
 from pydantic import Field
 
-from schemas.scores.elevenlabs import EstimateError
 from schemas.scores.eva import EvaMetricName, EvaMetricScore, TurnTakingScore
 from schemas.scores.latency_stages import Stage
 from schemas.scores.record import Anchor, CallRecord, Result, ScoreModel, UnscoredReason
-from schemas.scores.stages import StageAgreement, StageLatency
+from schemas.scores.stages import EstimateError, StageAgreement, StageLatency
 from schemas.scores.talk import SideDisagreement, SpeechScore, TranscriptDisagreement, TurnTalk, WordErrorRate
 
 TurnValueName = Literal["voice_to_voice_latency_ms", "turn_taking", "estimate_error_ms", "conciseness", "speakability"]

@@ -39,3 +39,13 @@ class StageAgreement(ScoreModel):
 
     compared: int = 0
     disputed: int = 0
+
+
+class EstimateError(ScoreModel):
+    """By how many ms the live estimate of a turn's voice-to-voice latency was off: estimate less record, below 0 where it was
+    too short. Live events arrive when a transcript is ready, so the estimate lacks the time until then.
+    """
+
+    error_ms: float
+    estimated_ms: float
+    recorded_ms: float

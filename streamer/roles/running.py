@@ -10,7 +10,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.http import MetricsServer
+from consumers.runtime.http.server import MetricsServer
 from consumers.runtime.kafka.access import require_access
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.login_watch import LoginWatch

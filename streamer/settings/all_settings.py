@@ -35,7 +35,7 @@ from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.errors import OperatorError
-from consumers.runtime.http import HttpSettings, HttpToken, fit_for_a_header
+from consumers.runtime.http.server import HttpSettings, HttpToken, fit_for_a_header
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.secret_files import secret_in
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings

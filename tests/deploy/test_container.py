@@ -17,7 +17,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from consumers.runtime.http import HttpSettings, MetricsServer
+from consumers.runtime.http.server import HttpSettings, MetricsServer
 from consumers.runtime.registry import Instruments
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 from faststream import AckPolicy
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.subscription import ENOUGH_BYTES, Subscription
+from consumers.runtime.polling.subscription import ENOUGH_BYTES, Subscription
 from tests.integration.conftest import create_topics
 from tests.support.patience import patient
 

@@ -19,8 +19,8 @@ from consumers.evaluator.recall.ledger import read_ledger
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.snapshots.restoring import NotedSnapshot, Restored, SnapshotRestoring
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
-from consumers.runtime.subscription import Subscription
 
 log = structlog.get_logger()
 

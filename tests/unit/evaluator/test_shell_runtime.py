@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError, require_equal_counts
+from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.stopping import finish_unless, first_of
-from consumers.runtime.subscription import Subscription
 
 
 async def give(result: str) -> str:

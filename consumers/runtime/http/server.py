@@ -30,7 +30,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from consumers.runtime.errors import OperatorError
-from consumers.runtime.http_connections import (
+from consumers.runtime.http.connections import (
     MAX_ACCEPTED_AT_ONCE,
     MAX_PENDING,
     BoundedConnection,

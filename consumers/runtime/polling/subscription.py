@@ -15,7 +15,7 @@ from faststream.kafka import KafkaMessage
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import about_record
-from consumers.runtime.poll_watch import PollWatch
+from consumers.runtime.polling.poll_watch import PollWatch
 from consumers.runtime.registry import Instruments
 
 POLL_MS: Final = 200
