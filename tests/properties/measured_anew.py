@@ -24,8 +24,8 @@ from consumers.engine.measures.words.word_errors import WordErrors, compare
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.eva.turn_state import Pieces, joined
-from consumers.engine.turns.heard.by_the_bot import view_of_speaking
-from consumers.engine.turns.heard.by_the_caller import view_of_audio
+from consumers.engine.turns.heard.by_the_bot import view_of_bot_turn
+from consumers.engine.turns.heard.by_the_caller import view_of_eva_turn
 from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.turn_view import (
     MS_DIGITS,
@@ -181,8 +181,8 @@ def turns_with_tools(last: Any) -> set[int]:
 def _view(live: LiveCall, turn: int, session_end_s: float | None = None) -> TurnView:
     machine = live.machine
     if not isinstance(machine, BotTurnMachine):
-        return view_of_audio(machine.turns[turn], session_end_s)
-    view = view_of_speaking(machine.turns[turn], has_bot_events=machine.has_bot_events)
+        return view_of_eva_turn(machine.turns[turn], session_end_s)
+    view = view_of_bot_turn(machine.turns[turn], has_bot_events=machine.has_bot_events)
     recorded_ms = None if live.record is None else live.record.latency_ms(turn)
     if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
         return view

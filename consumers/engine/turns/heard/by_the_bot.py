@@ -22,7 +22,7 @@ _RANKS = {
 """Rank of a source's words in the machine."""
 
 
-def view_of_speaking(state: BotTurn, *, has_bot_events: bool) -> TurnView:
+def view_of_bot_turn(state: BotTurn, *, has_bot_events: bool) -> TurnView:
     """The view of a turn: the user's end by the detector where it heard one, otherwise by the ruling, otherwise by the
     transcript.
 
@@ -65,10 +65,10 @@ def view_of_speaking(state: BotTurn, *, has_bot_events: bool) -> TurnView:
 
 
 def views_by_the_bot(machine: BotTurnMachine, numbers: Iterable[int] | None = None) -> dict[int, TurnView]:
-    """The views of the existing turns among `numbers`, or of all; see `view_of_speaking`."""
+    """The views of the existing turns among `numbers`, or of all; see `view_of_bot_turn`."""
     turns, has_bot_events = machine.turns, machine.has_bot_events
     there = turns if numbers is None else [number for number in numbers if number in turns]
-    return {number: view_of_speaking(turns[number], has_bot_events=has_bot_events) for number in there}
+    return {number: view_of_bot_turn(turns[number], has_bot_events=has_bot_events) for number in there}
 
 
 class HeardByTheBot(HeardTurns):
@@ -119,7 +119,7 @@ class HeardByTheBot(HeardTurns):
             ),
             words,
             tools,
-            None if state is None else view_of_speaking(state, has_bot_events=machine.has_bot_events),
+            None if state is None else view_of_bot_turn(state, has_bot_events=machine.has_bot_events),
             tuple(heard.times_s),
             begin_s=starts[0] if starts else _begin_s(heard, before),
             answer_before_end_s=last_end_s(before.bot_starts, before.bot_ends),

@@ -23,7 +23,7 @@ from schemas.scores.all_records import Anchor
 _SIDES = HeardSides(user=True, assistant=True, source="elevenlabs")
 
 
-def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> TurnView:
+def view_of_eva_turn(state: TurnState, fallback_end_s: float | None = None) -> TurnView:
     """The view of a turn: who waited for whom.
 
     Args:
@@ -48,10 +48,10 @@ def view_of_audio(state: TurnState, fallback_end_s: float | None = None) -> Turn
 def views_by_the_caller(
     history: EvaHistory, numbers: Iterable[int] | None = None, fallback_end_s: float | None = None
 ) -> dict[int, TurnView]:
-    """The views of the existing turns among `numbers`, or of all; see `view_of_audio`."""
+    """The views of the existing turns among `numbers`, or of all; see `view_of_eva_turn`."""
     turns = history.machine.turns
     there = turns if numbers is None else [number for number in numbers if number in turns]
-    return {number: view_of_audio(turns[number], fallback_end_s) for number in there}
+    return {number: view_of_eva_turn(turns[number], fallback_end_s) for number in there}
 
 
 class HeardByTheCaller(HeardTurns):
@@ -87,7 +87,7 @@ class HeardByTheCaller(HeardTurns):
             HeardSide(words, state.assistant_starts, state.assistant_ends, is_user=False),
             words,
             tools,
-            view_of_audio(state),
+            view_of_eva_turn(state),
             (state.user_starts, state.user_ends, state.assistant_starts, state.assistant_ends),
             begin_s=starts[0] if starts else None,
             answer_before_end_s=None if before is None else last_end_s(before.assistant_starts, before.assistant_ends),
