@@ -174,14 +174,14 @@ class PartitionEvaluator:
             self._now_ms = now_ms
         wakeups = self._wakeups
         while wakeups and wakeups[0][0] <= now_ms:
-            due_ms, conversation_id = heapq.heappop(wakeups)
+            woken_ms, conversation_id = heapq.heappop(wakeups)
             call = self._calls.get(conversation_id)
-            if call is None or call.wakeup_ms != due_ms:
+            if call is None or call.wakeup_ms != woken_ms:
                 continue  # closed, or replaced by an earlier wake-up
             call.wakeup_ms = None
             self._pass_time(call, now_ms, out)
-            if not call.is_closing:
-                self._schedule(call, max(call.next_wakeup(), now_ms + 1))
+            if not call.is_closing and (due_ms := call.next_wakeup()) is not None:
+                self._schedule(call, max(due_ms, now_ms + 1))
         return out
 
     def heaviest_call(self) -> tuple[int, int, str] | None:
@@ -295,8 +295,7 @@ class PartitionEvaluator:
             out += call.redactor.drain_counts()
         if call.is_closing:
             self._leave(call)
-        elif call.live.needs_wakeup:
-            call.live.needs_wakeup = False
+        else:
             self._schedule(call, call.next_wakeup())
 
     def _is_ahead(self, call: Call, broker_ms: int) -> bool:
@@ -322,7 +321,7 @@ class PartitionEvaluator:
         while self._is_open(call):
             until_ms = min(now_ms, waiting[0][0]) if waiting else now_ms
             due_ms = call.next_wakeup()
-            if due_ms <= until_ms:
+            if due_ms is not None and due_ms <= until_ms:
                 call.advance(until_ms, out)
                 out += call.redactor.drain_counts()
                 if call.is_closing:
@@ -344,9 +343,9 @@ class PartitionEvaluator:
             self._outcomes[arrival.source, "after_close"] += 1
         call.waiting.clear()
 
-    def _schedule(self, call: Call, due_ms: int) -> None:
+    def _schedule(self, call: Call, due_ms: int | None) -> None:
         """Wakes the call at `due_ms` unless it wakes sooner: one heap entry for each change to an earlier time."""
-        if call.wakeup_ms is None or due_ms < call.wakeup_ms:
+        if due_ms is not None and (call.wakeup_ms is None or due_ms < call.wakeup_ms):
             call.wakeup_ms = due_ms
             heapq.heappush(self._wakeups, (due_ms, call.conversation_id))
 

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 
 from schemas.scores.all_records import ClosedFact
 from schemas.topics import INPUT_TOPICS, TOPICS
-from streamer.cli import service as cli_service
+from streamer.cli import run as cli_run
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.conftest import create_topics, make_topics
 from tests.integration.metrics_page import address_in, total
@@ -198,7 +198,7 @@ def refused(*arguments: str, **environment: str) -> str:
 def refused_here(*arguments: str, **environment: str) -> str:
     """What `refused` gives, of a command that runs in this process, which must not end with it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli_service, "_end_overdue", lambda _: None)
+        patch.setattr(cli_run, "_end_overdue", lambda _: None)
         return _refusal(ran_here(*arguments, **environment))
 
 

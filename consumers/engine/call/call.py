@@ -82,6 +82,7 @@ class Call:
         self.redactor = self._revisions.redactor
         self._offsets = self._revisions.offsets
         self.live = LiveCall(self.history, self._revisions, limits, memory)
+        self.history.listener = self.live  # text groups of a bot that does not report its speech are its speech
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
         ratings = Ratings()
@@ -171,7 +172,7 @@ class Call:
         else:
             self.close(reason, due_ms, out)
 
-    def next_wakeup(self) -> int:
+    def next_wakeup(self) -> int | None:
         """Broker time of the next decision that silence can make about this call."""
         due_ms = self.ends_at()
         silence_ms = self.live.dead_air.due_at_ms
@@ -257,7 +258,6 @@ class Call:
         at = self.live.broker_moment
         if self._end.announce(at, reason):
             self.live.dead_air.line_went_down(at)
-            self.live.needs_wakeup = True
 
     # One handler for each type of event, by the table below. EVA's history comes first: the live call reads its machine.
 
@@ -360,7 +360,6 @@ class Call:
     def _on_verdict(self, event: JudgeVerdict, _time_ms: int, out: list[Effect]) -> None:
         broker_ms = self.live.broker_ms
         self._judged.fold(event, self.live, broker_ms, out)
-        self.live.needs_wakeup = True
         if self.is_over and not self._judged.awaits_verdicts:
             self.close(self._end.by_silence()[1], broker_ms, out)
 

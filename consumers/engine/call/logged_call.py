@@ -77,7 +77,6 @@ class LoggedCall(Call):
         super().__init__(first, limits, code_version, None, known, redactor=redactor)
         self._judged.known_goals = facts.goal_set
         self.live.dead_air.leave_to_the_log()
-        self.live.needs_wakeup = False
         self._facts = facts
         self._closed = closed
         self._undeclared = deque((sources(fact.offsets), fact) for fact in facts.dead_airs)
@@ -93,13 +92,15 @@ class LoggedCall(Call):
         # Expired verdicts and stalls follow from time alone.
         self._judged.reached(arrival.broker_time_ms, out)
         outcome = super().receive(arrival, out)
-        self.live.needs_wakeup = False
         undeclared = self._undeclared
         while undeclared and _reaches(self._offsets, undeclared[0][0]):
             self.live.declare_logged(undeclared.popleft()[1], out)
         if self._facts.is_complete(self._offsets):
             self.close_as_logged(out)
         return outcome
+
+    def next_wakeup(self) -> None:
+        """Returns None: silence decides nothing that the log does not have."""
 
     def close_as_logged(self, out: list[Effect]) -> None:
         """Closes the call as logged. A record that was folded then may be missing now: deleted, or refused today."""

@@ -50,13 +50,12 @@ class _Verdict(NamedTuple):
 
 
 class GoalProgress:
-    """Judges one call against its goal set; `needs_wakeup` is set when silence can now decide something sooner."""
+    """Judges one call against its goal set."""
 
     def __init__(
         self, conversation_id: str, goal_set: GoalSet, plan: CheckPlan, rules: GoalRules, revisions: Revisions
     ) -> None:
         self.goal_set = goal_set
-        self.needs_wakeup = False
         self._plan = plan
         self._rules = rules
         self._revisions = revisions
@@ -256,7 +255,6 @@ class GoalProgress:
         requests = self._ask(broker_ms)
         if not self._revisions.is_replaying:
             out.extend([RequestVerdict(request) for request in requests])
-        self.needs_wakeup = True
         if self._curve.reached_at != before:
             self._stalls.moved(broker_ms)
         self._publish_changes(Cause(time_ms, broker_ms), out)

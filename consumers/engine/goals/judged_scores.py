@@ -79,8 +79,6 @@ class JudgedScores:
         """Judges the turns that were left or changed."""
         for part in self._parts:
             part.follow(live, changes, time_ms, broker_ms, out)
-            if part.needs_wakeup:
-                part.needs_wakeup, live.needs_wakeup = False, True
 
     def fold(self, verdict: JudgeVerdict, live: LiveCall, broker_ms: int, out: list[Effect]) -> None:
         """Folds a verdict. A replay may read it before the event that names the goals."""

@@ -93,7 +93,6 @@ class AgentEvents:
         live.fold_agent_record(record)
         if record.is_final:
             end.recorded(live.broker_moment)
-            live.needs_wakeup = True
         return record.is_final
 
     def _on_event(self, event: Any, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
@@ -184,7 +183,6 @@ class AgentEvents:
         )  # fmt: skip
         if is_news and event.is_time_exact:
             live.dead_air.tool_answered(time_ms, live.broker_moment)
-            live.needs_wakeup = True
 
 
 def _parsed(replied: ToolReply) -> object:

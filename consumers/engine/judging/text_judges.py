@@ -36,14 +36,9 @@ _About = tuple[JudgeKind, int]
 
 
 class TextJudges:
-    """Judges the text of one call. Effects are appended to `out`.
-
-    Attributes:
-        needs_wakeup: Set when silence can now decide something sooner.
-    """
+    """Judges the text of one call. Effects are appended to `out`."""
 
     def __init__(self, conversation_id: str, rules: GoalRules, revisions: Revisions, ratings: Ratings) -> None:
-        self.needs_wakeup = False
         self._agent = "unknown"
         self._conversation_id = conversation_id
         self._rules = rules
@@ -148,7 +143,6 @@ class TextJudges:
         requests = self._ask(broker_ms)
         if not self._revisions.is_replaying:
             out.extend([RequestVerdict(request) for request in requests])
-        self.needs_wakeup = True
         self._rate()
 
     def _ask(self, broker_ms: int) -> list[JudgeRequest]:

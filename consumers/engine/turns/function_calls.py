@@ -25,22 +25,18 @@ class FunctionCalls:
 
     def fold(
         self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
-    ) -> bool:
-        """Folds one event of a function call. `bot` is None where a simulated caller hears the call.
-
-        Returns:
-            Whether a tool has stopped running.
-        """
+    ) -> None:
+        """Folds one event of a function call. `bot` is None where a simulated caller hears the call."""
         call_id, name = call.tool_call_id, call.function_name
         is_over = call.is_over
         if call_id is None or name is None or not (is_over or call.is_in_progress):
-            return False
+            return
         at_ms = logged_ms if call.timestamp is None else int(call.timestamp * _MS_PER_SECOND)
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
             dead_air.function_settled(at_ms, at) if is_over else dead_air.function_called(at_ms, at)
         if bot is None or self._log_has_tools:
-            return is_over
+            return
         if not is_over:
             self._tools.called(bot, call_id, name, at_ms, call.arguments)
         elif call.in_progress_at is not None:
@@ -48,7 +44,6 @@ class FunctionCalls:
         if call.has_answered:
             result = call.result if call.error is None else {"status": "error", "message": call.error}
             self._tools.answered(bot, call_id, name, at_ms, result, is_error=call.has_failed)
-        return is_over
 
     def give_way(self, bot: BotHistory | None) -> None:
         """Drops these tools: the audit log has tools, and they are the call's."""

@@ -58,7 +58,6 @@ class LiveCall:
     """Follows `history` and the speech moments of one call.
 
     Attributes:
-        needs_wakeup: Set when silence can now do something sooner.
         history: EVA's history of the call.
         broker_ms: Broker time of the record that is folded now.
         input_rank: The rank of its input.
@@ -69,7 +68,6 @@ class LiveCall:
     def __init__(
         self, history: EvaHistory, revisions: Revisions, limits: Limits, memory: CallMemory | None = None
     ) -> None:
-        self.needs_wakeup = True
         self.broker_ms = self.input_rank = 0
         self.turns = TurnMoments(revisions)
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
@@ -86,7 +84,6 @@ class LiveCall:
         self._records = AgentRecords()
         self._function_calls = FunctionCalls()
         self._memory = memory
-        history.listener = self
 
     @property
     def has_speech_events(self) -> bool:
@@ -168,8 +165,7 @@ class LiveCall:
         machine = self.history.machine
         if self._bot is not None:
             self._bot = None
-            self.history.listener = None
-            machine.touched |= self.turns.turns | set(machine.turns) | self._records.forget()
+            machine.touch(self.turns.turns | set(machine.turns) | self._records.forget())
         if is_start:
             self.someone_speaks(int(at_s * 1000))
         elif is_user and not machine.is_assistant_audio_open and machine.user_start_turn is not None:
@@ -223,12 +219,10 @@ class LiveCall:
         if self._bot is not None:
             self._bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
         self.dead_air.tool_answered(time_ms, self.broker_moment)
-        self.needs_wakeup = True
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Folds pipecat's report of a tool's progress."""
-        if self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self._bot):
-            self.needs_wakeup = True
+        self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self._bot)
 
     def text_placed(self, key: int) -> None:
         """Adds a text group of the bot: its speech, in a call whose bot does not report when it speaks."""
@@ -252,14 +246,13 @@ class LiveCall:
         return bool(self.machine.touched) or self._records.is_any or time_ms >= self._settle_at_ms
 
     def refresh(self, cause: Cause, out: list[Effect]) -> LiveChanges:
-        """Publishes the changed moments, and settles the turns that every stream has passed. Empties `touched` of the machine."""
+        """Publishes the changed moments, and settles the turns that every stream has passed."""
         machine = self.machine
-        touched = machine.touched
+        touched = machine.drain_touched()
         with_tools: set[int] = set()
         if self._records.is_any and self._bot is not None:
             touched |= self._records.follow(self._bot.machine, out)
         if touched:
-            machine.touched = set()
             views = self._views(touched)
             records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
             touched |= with_tools
@@ -353,7 +346,6 @@ class LiveCall:
     def user_fell_silent(self, end_ms: int, turn: int) -> None:
         """Begins a silence: the caller has finished."""
         self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn)
-        self.needs_wakeup = True
 
     def someone_speaks(self, start_ms: int) -> None:
         """Ends the silence."""

@@ -122,7 +122,7 @@ class BotHistory:
         self.timeline = Timeline(self.machine, TIME_SHIFT, self._replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
-        self.machine.touched.clear()
+        self.machine.drain_touched()
         self.machine.have_words_changed = False  # at a snapshot, all words have been followed
 
 

@@ -7,7 +7,7 @@ speech events, or, in a call without them, through the text sent to speech synth
 its moments are the arrivals of its transcripts and answers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from itertools import chain
 from operator import attrgetter
@@ -130,6 +130,15 @@ class BotTurnMachine:
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
         _RULES[kind](self, payload, time_ms)
+
+    def touch(self, turns: Iterable[int]) -> None:
+        """Marks turns as perhaps changed."""
+        self.touched.update(turns)
+
+    def drain_touched(self) -> set[int]:
+        """Returns the touched turns, and begins to collect anew."""
+        touched, self.touched = self.touched, set()
+        return touched
 
     def freeze(self) -> object:
         """The state; turns are immutable, so a shallow copy is enough."""

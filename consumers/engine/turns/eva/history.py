@@ -163,7 +163,7 @@ class EvaHistory:
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
         self.replays.elements += len(elements)
-        self.machine.touched |= touched
+        self.machine.touch(touched)
 
     def place(self, group: TextGroup) -> None:
         """Adds a text group; in speech-to-speech calls it is no part of the history."""
@@ -209,7 +209,7 @@ class EvaHistory:
         self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
-        self.machine.touched.clear()
+        self.machine.drain_touched()
         self.replays.elements = replayed
 
     def call_started(self, time_ms: int) -> None:

@@ -4,7 +4,7 @@ The rules and their quirks are the reference's; rule numbers in comments are tho
 this project (5.1 audit `user` to 5.11 `connection_state`). EVA's work after the pass is in `metric_context`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -92,6 +92,15 @@ class EvaTurnMachine:
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one element of the history."""
         _RULES[kind](self, payload, time_ms)
+
+    def touch(self, turns: Iterable[int]) -> None:
+        """Marks turns as perhaps changed."""
+        self.touched.update(turns)
+
+    def drain_touched(self) -> set[int]:
+        """Returns the touched turns, and begins to collect anew."""
+        touched, self.touched = self.touched, set()
+        return touched
 
     def freeze(self) -> object:
         """The state; turns are shared with it until they are next written."""
