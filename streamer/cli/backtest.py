@@ -19,9 +19,6 @@ from streamer.signals import stop_on_signals
 from streamer.terminal import error_console, output_console, say
 from streamer.time_bounds import moment_ms, wall_clock_ms
 
-_FILE_COLUMNS = 1_000
-"""Width of what goes to a file or a pipe: a difference stays on its line."""
-
 
 def run_backtest(
     settings: Settings, *, since: str | None, until: str | None, into: str, obeys_facts: bool, as_json: bool

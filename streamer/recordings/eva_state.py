@@ -48,7 +48,7 @@ def state_of_record(directory: Path | None) -> RecordedState:
         directory: Directory of the record; None for a call without one, whose facts are all unknown.
 
     Raises:
-        RecordingError: A file is there and is not what it should be.
+        RecordingError: A file has another shape.
     """
     if directory is None:
         return RecordedState()
@@ -144,7 +144,7 @@ def with_state(call: RecordedCall) -> RecordedCall:
     """The call with its known states added to the control events that can carry them.
 
     Raises:
-        RecordingError: A file is there and is not what it should be.
+        RecordingError: A file has another shape.
     """
     state = state_of_record(call.directory)
     supplied = {

@@ -79,7 +79,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """A file that is one JSON object.
 
     Raises:
-        RecordingError: It cannot be read, or is something else.
+        RecordingError: The file cannot be read, or is no JSON object.
     """
     return _an_object(read_json(path), str(path))
 
@@ -120,7 +120,7 @@ def object_in(text: bytes, where: str) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        RecordingError: It is something else.
+        RecordingError: It is no JSON object.
     """
     return _an_object(_value(text, where), where)
 

@@ -258,7 +258,7 @@ def _standouts(call: ReportedCall) -> Markup:
 
 
 def _nothing(call: ReportedCall) -> str:
-    """The section of a call without data."""
+    """The sentence for a call without standouts; it names the kinds that could be measured."""
     known = {
         "long wait": bool(call.waits_ms),
         "interruption": True,

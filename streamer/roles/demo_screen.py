@@ -51,7 +51,7 @@ class Headline:
     events_per_second: float
 
     def text(self) -> str:
-        """One line."""
+        """The headline as one line of text."""
         return (
             f"{self.calls_running} calls running, {self.calls_ended} over, {self.events_per_second:.0f} events/s, "
             f"metrics: {self.metrics_url}"

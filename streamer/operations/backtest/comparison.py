@@ -54,7 +54,7 @@ def last_words(records: Iterable[AnyScoreRecord]) -> LastWords:
                 place = record.silent_since_ms if isinstance(record, DeadAirFact) else index
                 left_out = _HOW_IT_WAS_SAID
                 if not isinstance(record, ClosedFact):
-                    left_out |= {"labels"}  # as known when it was written; the closing tells them once
+                    left_out |= {"labels"}  # as known when it was written; the closing record has them once
                 words[Subject(name, turn, place)] = record.model_dump(mode="json", exclude=set(left_out))
     return words
 

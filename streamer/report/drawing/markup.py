@@ -33,7 +33,7 @@ def element(tag: str, *children: Child, **attributes: Attribute) -> Markup:
     Args:
         tag: Its name.
         children: Its content; texts are escaped.
-        attributes: Underscores in names stand for hyphens, one at the end is left out (`class_`).
+        attributes: Underscores in names become hyphens; one at the end is dropped (`class_`).
 
     Example:
         >>> element("p", "1 < 2", class_="sum", data_turn=3)

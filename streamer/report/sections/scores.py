@@ -32,7 +32,7 @@ class _Detail(NamedTuple):
 
 
 def scores(call: ReportedCall) -> Markup:
-    """Both."""
+    """The two parts of the section: list and table."""
     of_call = (
         [] if call.whole is None else [each for each in parts_of(call.whole) if each.name not in _ELSEWHERE_OF_CALL]
     )
