@@ -1,4 +1,4 @@
-"""What ends a running command from outside: Ctrl-C, the SIGTERM of whatever supervises it, and time."""
+"""The ends of a running command: Ctrl-C, the SIGTERM of a supervisor, and time."""
 
 import asyncio
 import os
@@ -15,10 +15,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 def stop_on_signals() -> Iterator[asyncio.Event]:
     """Gives an event that the first SIGINT or SIGTERM sets; a second one ends the process at once.
 
-    At once means with nothing tidied up, whatever the process is doing, with exit code 128 and the signal's number. That
-    holds to the end of the process, since tidying up after this block can hang too.
+    The second signal ends it without cleaning up, with exit code 128 plus the signal's number. That is so until the end of
+    the process, since cleaning up after this block can hang too.
 
-    To be entered inside a running event loop, in the main thread.
+    Enter it inside a running event loop, in the main thread.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -43,7 +43,7 @@ def stop_on_signals() -> Iterator[asyncio.Event]:
 
 
 async def over_after(seconds: float | None) -> None:
-    """Returns after so many seconds; None never does."""
+    """Returns after so many seconds; never for None."""
     if seconds is None:
         await asyncio.Event().wait()
     else:

@@ -1,4 +1,4 @@
-"""Moments: the present, and those that people type and read, in UTC or as a duration before now."""
+"""Moments: the present, and moments as people type and read them."""
 
 import re
 from datetime import UTC, datetime

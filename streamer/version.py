@@ -1,4 +1,4 @@
-"""Which version runs."""
+"""The version of the running program."""
 
 from importlib.metadata import PackageNotFoundError, version
 

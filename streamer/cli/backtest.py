@@ -1,4 +1,4 @@
-"""`callgauge replay --from-topics` as a person sees it: times as typed, a progress bar, then the differences."""
+"""`callgauge replay --from-topics`: reads the times of the options, shows a progress bar, prints the differences."""
 
 import asyncio
 import secrets
@@ -20,26 +20,23 @@ from streamer.signals import stop_on_signals
 from streamer.terminal import error_console, output_console, say
 from streamer.time_bounds import moment_ms
 
-_FILE_COLUMNS = 1_000
-"""Width of what goes to a file or a pipe: a difference stays on its line."""
-
 
 def run_backtest(
     settings: Settings, *, since: str | None, until: str | None, into: str, obeys_facts: bool, as_json: bool
 ) -> None:
-    """Makes a back-test and prints what came out; differences are a result, so they are no failure.
+    """Runs a back-test and prints the result; differences are a result and no failure.
 
     Args:
-        settings: Today's.
-        since: Begin of the past, as typed.
-        until: Its end, as typed; None is now.
+        settings: Today's settings.
+        since: Start of the period, as typed.
+        until: End of the period, as typed; None is now.
         into: Topic to write to, as typed.
         obeys_facts: Whether dead air and ends of calls are taken from the log.
         as_json: One JSON object instead of tables.
 
     Raises:
         typer.BadParameter: A time or the topic cannot be used.
-        BacktestError: It cannot be made as it was asked for.
+        BacktestError: It cannot run as requested.
         typer.Exit: A signal cut it short.
     """
     plan = _plan(settings, since, until, into, obeys_facts=obeys_facts)

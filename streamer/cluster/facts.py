@@ -46,7 +46,7 @@ class ClusterFacts:
 
     Attributes:
         brokers: Number of brokers that answer.
-        version: As far as it tells: what it speaks, for example `3.9-IV0`, or None.
+        version: Protocol version of the brokers, for example `3.9-IV0`; None if unknown.
         topics: The partitions of every topic that this user may see, by full name.
     """
 

@@ -13,7 +13,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 STALL_SECONDS: Final = 15.0
 """A broker that hands over nothing for this long, with records still to come, counts as away."""
 CLOCK_MARGIN_MS: Final = 3_600_000
-"""How far the clock of who wrote a record may be from the broker's when records are sought by time."""
+"""Largest difference between the clocks of a producer and the broker when records are searched by time."""
 POLL_MS: Final = 200
 _BATCH_RECORDS: Final = 500
 

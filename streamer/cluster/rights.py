@@ -73,7 +73,7 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
     return Needs(
         operations={topic: frozenset(needed) for topic, needed in operations.items()},
         groups=tuple(groups),
-        # One of them stands for all: they are given as a prefix.
+        # One of them is enough: the right is granted for a prefix.
         transactional_ids=(f"{settings.evaluator_group}-0",) if "evaluator" in roles else (),
         co_partitioned=(*INPUT_TOPICS, SCORES_TOPIC) if "evaluator" in roles else (),
     )

@@ -11,9 +11,9 @@ from streamer.goals.folder import GoalFolder
 from streamer.goals.topic import GoalsTopic
 
 POLL_SECONDS: Final = 2.0
-"""How often the folder is looked at: what a person saves is in use before they have placed the next call."""
+"""Interval of the folder checks: a saved file is in use before a person has placed the next call."""
 MAX_NAMES_TOLD: Final = 100
-"""Unknown goal sets that are told, each once; more of them are a fault that the first ones show."""
+"""Bound of logged unknown goal sets, each logged once; the first ones show the fault."""
 
 log = structlog.get_logger()
 

@@ -53,7 +53,7 @@ def arrivals_of(
     key = conversation_id.encode()
     for event in events:
         source = InputSource(event.source)
-        # The engine tells what a real agent says by its envelope alone; the rest of it would only repeat what is known.
+        # The engine recognises events of a real agent by the envelope; the rest of the envelope is not needed.
         headers = (("ce_type", agent_event_type(event.event_name).encode()),) if event.is_agent_event else ()
         record = _FiledRecord(
             TOPIC_BY_SOURCE[source], next(offsets[source]), event.arrival_ms, key, event.value, headers=headers

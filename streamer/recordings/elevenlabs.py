@@ -1,7 +1,7 @@
-"""The record of a conversation with an ElevenLabs agent as the events that its call would have put on a topic. Pure.
+"""Turns the record of a conversation with an ElevenLabs agent into the events that its call would have produced. Pure.
 
-Records of the newest releases say to the millisecond when an entry was made. Others have whole seconds: then the events are
-in the right order and no latency is estimated from them. What ElevenLabs measured itself comes with the record, which is the
+Records of the newest releases have the time of each entry in milliseconds. Others have whole seconds: then the events are
+in the right order and no latency is estimated from them. ElevenLabs' own measurements come with the record, which is the
 last event.
 """
 
@@ -27,10 +27,10 @@ class AgentCall(NamedTuple):
     """A call with an agent of ElevenLabs.
 
     Attributes:
-        conversation_id: ElevenLabs' id; None where the record does not say.
-        agent: The agent's name, else its id; None where the record says neither.
+        conversation_id: ElevenLabs' id; None if the record has none.
+        agent: Name of the agent, otherwise its id; None if the record has neither.
         ended_reason: Why the call ended.
-        events: What the agent said, by time, and last the record itself.
+        events: Events of the agent by time, and last the record itself.
     """
 
     conversation_id: str | None
@@ -86,7 +86,7 @@ class _Events:
         self._is_cut_off = False
 
     def add(self, entry: RecordEntry) -> None:
-        """What an entry says, in the order in which it happened."""
+        """Adds the events of an entry, in the order in which they happened."""
         if entry.user_words and self._is_cut_off:
             self._end_cut_off()
         time_ms, is_exact = self._time_of(entry)
@@ -103,13 +103,13 @@ class _Events:
             self._put_result(result, time_ms, is_exact=is_exact)
 
     def finished(self, conversation_id: str | None) -> list[Event]:
-        """All of them. Who cut the agent off and hung up said nothing after it: that is no turn, and so no interruption."""
+        """All events. A user who interrupted the agent and hung up said nothing after it: that is no turn, and so no interruption."""
         metadata = {"conversation_id": conversation_id}
         first = {"type": "conversation_initiation_metadata", "timestamp": self.start_ms}
         return [{**first, "conversation_initiation_metadata_event": metadata}, *self._events]
 
     def _end_cut_off(self) -> None:
-        """The caller spoke over the agent: nobody says when, so it was just before they had finished."""
+        """Ends an interrupted answer. The record has no time of the interruption: it was just before the user finished."""
         self._put({"type": "interruption", "interruption_event": {}}, None, is_exact=False, event_id=self._cut_off_id)
         self._is_cut_off, self._cut_off_id = False, None
 
@@ -162,7 +162,7 @@ def _start_ms(record: ConversationRecord) -> int:
 
 def _said(entry: RecordEntry) -> list[Event]:
     if entry.role == "user":
-        # A sound that took no turn was not told as a turn's transcript either.
+        # A sound that took no turn was not sent as a transcript of a turn either.
         words = "" if entry.ignored_as_backchannel else (entry.message or "")
         data = {"user_transcript": words}
         return [{"type": "user_transcript", "user_transcription_event": data}] if words else []

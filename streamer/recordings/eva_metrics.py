@@ -1,7 +1,7 @@
-"""Measurements that EVA stores beside a call's events, brought to where a bot that runs would send them. Pure.
+"""Moves the measurements that EVA stores beside the events of a call to the places where a running bot would send them. Pure.
 
 The metrics of `pipecat_metrics.jsonl` are events of the pipecat stream: the log keeps its order, and each metric goes in behind
-everything of its time or earlier. How long the model took stands in the audit log's `llm_prompts`: it goes to the `llm_call`
+everything of its time or earlier. Latencies of the model are in the audit log's `llm_prompts`: each goes to the `llm_call`
 entry of the same step, in fields that no rule of EVA's reads.
 """
 
@@ -19,7 +19,7 @@ _SAME_STEP_MS: Final = 1_000
 
 
 class UnplacedMetricsError(ValueError):
-    """The metrics count from a start of which the call's log says nothing; the text says what is missing."""
+    """The metrics count from a start that the log of the call does not have; the text names the missing part."""
 
 
 class _Placed(NamedTuple):
@@ -49,7 +49,7 @@ def with_metrics(log: Events | None, metrics: Events) -> Events:
 
 
 def _placed(events: Events, *, is_metric: bool) -> Iterator[_Placed]:
-    """A line stands where its file has it: at the latest time so far."""
+    """Places a line by its position in the file: at the latest time so far."""
     latest_ms = 0.0
     for place, event in enumerate(events):
         stamp = event.get("timestamp")
@@ -68,9 +68,9 @@ def _dated(event: Mapping[str, Any], start_ms: float | None) -> Mapping[str, Any
 
 
 def with_llm_latencies(entries: Events, prompts: object) -> Events:
-    """The audit log's entries; those of a model's step with its `latency_ms` and `model`, where `llm_prompts` has the step.
+    """The entries of the audit log; entries of model steps get `latency_ms` and `model` if `llm_prompts` has the step.
 
-    Steps are in the same order in both. One that failed, or that no entry stands for, is passed over.
+    Steps are in the same order in both. A failed step, or a step without an entry, is skipped.
     """
     steps = [each for each in prompts if isinstance(each, Mapping)] if isinstance(prompts, list) else []
     told = []

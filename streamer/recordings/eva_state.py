@@ -1,4 +1,4 @@
-"""What lies beside the events of an EVA record: the state it left behind, the state expected of it, and its latencies.
+"""Reads the files beside the events of an EVA record: the final state, the expected state, and the latencies.
 
 The files are `result.json`, `final_scenario_db.json`, `agent_perf_stats.csv` and, if somebody put it there, the record of the
 data set as `dataset_record.json`. Each may be missing.
@@ -25,10 +25,10 @@ class RecordedState:
     """The facts of a record.
 
     Attributes:
-        language: What was spoken; None where nothing says so.
-        expected: The state that the call should leave behind; None when it is not known.
-        final: The state that it did leave behind; None when it is not known.
-        final_hash: Hash of that state as the run computed it.
+        language: Language of the call; None if no file has it.
+        expected: Expected state after the call; None when it is not known.
+        final: State after the call; None when it is not known.
+        final_hash: Hash of the final state as the run computed it.
         stage_mean_ms: Mean latency by stage.
         mean_tokens: Mean number of tokens of the model's steps, by EVA's names.
     """
@@ -42,13 +42,13 @@ class RecordedState:
 
 
 def state_of_record(directory: Path | None) -> RecordedState:
-    """Reads what is there.
+    """Reads the files of a record.
 
     Args:
-        directory: The record's; None for a call that has none, of which nothing is known.
+        directory: Directory of the record; None for a call without one, whose facts are all unknown.
 
     Raises:
-        RecordingError: A file is there and is not what it should be.
+        RecordingError: A file has another shape.
     """
     if directory is None:
         return RecordedState()
@@ -74,7 +74,7 @@ def _document(path: Path) -> dict[str, Any] | None:
 
 
 def _mean_tokens(path: Path) -> dict[str, float]:
-    """What the model wrote and thought in a step, on the mean; a column that is missing or empty has no mean."""
+    """Mean tokens of output and reasoning of a step; a missing or empty column has no mean."""
     if not path.is_file():
         return {}
     try:
@@ -119,7 +119,7 @@ def _expected_state(data: Mapping[str, Any], language: str, path: Path) -> Mappi
 
 
 def _names(data: Mapping[str, Any], language: str) -> dict[tuple[str, bool], str]:
-    """What the data set's placeholders stand for in this language: name, whether in Latin letters, and the text."""
+    """The values of the data set's placeholders in this language: name, whether in Latin letters, and the text."""
     names = {}
     for key, is_romanized in (("culture_overrides", False), ("romanized_culture_overrides", True)):
         by_language = data.get(key)
@@ -141,10 +141,10 @@ def _filled(value: Any, names: Mapping[tuple[str, bool], str]) -> Any:
 
 
 def with_state(call: RecordedCall) -> RecordedCall:
-    """The call with its states in the control events that can carry them, where they are known and not there yet.
+    """The call with its known states added to the control events that can carry them.
 
     Raises:
-        RecordingError: A file is there and is not what it should be.
+        RecordingError: A file has another shape.
     """
     state = state_of_record(call.directory)
     supplied = {

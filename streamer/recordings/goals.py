@@ -1,4 +1,4 @@
-"""Which goal set a recorded call is judged against: `callgauge score --goals`."""
+"""Chooses the goal set of a recorded call, for `callgauge score --goals`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ _MOST_TOLD: Final = 10
 
 
 class GoalFilesError(OperatorError):
-    """Files of goals have mistakes, or hold no goals; the text names them and says what to do."""
+    """Goal files have mistakes or no goals; the text names them and the remedy."""
 
 
 class RecordedGoals:
@@ -31,7 +31,7 @@ class RecordedGoals:
         self._only = kept[0] if len(kept) == 1 else None
 
     def of(self, call: RecordedCall) -> GoalSet | None:
-        """The set that the recording names; else the one whose id is the call's, its agent's, or the only one there is."""
+        """The set that the recording names; otherwise the set with the call's id, that of its agent, or the only one."""
         started = next((event for event in call.control if event.get("type") == "call_started"), {})
         named, agent = started.get("goals"), started.get("agent")
         if isinstance(named, str):

@@ -1,4 +1,4 @@
-"""JSON of recordings as it stands in files: whole documents, lines, and what a person is told where it is something else."""
+"""JSON in files of recordings: whole documents, lines, and the errors for other content."""
 
 import gzip
 import json
@@ -17,21 +17,21 @@ MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """Largest JSON document that is read; an audit log carries every prompt of its call."""
 
 MAX_SHOWN_CHARS = 80
-"""Of a value that is not what it should be, a person is shown so much."""
+"""Bound of the part of a wrong value that a message shows."""
 
 _NOT_READ = "This call is not read and reading stops here; calls before it were read."
 
 
 class RecordingError(OperatorError):
-    """A recording cannot be read. The command line shows it and stops; nothing of the call was played.
+    """A recording cannot be read; nothing of the call was played.
 
     Attributes:
-        what: What failed.
+        what: The step that failed.
         where: File, and line where there is one.
-        expected: What should have been there.
-        seen: What was there, without personal data: whoever reads it may be no one who may read the call.
-        consequence: What happens now.
-        remedy: What a person can do.
+        expected: The expected content.
+        seen: The found content without personal data: a reader of the message may have no right to read the call.
+        consequence: The consequence.
+        remedy: The remedy.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """A file that is one JSON object.
 
     Raises:
-        RecordingError: It cannot be read, or is something else.
+        RecordingError: The file cannot be read, or is no JSON object.
     """
     return _an_object(read_json(path), str(path))
 
@@ -120,7 +120,7 @@ def object_in(text: bytes, where: str) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        RecordingError: It is something else.
+        RecordingError: It is no JSON object.
     """
     return _an_object(_value(text, where), where)
 
@@ -157,7 +157,7 @@ def _finite(digits: str) -> float:
 
 
 def kind_of(value: object) -> str:
-    """What a person calls a JSON value of this type."""
+    """The name of a JSON type, for messages."""
     names = {
         dict: "an object",
         list: "a list",
@@ -172,11 +172,11 @@ def kind_of(value: object) -> str:
 
 
 def shown(value: object, key: str = "") -> str:
-    """The beginning of a JSON value as a person is shown it in a message, without personal data.
+    """The beginning of a JSON value for a message, without personal data.
 
     Args:
         value: The value.
-        key: What it is the value of: ten digits under `phone` are a telephone number.
+        key: Its key: ten digits under `phone` are a telephone number.
     """
     redactor = Redactor()
     if isinstance(value, dict) and value:
@@ -190,7 +190,7 @@ def shown(value: object, key: str = "") -> str:
 
 
 def shape_error(where: str, expected: str, seen: str) -> RecordingError:
-    """What stands there is JSON and not what should stand there."""
+    """The error for JSON of another shape than expected."""
     return RecordingError(
         what="the recording has another shape",
         where=where,

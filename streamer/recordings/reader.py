@@ -1,8 +1,8 @@
 """Reads recorded calls, one at a time: EVA record directories, wire-level files, and ElevenLabs' records of conversations.
 
-A recording is read as it is. Nothing is repaired and no line is skipped: a recording with a broken line would play as a
-different call, so it raises `RecordingError` with the file and the line. What EVA stores beside the events goes where a bot
-that runs would send it.
+Nothing is repaired and no line is skipped: without a broken line a recording would be a different call, so the line
+raises `RecordingError` with its file and number. Measurements that EVA stores beside the events go to the places where a
+running bot would send them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -96,7 +96,7 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
         Each call, at least one.
 
     Raises:
-        RecordingError: Nothing is there, or a file or line is not what it should be.
+        RecordingError: There is no recording, or a file or line has another shape.
     """
     if path.is_dir():
         directories = list(_record_directories(path, MAX_DIRECTORY_DEPTH))
@@ -197,7 +197,7 @@ def _pipeline_type_of_run(record_directory: Path) -> str:
     for config in run_configs(record_directory):
         model = config.get("model")
         if isinstance(model, dict):
-            # Two vendors are configured as speech to speech and are something else inside.
+            # Two vendors are configured as speech to speech and work as a cascade inside.
             speech_to_speech = {"elevenlabs": "cascade", "ultravox": "audio_llm"}
             if model.get("s2s"):
                 return speech_to_speech.get(str(model["s2s"]), "s2s")
@@ -245,7 +245,7 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
     conversation_id = line.get("id")
     if not isinstance(conversation_id, str) or not conversation_id:
         raise shape_error(where, '"id" as a text that is not empty', kind_of(conversation_id))
-    if not conversation_id.isprintable():  # it becomes a Kafka key and stands in messages; half a surrogate pair cannot
+    if not conversation_id.isprintable():  # it becomes a Kafka key and a part of messages; half a surrogate pair cannot
         raise shape_error(where, '"id" of printable characters', ascii(conversation_id)[:80])
     pipeline_type = line.get("pipeline_type", "cascade")
     if pipeline_type not in PIPELINE_TYPES:

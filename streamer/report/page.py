@@ -31,12 +31,12 @@ _FIRST_MS: Final = 946_684_800_000
 
 
 def page(sections: Sequence[Markup], index: Markup | None, notes: Sequence[str], version: str) -> Markup:
-    """The whole file.
+    """The whole HTML file.
 
     Args:
         sections: The calls, as `section` makes them.
-        index: What leads to them, as `index` makes it; None for one call.
-        notes: What is not in the report, and why.
+        index: The links to them, as `index` makes it; None for one call.
+        notes: Parts that are left out, and why.
         version: Of callgauge.
     """
     heading = "Call report" if len(sections) == 1 else f"Report of {counted(len(sections), 'call')}"
@@ -66,13 +66,13 @@ def page(sections: Sequence[Markup], index: Markup | None, notes: Sequence[str],
 
 
 def _policy(style: str) -> str:
-    """What the page may do: show itself. Whatever might get into it from a call could neither run nor load anything."""
+    """The content security policy: text of a call that got into the markup could neither run nor load anything."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def _patterns() -> Markup:
-    """What the drawings are filled with where a colour alone would not say enough."""
+    """Fill patterns of the drawings, for readers who cannot distinguish the colours."""
     line = element("path", d="M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4", class_="hatch")
     dot = element("circle", cx=3, cy=3, r=1.3, class_="dot")
     units = "userSpaceOnUse"
@@ -258,7 +258,7 @@ def _standouts(call: ReportedCall) -> Markup:
 
 
 def _nothing(call: ReportedCall) -> str:
-    """That there is nothing of what can be known."""
+    """The sentence for a call without standouts; it names the kinds that could be measured."""
     known = {
         "long wait": bool(call.waits_ms),
         "interruption": True,

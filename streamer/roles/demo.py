@@ -1,4 +1,4 @@
-"""The demo: an embedded broker, simulated calls in real time, every role in this process, and what they make of it."""
+"""The demo: an embedded broker, simulated calls in real time, every role in this process, and a table of the calls."""
 
 import asyncio
 import contextlib
@@ -37,12 +37,12 @@ class Demo:
     """One showing, from the broker to the table."""
 
     def __init__(self, settings: Settings, console: Console, *, concurrent_calls: int, seed: int) -> None:
-        """Keeps what to show.
+        """Prepares a showing.
 
         Args:
-            settings: Groups, limits and the HTTP address; where Kafka is does not matter.
-            console: Where to show it; plain lines when it is no terminal.
-            concurrent_calls: How many calls run at the same time.
+            settings: Groups, limits and the HTTP address; the broker of the settings is not used.
+            console: Gets the table; plain lines if it is no terminal.
+            concurrent_calls: Number of calls that run at the same time.
             seed: Decides the calls.
         """
         self._settings = _with_goals(settings)
@@ -60,7 +60,7 @@ class Demo:
         Raises:
             EmbeddedBrokerError: The broker did not come up.
             AddressInUseError: The HTTP address is taken.
-            Exception: What a role failed on.
+            Exception: The failure of a role.
         """
         self._console.print(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.", soft_wrap=not self._console.is_terminal)
         if self._settings.judge.is_on:
@@ -131,7 +131,7 @@ class Demo:
 
     @contextlib.contextmanager
     def _screen(self) -> Iterator[Callable[[], None]]:
-        """What shows the present state when called: the table again, or a line each second where there is no terminal."""
+        """Gives a function that shows the present state: the table, or without a terminal a line each second."""
         console = self._console
         if not console.is_terminal:
             console.print(f"Metrics: {self._metrics_url}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""How running calls look on a terminal, and as plain lines where there is none. Pure: values in, text out."""
+"""Running calls as a table on a terminal, or as plain lines. Pure: values in, text out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _SECONDS_PER_MINUTE: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What is said above the table.
+    """The line above the table.
 
     Attributes:
         metrics_url: Address of `/metrics`.
@@ -50,7 +50,7 @@ class Headline:
     events_per_second: float
 
     def text(self) -> str:
-        """One line."""
+        """The headline as one line of text."""
         return (
             f"{self.calls_running} calls running, {self.calls_ended} over, {self.events_per_second:.0f} events/s, "
             f"metrics: {self.metrics_url}"
@@ -70,7 +70,9 @@ def screen(headline: Headline, rows: Sequence[CallView], now_ms: int, *, width: 
     for column in ("cut in\nuser", "cut in\nassistant", "dead\nair", *(("tool\ncalls",) if is_wide else ())):
         table.add_column(column, justify="right", width=max(map(len, column.splitlines())), no_wrap=True)
     table.add_column("status")  # the only column without a width: it gives way on a narrow terminal
-    fitting = max(1, height - 6)  # headline, space, two lines of column names, what is left out, the cursor's line
+    fitting = max(
+        1, height - 6
+    )  # headline, space, two lines of column names, the line of left-out calls, the cursor's line
     for row in rows[-fitting:]:
         cells = [
             short_id(row.conversation_id),
@@ -97,7 +99,7 @@ def screen(headline: Headline, rows: Sequence[CallView], now_ms: int, *, width: 
 
 
 def plain_line(record: AnyScoreRecord) -> str | None:
-    """What a record says to someone who reads lines; None when it is no news."""
+    """A record as one line for a reader; None when it is no news."""
     call = f"{short_id(record.conversation_id)} {record.labels.agent}"
     match record:
         case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms)) if record.is_first:

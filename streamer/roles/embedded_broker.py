@@ -1,8 +1,8 @@
 """A broker inside this process, for the demo: librdkafka's mock cluster. It speaks Kafka's protocol and keeps nothing.
 
-What it lacks against a real broker: it has no transactions (they seem to work and do not), no disk, about 5 MB of
-memory per partition beyond which the oldest records go, no requests that make or describe topics (a topic appears with
-four partitions when it is first asked for), and groups must have a single member. The client options it needs are here
+It lacks parts of a real broker: it has no transactions (they seem to work and do not), no disk, about 5 MB of
+memory per partition beyond which the oldest records go, no requests that create or describe topics (a topic appears with
+four partitions at its first request), and groups must have a single member. The client options it needs are here
 and used nowhere else.
 """
 
@@ -19,13 +19,13 @@ KEEPS_NOTHING: Final = (
 )
 
 PARTITIONS: Final = 4
-"""How many partitions the mock cluster gives each topic; it cannot be told otherwise by its properties."""
+"""Partitions that the mock cluster gives each topic; none of its properties changes that."""
 
 _ANSWER_SECONDS: Final = 5.0
 
 
 class EmbeddedBrokerError(OperatorError):
-    """The broker inside the process did not come up: use a real one."""
+    """The embedded broker did not start: use a real one."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The evaluator role as `callgauge run` has it: the evaluator, the sources of its calls' goals, the files of transcripts."""
+"""The evaluator role of `callgauge run`: the evaluator, the sources of goals, and the transcript files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -27,11 +27,11 @@ class EvaluatorRole:
     """
 
     def __init__(self, kafka: KafkaSettings, settings: Settings, instruments: Instruments, rules: GoalRules) -> None:
-        """Wires it; nothing is read before `run`.
+        """Prepares the role; nothing is read before `run`.
 
         Args:
-            kafka: Where Kafka is: the settings' own, or the embedded broker.
-            settings: Group, limits, and where goal sets come from.
+            kafka: The cluster of the settings, or the embedded broker.
+            settings: Group, limits, and sources of goal sets.
             instruments: Built for the role `evaluator`, perhaps among others.
             rules: How goals are judged.
         """
@@ -63,9 +63,9 @@ class EvaluatorRole:
         """Evaluates until `stop` is set.
 
         Raises:
-            GoalFolderError: The folder of goals cannot be read; no call was.
+            GoalFolderError: The folder of goals cannot be read; no call was read.
             TranscriptFolderError: The folder of transcripts cannot be written to.
-            Exception: What the evaluator failed on.
+            Exception: The failure of the evaluator.
         """
         working = [asyncio.create_task(self._sources.run(stop)), asyncio.create_task(self._evaluate(stop))]
         if self._filer is not None:
@@ -85,7 +85,7 @@ class EvaluatorRole:
         return self._evaluator.problems() if self._sources.ready.is_set() else ("evaluator: reading the goal sets",)
 
     def stalled(self) -> Sequence[str]:
-        """What is stuck although the process runs, for `/healthz`."""
+        """The stuck parts of a running process, for `/healthz`."""
         return self._evaluator.stalled()
 
     def _broken_files(self) -> dict[tuple[str, ...], float]:

@@ -1,9 +1,9 @@
-"""Keeps one role running: what ends with an error is started again after a pause, and the log says once why.
+"""Keeps one role running: a failed role is started again after a pause, and the log says once why.
 
-A supervisor that starts the process again would do as well where there is one; on a bare machine there is none, and the
-end of one role would take the others and the pages with it. So a role that has worked before is started again here, as a
-new member of its group with nothing in memory, exactly as a new process would. What never worked since the process began
-ends it at once, as does what fails time after time: a person has to see that.
+A supervisor that restarts the process would do the same. A bare machine has no supervisor, and the end of one role would
+end the other roles and the HTTP pages. So a role that has worked before is started again here: as a new member of its
+group with nothing in memory, like in a new process. A role that has never worked ends the process at once, and so does a
+role that fails again and again: a person has to see that.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 FIRST_PAUSE_SECONDS: Final = 1.0
 """From the end of a role to its next start; twice as long after each failure of a row."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
-"""Bound of the pause: a right that is given back, or a topic that is made again, is noticed within a minute."""
+"""Bound of the pause: a restored right or topic is noticed within a minute."""
 QUIET_SECONDS: Final = 60.0
-"""Who has done its work for this long has recovered: its next failure begins a new row."""
+"""A role that has worked for this long has recovered: its next failure begins a new row."""
 MOST_RESTARTS: Final = 10
 """Restarts of one row, some 5 minutes of pauses, after which the process ends and its supervisor sees it."""
 
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class RunsUntilStopped(Protocol):
-    """What a role is to the process that runs it.
+    """A role, as its process sees it.
 
     Attributes:
         ready: Set when the role first does its work; cleared when it stops.
@@ -44,17 +44,17 @@ class RunsUntilStopped(Protocol):
     ready: asyncio.Event
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works until `stop` is set; then finishes, commits and returns. Raises what it failed on."""
+        """Works until `stop` is set; then finishes, commits and returns. Raises its failure."""
 
     def problems(self) -> Sequence[str]:
-        """Why the role does not do its work now, a sentence each, for `/readyz`; waiting for the broker is a reason."""
+        """The reasons why the role does not work now, a sentence each, for `/readyz`; waiting for the broker is one."""
 
     def stalled(self) -> Sequence[str]:
-        """What only a restart repairs, a sentence each, for `/healthz`; waiting for the broker never is."""
+        """The faults that only a restart repairs, a sentence each, for `/healthz`; waiting for the broker is none."""
 
 
 class RoleRunner:
-    """One role, made anew each time it is started again.
+    """One role; every restart creates a new object.
 
     Attributes:
         was_ready: Set when the role first does its work, and never cleared.
@@ -69,14 +69,14 @@ class RoleRunner:
         *,
         is_restarted: bool,
     ) -> None:
-        """Makes the role; nothing is connected before `run`. To be called inside a running event loop.
+        """Creates the role; nothing is connected before `run`. Call it inside a running event loop.
 
         Args:
-            name: Which role it is.
-            make: Makes it, wired and not running.
-            instruments: Where it registers what it shows, and where restarts are counted.
-            may_start: Asked before each start but the first; raises why not.
-            is_restarted: Whether it is started again at all. On a broker that keeps nothing it cannot go on.
+            name: Name of the role.
+            make: Creates the role, ready to run.
+            instruments: Gets the metrics of the role and the number of restarts.
+            may_start: Called before each start but the first; raises the obstacle.
+            is_restarted: Whether a failed role is started again. On a broker that stores nothing it cannot continue.
         """
         self.was_ready = asyncio.Event()
         self._name = name
@@ -95,7 +95,7 @@ class RoleRunner:
         """Runs the role until `stop` is set, again and again if need be.
 
         Raises:
-            Exception: What the role failed on: before it ever did its work, while it stopped, or too often in a row.
+            Exception: The failure of the role: before it ever worked, while it stopped, or too often in a row.
         """
         while True:
             try:
@@ -103,17 +103,17 @@ class RoleRunner:
                     await finish_unless(stop, self._asked())
                 if not stop.is_set():
                     await self._run_once(stop)
-            except Exception as error:  # whatever it is, a new start has none of the state that led to it
+            except Exception as error:  # every kind of error: a new start has none of the state that led to it
                 if stop.is_set() or not self._may_go_on(error):
                     raise
                 self._failure = error
             else:
                 return
-            self._role = self._made()  # nothing is shown of what has ended
+            self._role = self._made()  # the failed object shows nothing any more
             await self._pause(stop)
 
     def problems(self) -> Sequence[str]:
-        """Why the role does not do its work now, for `/readyz`. The text of an error may be no page's to show."""
+        """The reasons why the role does not work now, for `/readyz`. An error is named by its class: its text may be confidential."""
         if self._role.ready.is_set() or self._failure is None:
             return self._role.problems() or (() if self._role.ready.is_set() else (f"{self._name}: not ready yet",))
         when = "now" if self._starts_at is None else f"in {max(0.0, self._starts_at - time.monotonic()):.0f} s"
@@ -123,7 +123,7 @@ class RoleRunner:
         )
 
     def stalled(self) -> Sequence[str]:
-        """What only a restart of the process repairs, for `/healthz`; a role that waits for its next start is not that."""
+        """The faults that only a restart of the process repairs, for `/healthz`; waiting for the next start is none."""
         return () if self._starts_at is not None else self._role.stalled()
 
     def _made(self) -> RunsUntilStopped:
@@ -148,7 +148,7 @@ class RoleRunner:
             log.info("role_works_again", role=self._name, restarts=self._restarts)
 
     def _may_go_on(self, error: Exception) -> bool:
-        """Whether there is another start; tells of the failure where it is news."""
+        """Whether there is another start; logs a new failure."""
         if not self._is_restarted or not self.was_ready.is_set():
             return False
         ready_at, self._ready_at = self._ready_at, None

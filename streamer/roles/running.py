@@ -1,4 +1,4 @@
-"""Roles in one process, with one page of metrics: what `callgauge run` starts and the demo shows."""
+"""Roles in one process with one page of metrics, for `callgauge run` and the demo."""
 
 import asyncio
 import time
@@ -23,8 +23,8 @@ from streamer.settings.all_settings import Settings
 __all__ = ["ROLE_NAMES", "STOP_SECONDS", "RoleName", "Service"]
 
 STOP_SECONDS: Final = 10.0
-"""How long ending may take, from the signal or the failure to the end of the process. Each step of a role's has a shorter
-deadline of its own, some 5 s together; a supervisor should wait longer than this before it kills (Kubernetes: 30 s)."""
+"""Longest time from the signal or the failure to the end of the process. Each step of a role has a shorter deadline of
+its own, some 5 s together; a supervisor should wait longer than this before it kills (Kubernetes: 30 s)."""
 
 log = structlog.get_logger()
 
@@ -36,16 +36,16 @@ class Service:
 
     Attributes:
         ready: Set when every role is.
-        stopping: Set when the end begins, for whatever reason; from then on `/readyz` says no.
+        stopping: Set when the end begins; from then on `/readyz` says no.
     """
 
     def __init__(self, settings: Settings, kafka: KafkaSettings, roles: Collection[RoleName]) -> None:
-        """Builds the roles; nothing is connected before `run`. To be called inside a running event loop.
+        """Creates the roles; nothing is connected before `run`. Call it inside a running event loop.
 
         Args:
-            settings: Groups, limits, and where to serve HTTP.
-            kafka: Where Kafka is: the settings' own, or the embedded broker.
-            roles: Which roles to run.
+            settings: Groups, limits, and the HTTP address.
+            kafka: The cluster of the settings, or the embedded broker.
+            roles: The roles to run.
         """
         self.ready = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -58,7 +58,7 @@ class Service:
                 _maker(name, settings, kafka, instruments, roles),
                 instruments,
                 partial(require_access, kafka, needs_of([name], settings)),
-                is_restarted=not kafka.is_embedded,  # where a role would count again what it has counted
+                is_restarted=not kafka.is_embedded,  # there a role would count records twice
             )
             for name in ROLE_NAMES
             if name in roles
@@ -73,13 +73,13 @@ class Service:
         return self._server.url
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Runs every role until `stop` is set, one of them fails for good, or this is cancelled; then all finish what they do.
+        """Runs every role until `stop` is set, a role fails for good, or the task is cancelled; then all roles finish.
 
         Raises:
             AddressInUseError: The HTTP address is taken; no role was started.
-            KafkaUnreachableError: No broker answers, or it does not let us do what the roles do; no role was started.
+            KafkaUnreachableError: No broker answers, or a right of a role is missing; no role was started.
             TopicsUnfitError: Topics are missing or do not fit together.
-            Exception: What a role failed on for good; when several did, the first of them, and the others are in the log.
+            Exception: The final failure of a role; if several failed, the first one, and the others are in the log.
         """
         await self._server.start()
         try:
@@ -114,7 +114,7 @@ class Service:
             self._running[name].result()
 
     def unfinished(self) -> list[str]:
-        """What has not ended yet, for whoever waits in vain; from any thread."""
+        """The roles that have not ended yet; callable from any thread."""
         return [name for name, task in self._running.items() if not task.done()] or ["process"]
 
     async def _announce(self) -> None:
@@ -133,7 +133,7 @@ class Service:
         return [*self._login.problems(), *roles]
 
     def _stalled(self) -> list[str]:
-        """What `/healthz` complains of. A role that stops is quiet, and how long that may take has a deadline."""
+        """The faults for `/healthz`. A stopping role reports none: stopping has a deadline of its own."""
         if self.stopping.is_set():
             return [f"{name}: its work has ended with an error" for name in self._running if self._has_failed(name)]
         return [sentence for role in self._roles.values() for sentence in role.stalled()]

@@ -1,6 +1,6 @@
 """Settings of every command: defaults, then a TOML file, then the environment, then the command line; the later wins.
 
-All mistakes are found before anything is started and told at once, each with the name to change and a value that works.
+All mistakes are found before anything is started and reported together, each with its name and a valid example.
 """
 
 import difflib
@@ -83,7 +83,7 @@ class LimitSettings(Limits):
 
 
 class Settings(BaseSettings):
-    """What an operator may change; `callgauge run --help` says how."""
+    """The settings of an operator; `callgauge run --help` says how to set them."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -174,7 +174,7 @@ class Settings(BaseSettings):
     @field_validator("http_token")
     @classmethod
     def _token_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Reads the file for good: what it says later changes nothing."""
+        """Reads the file once: later changes have no effect."""
         path = info.data.get("http_token_file")
         if path is None:
             return value
@@ -188,12 +188,12 @@ class Settings(BaseSettings):
 
     @property
     def kafka(self) -> KafkaSettings:
-        """Where Kafka is."""
+        """The Kafka cluster."""
         return KafkaSettings(bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix, security=self.security)
 
     @property
     def http(self) -> HttpSettings:
-        """Where /metrics is served, and who may read it."""
+        """Address and token of /metrics."""
         return HttpSettings(host=self.http_host, port=self.http_port, token=self.http_token)
 
 
@@ -204,11 +204,11 @@ def load_settings(
 
     Args:
         config_file: A TOML file; None takes the one that CALLGAUGE_CONFIG names, if any.
-        options: Values from the command line by field name; None means not given.
-        environment: Stands in for the process's own, in tests.
+        options: Values of the command line by field name; None means not given.
+        environment: Replaces the environment of the process, in tests.
 
     Raises:
-        SettingsError: At least one of them cannot be used; it names them all.
+        SettingsError: At least one setting cannot be used; the error names all of them.
     """
     env = os.environ if environment is None else environment
     named = env.get(CONFIG_VARIABLE)
@@ -238,7 +238,9 @@ def load_settings(
         raise SettingsError([f"{error}: expected JSON. Set its parts one by one, for example {example}"]) from None
     except ValidationError as error:
         places = _Places(given, env, in_file, path)
-        raise SettingsError(_mistakes(error.errors(include_url=False), places)) from None  # it holds what was given
+        raise SettingsError(
+            _mistakes(error.errors(include_url=False), places)
+        ) from None  # its text holds the values, secrets included
 
 
 def near_misses(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -256,9 +258,9 @@ def near_misses(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _openai_settings(env: Mapping[str, str], in_file: Mapping[str, Any]) -> dict[str, str]:
-    """What the variables of OpenAI's own client say of key and endpoint, for whoever has set them already.
+    """Key and endpoint from the variables of OpenAI's own client, for people who have set them already.
 
-    The key is left alone where ours is in a file: a setting of ours always wins.
+    The key is ignored if a key file of ours is set: our settings always win.
     """
     block = in_file.get("judge", {})
     has_key_file = f"{ENV_PREFIX}JUDGE{_NESTING}API_KEY_FILE" in env or (
@@ -269,7 +271,7 @@ def _openai_settings(env: Mapping[str, str], in_file: Mapping[str, Any]) -> dict
 
 
 class _Places:
-    """Where each value came from, so that a message names what the person wrote."""
+    """The source of each value, so that a message names the option, variable or line that a person wrote."""
 
     def __init__(
         self, given: Mapping[str, Any], environment: Mapping[str, str], in_file: Mapping[str, Any], path: Path | None

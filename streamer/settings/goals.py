@@ -1,4 +1,4 @@
-"""Settings of goals: where goal sets come from, and how calls are judged against them."""
+"""Settings of goals: the sources of goal sets, and the rules of judging."""
 
 from pathlib import Path
 from typing import Annotated

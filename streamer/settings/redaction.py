@@ -1,4 +1,4 @@
-"""Settings of redaction: what is taken out of texts before they are written or shown."""
+"""Settings of redaction: the personal data that is removed from texts before they are written or shown."""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""Settings of snapshots: the key that evaluators share, so that each believes the state that another has handed over."""
+"""Settings of snapshots: the shared key by which an evaluator trusts the state of another one."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,7 +17,7 @@ from pydantic import (
 from consumers.runtime.kafka.secret_files import secret_in
 
 FEWEST_KEY_CHARS: Final = 32
-"""Whoever may read the topic can try keys against what lies there for as long as he likes."""
+"""Everybody with the right to read the topic can try keys against its records without a limit."""
 
 
 def _strong(key: SecretStr) -> SecretStr:
@@ -35,7 +35,7 @@ SnapshotKey = Annotated[SecretStr, AfterValidator(_strong)]
 
 
 class SnapshotSettings(BaseModel):
-    """Whether an evaluator that stops hands its state over, and goes on with the state of another."""
+    """Whether a stopping evaluator hands its state over, and a starting one continues with it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,7 +58,7 @@ class SnapshotSettings(BaseModel):
     @field_validator("key")
     @classmethod
     def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Reads the file for good: what it says later changes nothing."""
+        """Reads the file once: later changes have no effect."""
         path = info.data.get("key_file")
         if path is None:
             return value

@@ -1,4 +1,4 @@
-"""Settings of transcripts: whether calls get one, and whether they become files too."""
+"""Settings of transcripts: whether calls get a transcript, and whether transcripts become files too."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 
 class TranscriptSettings(BaseModel):
-    """What becomes of the transcript of a call that closes."""
+    """The destinations of the transcript of a closed call."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

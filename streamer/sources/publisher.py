@@ -28,23 +28,23 @@ CLOSE_DEADLINE_SECONDS: Final = 1.5
 MAX_OPEN_CALLS: Final = 5_000
 """Calls played at the same time; further ones wait until one is over."""
 
-# Who speaks on elevenlabs.events: EVA's simulated caller, unless the event says that a real ElevenLabs agent does.
+# Events on elevenlabs.events are of EVA's simulated caller, unless the event names a real ElevenLabs agent.
 _CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "audit"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PublishError(OperatorError):
-    """Records could not be put on a topic; some of what was published before may be missing too. Stop and tell."""
+    """Records could not be put on a topic; some of the earlier records may be missing too."""
 
 
 class Publishes(Protocol):
-    """What playing calls needs from a publisher."""
+    """A publisher, as playing calls needs it."""
 
     async def publish(self, conversation_id: str, event: WireEvent) -> None:
-        """Hands one event over; may wait when too many are on their way."""
+        """Sends one event; waits while too many are on their way."""
 
     async def flush(self) -> None:
-        """Waits until all that was handed over is acknowledged."""
+        """Waits until all sent events are acknowledged."""
 
 
 class EventPublisher:
@@ -60,8 +60,8 @@ class EventPublisher:
         """Keeps the settings; nothing is connected before `start`.
 
         Args:
-            kafka: Where the broker is, and what is put before each topic name.
-            ce_source: Who produces, for example `callgauge.replay`.
+            kafka: The cluster, and the prefix of topic names.
+            ce_source: The producer, for example `callgauge.replay`.
         """
         self._kafka = kafka
         self._ce_source = ce_source.encode()
@@ -87,7 +87,7 @@ class EventPublisher:
         self._producer = producer
 
     async def close(self) -> None:
-        """Sends what is still on its way, for at most `CLOSE_DEADLINE_SECONDS`, and disconnects.
+        """Sends the remaining events, for at most `CLOSE_DEADLINE_SECONDS`, and disconnects.
 
         Raises:
             PublishError: Something was not acknowledged, now or before.
@@ -219,17 +219,17 @@ async def play(
     """Publishes the events of many calls side by side, each when it is due, and waits for the acknowledgements.
 
     Calls are taken from `calls` as they start, so an endless iterator and one that shifts each call to the present are
-    fine. Events that are late because sending is slow follow at once. Cancelling it leaves what was handed over with
-    the publisher, which sends it when it is closed.
+    fine. Events that are late because sending is slow follow at once. After a cancellation the publisher still has the
+    sent events, and delivers them when it is closed.
 
     Args:
         calls: In the order of their start.
         publisher: Takes the events.
-        speed: How much faster than the recording; None is as fast as possible, in the same order.
+        speed: Factor against the recording; None is as fast as possible, in the same order.
         on_progress: Called after each event.
         clock: Seconds, monotonic.
         sleep: Waits for seconds.
-        max_open_calls: How many calls are played at the same time.
+        max_open_calls: Bound of calls that are played at the same time.
 
     Returns:
         The progress at the end.

@@ -3,14 +3,13 @@
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
-from faststream.kafka import KafkaBroker
 from pydantic import BaseModel, ConfigDict, Field
 
 from consumers.runtime.errors import OperatorError
@@ -19,6 +18,9 @@ from consumers.runtime.kafka.first_contact import NoContactError, TopicsRequest,
 from consumers.runtime.kafka.refusals import explained
 from consumers.runtime.kafka.security import SecuritySettings
 from schemas.topic_rules import MAX_BATCH_BYTES
+
+if TYPE_CHECKING:
+    from faststream.kafka import KafkaBroker
 
 CONNECT_SECONDS: Final = 10.0
 """How long the first connection and the first answer may take before a start counts as failed."""
@@ -115,8 +117,10 @@ class KafkaSettings(BaseModel):
             transaction_timeout_ms=transaction_timeout_ms,
         )
 
-    def broker(self, role: str) -> KafkaBroker:
+    def broker(self, role: str) -> "KafkaBroker":
         """A FastStream broker that only reads: no producer, no administration, no topics made on the way."""
+        from faststream.kafka import KafkaBroker  # only roles need it, and commands without one start sooner
+
         read_tolerantly()
         return KafkaBroker(
             self.bootstrap_servers.split(","),

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
-from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -24,11 +23,7 @@ MAX_SECRET_CHARS: Final = 1_000
 MISTAKES_ERROR: Final = "settings_mistakes"
 """Type of pydantic's error whose context holds `mistakes`, a `Mistake` each."""
 
-_FASTSTREAM_LOGINS: Final = {
-    "PLAIN": SASLPlaintext,
-    "SCRAM-SHA-256": SASLScram256,
-    "SCRAM-SHA-512": SASLScram512,
-}
+_PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_SECRET_CHARS)]
 Secret = Annotated[SecretStr, Field(min_length=1, max_length=MAX_SECRET_CHARS)]
@@ -126,11 +121,14 @@ class SecuritySettings(BaseModel):
 
     def faststream_options(self) -> dict[str, Any]:
         """The same for a FastStream broker, in its own words."""
+        from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
+
         tls: dict[str, Any] = {"ssl_context": self._tls, "use_ssl": self._tls is not None}
         if self.token_file is not None:
             return {"security": SASLOAuthBearer(**tls), "sasl_oauth_token_provider": TokenFile(self.token_file)}
         if self.mechanism is not None and self.username is not None and self._password is not None:
-            login = _FASTSTREAM_LOGINS[self.mechanism]
+            logins = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
+            login = logins[self.mechanism]
             return {"security": login(self.username, self._password.get_secret_value(), **tls)}
         return {"security": BaseSecurity(**tls)}
 
@@ -142,7 +140,7 @@ class SecuritySettings(BaseModel):
         if self.mechanism is not None and not has_login:
             yield Mistake("mechanism", f"security.protocol {self.protocol} has no login; did you mean SASL_SSL?")
             return
-        takes_password = self.mechanism in _FASTSTREAM_LOGINS
+        takes_password = self.mechanism in _PASSWORD_MECHANISMS
         given = {"username": self.username, "password": self.password, "password_file": self.password_file}
         if not takes_password:
             reason = "it is used only with security.protocol SASL_SSL and security.mechanism PLAIN or SCRAM"

@@ -20,7 +20,7 @@ _HOW_IT_WAS_SAID: Final = frozenset(
 )
 
 Said = Mapping[str, Any]
-"""What a record says, as JSON: without when, after what and as the how many-th revision it was said."""
+"""The content of a record as JSON, without its time, its cause and its revision."""
 
 
 class Subject(NamedTuple):
@@ -32,7 +32,7 @@ class Subject(NamedTuple):
 
 
 LastWords = Mapping[Subject, Said]
-"""What holds of a call when it is over."""
+"""The newest scores of a call that has ended."""
 
 
 def last_words(records: Iterable[AnyScoreRecord]) -> LastWords:
@@ -50,11 +50,11 @@ def last_words(records: Iterable[AnyScoreRecord]) -> LastWords:
                     result = {} if part.result is None else {"result": part.result}
                     words[Subject(part.name, turn, 0)] = to_jsonable_python({**result, **part.fields})
             case _:
-                # Silences are numbered through the call: one that is found anew must not make others of all that follow.
+                # Silences are numbered through the call: one new silence must not change the identity of all later ones.
                 place = record.silent_since_ms if isinstance(record, DeadAirFact) else index
                 left_out = _HOW_IT_WAS_SAID
                 if not isinstance(record, ClosedFact):
-                    left_out |= {"labels"}  # as known when it was written; the closing tells them once
+                    left_out |= {"labels"}  # as known when it was written; the closing record has them once
                 words[Subject(name, turn, place)] = record.model_dump(mode="json", exclude=set(left_out))
     return words
 

@@ -20,9 +20,9 @@ from schemas.units import DAY_MS
 from streamer.cluster.onlooker import records_so_far
 
 MAX_CALLS: Final = 50_000
-"""Calls of one partition number in one back-test: some 150 MB of what was said of them."""
+"""Calls of one partition number in one back-test: some 150 MB of records."""
 MAX_HELD_BYTES: Final = 1_000_000_000
-"""What was said of them and of calls that are open there at most: their goals are part of it, and a goal set may be large."""
+"""Bound of the records of these calls and of open calls; they contain goals, and a goal set may be large."""
 LATEST_MS: Final = DAY_MS
 """How long after a call's end its scores may have been written; later ones are taken as never written."""
 

@@ -101,7 +101,7 @@ class Rerun:
         return self._written(effects)
 
     def finish(self, now_ms: int) -> list[AnyScoreRecord]:
-        """There are no more records, and it is `now_ms`: what silence decides until then, or what the facts say."""
+        """Ends the evaluation at `now_ms`: decides silences until then, or takes them from the facts."""
         written = self._written([*self._until(now_ms), *self._evaluator.end()])
         if self.obeys_facts:
             for conversation_id in sorted(self._chosen - self._closed):  # not one record of them is there

@@ -37,7 +37,7 @@ _SHOWN_EVERY: Final = 500
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 ShowProgress = Callable[[int, int, float], None]
-"""Told the partition number, how many there are, and which part of this one's time is done."""
+"""Gets the partition number, the number of partitions, and the finished share of this one's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ async def backtest(settings: Settings, plan: BacktestPlan, show: ShowProgress) -
 
 
 def _goals(settings: Settings, plan: BacktestPlan) -> AbstractAsyncContextManager[ChoosesGoals | None]:
-    """Where calls get their goals; those that obey the log have them from there."""
+    """The source of goals; calls that obey the log have their goals from there."""
     return nullcontext() if plan.obeys_facts else goals_of_now(settings.kafka, settings)
 
 

@@ -16,7 +16,7 @@ from streamer.cluster.topic_admin import judged
 from streamer.settings.all_settings import Settings
 
 MAX_CLOCK_DIFFERENCE_MS: Final = 1_000
-"""A third of the dead-air threshold: what silence is judged by may not be further from the truth."""
+"""A third of the dead-air threshold: a larger clock error could turn a pause into dead air."""
 
 
 class Verdict(StrEnum):

@@ -25,7 +25,7 @@ def group_findings(
 
     Args:
         check: Names the group.
-        role: What to start, for `callgauge run --roles`.
+        role: Name of the role, as in `callgauge run --roles`.
         group: The group.
         bounds: Every partition that it should read.
         starts_at_end: Whether it begins at the end of a partition without a committed offset.

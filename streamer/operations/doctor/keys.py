@@ -16,7 +16,7 @@ SAMPLED_RECORDS: Final = 1_000
 LEAST_SAMPLED_RECORDS: Final = 10
 """Of each partition, however many there are."""
 SAMPLE_SECONDS: Final = 5.0
-"""How long reading them may take; what has come by then is looked at."""
+"""Deadline of reading them; the keys that have arrived by then are checked."""
 MAX_SHOWN_CHARS: Final = 40
 """Of a key."""
 

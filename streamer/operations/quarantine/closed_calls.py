@@ -11,7 +11,7 @@ from schemas.topics import SCORES_TOPIC
 from streamer.cluster.onlooker import onlooker, records_so_far
 
 _MARK = b'"closed"'
-"""Stands in the JSON of every closing record; parsing all the others would take ten times as long."""
+"""Part of the JSON of every closing record; parsing all other records would take ten times as long."""
 
 
 async def closed_calls(

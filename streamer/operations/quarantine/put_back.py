@@ -32,7 +32,7 @@ REPLAY_OF_HEADER: Final = "callgauge_replay_of"
 """Names the record that was refused first, through any number of replays."""
 CE_SOURCE: Final = "callgauge.quarantine"
 IN_FLIGHT: Final = 100
-"""Records on their way at a time: what an interrupted replay may leave untold."""
+"""Records on their way at a time: an interrupted replay may leave so many unreported."""
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -141,7 +141,7 @@ class RefusedRecords:
         if (closed := self.calls.closed.get(entry.key)) is not None:
             when = shown_moment(closed.caused_at_ms)
             raise CannotReplayError(f"its call has closed ({closed.reason}, {when} UTC) and is not reopened")
-        # What is committed only grows, so a record that is behind it now will not be read again.
+        # Committed offsets only grow, so a record before them now will not be read again.
         begin = self.calls.committed.get(TopicPartition(record.topic, record.partition), 0)
         if record.offset >= begin:
             raise ReplayNotNeededError(
@@ -159,7 +159,7 @@ class RefusedRecords:
 def replay_headers(record: Any, arrival: Arrival) -> Headers:
     """The headers of the record, its old coordinates and, if it has none, an id by which a second replay is a repeat.
 
-    A record that already has what makes a repeat known (an event id; a simulator's sequence) is left as it is: it may
+    A record that already identifies repeats (by an event id, or a simulator's sequence) keeps its headers: it may
     have been sent twice, and the two must stay the same event.
 
     Args:
@@ -190,13 +190,13 @@ async def put_back(
 ) -> AsyncIterator[Outcome]:
     """Appends each record to its own partition again, in the order of `entries`; ends early when `stop` is set.
 
-    Once the broker fails, what is left is not tried.
+    After a failure of the broker the remaining records are not tried.
 
     Args:
-        records: How to read and judge them.
+        records: Reads and checks them.
         producer: A started one.
-        entries: What to put back; those of one partition in the order in which they stood.
-        now_ms: When the broker takes them.
+        entries: Entries to put back; those of one partition in the order of their offsets.
+        now_ms: Broker time of the new records.
         stop: Ends it, after the records that are on their way.
     """
     left = iter(entries)

@@ -1,4 +1,4 @@
-"""Axes of drawings: where a value stands in percent of the width, and which round values are marked. Pure.
+"""Axes of drawings: positions in percent of the width, and round tick values. Pure.
 
 Drawings are placed in percent and lettered in pixels, so they fit every width and their text never shrinks.
 """
@@ -14,7 +14,7 @@ _MS_PER_SECOND: Final = 1_000
 
 
 class Scale(NamedTuple):
-    """From `start` at 0 % to `end` at 100 %; what lies outside is put at the border."""
+    """A scale from `start` at 0 % to `end` at 100 %; values outside are drawn at the border."""
 
     start: float
     end: float

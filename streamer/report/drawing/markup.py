@@ -1,4 +1,4 @@
-"""HTML and SVG as nested calls. What is not `Markup` is text and is escaped here, so nothing a call contains becomes markup."""
+"""HTML and SVG as nested calls. Every value except `Markup` is text and is escaped here, so no text of a call becomes markup."""
 
 import re
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Markup(str):
 
 
 Child = str | int | Iterable["Child"] | None
-"""What may stand in an element: markup, text, several of them, or nothing."""
+"""The content of an element: markup, text, several of them, or nothing."""
 
 NOTHING: Final = Markup()
 
@@ -32,8 +32,8 @@ def element(tag: str, *children: Child, **attributes: Attribute) -> Markup:
 
     Args:
         tag: Its name.
-        children: What is in it; texts are escaped.
-        attributes: Underscores in names stand for hyphens, one at the end is left out (`class_`).
+        children: Its content; texts are escaped.
+        attributes: Underscores in names become hyphens; one at the end is dropped (`class_`).
 
     Example:
         >>> element("p", "1 < 2", class_="sum", data_turn=3)

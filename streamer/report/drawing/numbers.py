@@ -1,4 +1,4 @@
-"""How a report writes times, lengths and values: the same everywhere, and never a number where there is none."""
+"""Times, durations and values as text: the same everywhere, and never a number for an unknown value."""
 
 import re
 from datetime import UTC, datetime

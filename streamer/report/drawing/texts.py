@@ -10,10 +10,10 @@ _TOO_DEEP: Final = "(nested too deep to be shown)"
 
 
 class Redacts(Protocol):
-    """What takes personal data out of texts before anybody sees them."""
+    """Redacts personal data in texts."""
 
     def redact(self, text: str) -> str:
-        """The text with placeholders for what must not be seen."""
+        """The text with placeholders in place of personal data."""
 
     def redact_value(self, value: Any) -> Any:
         """The same for a value of JSON, in all its texts."""
@@ -39,7 +39,7 @@ def json_text(value: object, redactor: Redacts) -> str:
                 _with_shown_keys(redactor.redact_value(value), redactor), ensure_ascii=False, indent=2, default=str
             )
         )
-    except RecursionError:  # what can be read compactly may be too deep to be written on lines
+    except RecursionError:  # a value that fits one line may be nested too deep for indented lines
         return _TOO_DEEP
 
 

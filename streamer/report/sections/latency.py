@@ -1,4 +1,4 @@
-"""How long the user waited in each turn, as bars: voice to voice, what it was measured from, and its stages where known."""
+"""The wait of the user in each turn, as bars: voice-to-voice latency, its anchor, and its known stages."""
 
 from collections.abc import Collection, Sequence
 from typing import Final

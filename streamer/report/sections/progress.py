@@ -1,4 +1,4 @@
-"""How far a call got: the share of its subgoals that were reached after each turn, and which turn reached each."""
+"""The progress of a call: the share of reached subgoals after each turn, and the turn that reached each."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -86,7 +86,7 @@ def _curve(points: Sequence[ProgressScore], goals: GoalSet) -> Markup:
 
 
 def _least(record: ProgressScore) -> float | None:
-    """The progress, or, where it is not known, what is reached for certain; None when that is not known either."""
+    """The progress; if unknown, its certain minimum; None when that is unknown too."""
     if isinstance(record.result, Scored):
         return record.result.value
     return record.reached / record.subgoals if record.subgoals else None
@@ -146,7 +146,7 @@ def _subgoals(call: ReportedCall, goals: GoalSet) -> Markup:
 
 
 def _state(call: ReportedCall, record: SubgoalScore | None) -> tuple[Child, str]:
-    """Whether it is reached, and who says so."""
+    """The state of a subgoal, and its source."""
     if record is None:
         return "Not judged", ""
     how = "by code"

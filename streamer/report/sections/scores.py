@@ -1,4 +1,4 @@
-"""All scores of a call, whatever their names: those of the whole call as a list, those of turns as a table."""
+"""All scores of a call: scores of the whole call as a list, scores of turns as a table."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ class _Detail(NamedTuple):
 
 
 def scores(call: ReportedCall) -> Markup:
-    """Both."""
+    """The two parts of the section: list and table."""
     of_call = (
         [] if call.whole is None else [each for each in parts_of(call.whole) if each.name not in _ELSEWHERE_OF_CALL]
     )
@@ -76,26 +76,26 @@ def _call_row(call: ReportedCall, part: ScorePart, heading: str | None = None) -
 
 
 def _result_markup(call: ReportedCall, name: str, result: Result) -> Markup:
-    """A result that can be told from a value when it is none."""
+    """A result; an unscored one looks different from a value."""
     kind = {"scored": "value", "unscored": "unscored", "not_applicable": "none"}[result.outcome]
     return element("span", _outcome(call, name, result), class_=kind)
 
 
 def _outcome(call: ReportedCall, name: str, result: Result) -> str:
-    """The result as a text; why there is none may be told in words of the call."""
+    """The result as text; the reason of an unscored result may quote the call."""
     text = outcome(name, result)
     return call.shown(text, _DETAIL_CHARS) if isinstance(result, NotApplicable) else text
 
 
 def _details(call: ReportedCall, part: ScorePart) -> Iterator[_Detail]:
-    """Everything else that is known of it, the fields within fields too."""
+    """The other fields of the score, nested fields included."""
     for name, value in part.fields.items():
         for path, text in _leaves(call, name, value):
             yield _Detail(title(path.removeprefix("sub_metrics.")), shortened(text, _DETAIL_CHARS))
 
 
 def _leaves(call: ReportedCall, path: str, value: object) -> Iterator[tuple[str, str]]:
-    """What is in a field: each value that is no mapping, with its path; nothing for what is empty or not there."""
+    """The values of a field with their paths; mappings are walked, empty and missing values are left out."""
     match value:
         case None | "":
             return
@@ -151,7 +151,7 @@ def _turn_table(call: ReportedCall, parts: Mapping[int, Mapping[str, ScorePart]]
 
 
 def _cell(call: ReportedCall, part: ScorePart | None) -> Child:
-    """A result in a field of a table; of what is no single number, all that it says instead."""
+    """A result as a table cell; a result without a single number is shown with all its fields."""
     if part is None:
         return None
     match part.result:

@@ -1,7 +1,7 @@
-"""Where the time of an answer went: the stages of a turn one after the other, and all that was measured of them in numbers.
+"""The stages of the wait in each turn: a drawing in sequence, and a table of all measurements.
 
-A latency breakdown of pipecat's tiles the wait, so it is drawn as it is. Of other sources the stages that follow each
-other are put in that order; what they do not cover is drawn as not measured. Stages that contain others are only in the table.
+pipecat's latency breakdown covers the whole wait without gaps, so it is drawn unchanged. Stages of other sources are drawn
+in their order, and the rest of the wait as not measured. Stages that contain other stages are only in the table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ FAMILIES: Final[Mapping[str, str]] = {
     "way": "Transport and pipeline",
     "rest": "Not measured",
 }
-"""What stages are drawn as, in the order of the legend: a class of the style sheet, and what it is called."""
+"""The kinds of drawn stages in the order of the legend: class of the style sheet, and label."""
 
 _FAMILY_OF: Final[Mapping[Stage, str]] = {
     Stage.ENDPOINTING: "listening", Stage.STT_TRAILING: "listening", Stage.ENDPOINTING_WAIT: "listening",
     Stage.TRANSCRIPTION: "listening", Stage.TURN_DETECTION: "listening", Stage.TURN_COMPLETION: "listening",
     Stage.WAITING_FOR_USER: "listening",
     Stage.TOOL_RUN: "tools", Stage.FUNCTION_HANDLER: "tools",
-    Stage.TOOL_REQUEST: "model", Stage.LLM_TOOL_CALL: "model",  # the model writes what the tool is called with
+    Stage.TOOL_REQUEST: "model", Stage.LLM_TOOL_CALL: "model",  # the model writes the arguments of the tool
     Stage.LLM_FIRST_TOKEN: "model", Stage.LLM_LAST_SENTENCE: "model", Stage.LLM_INFERENCE: "model", Stage.FIRST_REQUEST: "model",
     Stage.LLM_FIRST_SENTENCE: "sentence", Stage.SENTENCE_AGGREGATION: "sentence", Stage.AWAITING_SPEAKABLE_TEXT: "sentence",
     Stage.TTS_FIRST_BYTE: "voice", Stage.SPEECH_SYNTHESIS: "voice",
@@ -84,7 +84,7 @@ def stacked(stages: Sequence[StageLatency], wait_ms: float | None) -> list[Stage
 
 
 def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tuple[Stage, float]]:
-    """The stages that follow each other: what one contains of the one before it is taken off."""
+    """The stages in sequence; the part that a stage shares with the one before it is subtracted."""
     # The final transcript comes before the turn is ruled over, so the longer of the two contains the other.
     heard = [stage for stage in (Stage.ENDPOINTING, Stage.STT_TRAILING) if stage in known]
     lengths = [max(((stage, known[stage]) for stage in heard), key=lambda item: item[1])] if heard else []
@@ -106,7 +106,7 @@ def _in_sequence(known: Mapping[Stage, float], wait_ms: float | None) -> list[tu
 
 
 def stages_table(call: ReportedCall) -> Markup | None:
-    """Every stage of every turn in numbers, with its source and what others say; None when there is none."""
+    """Every stage of every turn in numbers, with its source and the values of other sources; None without stages."""
     records = [record for record in call.rows if record.stages]
     if not records:
         return None

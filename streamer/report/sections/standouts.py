@@ -1,4 +1,4 @@
-"""What a person should look at first in a call: long waits, talking over each other, dead air, tools that failed, stalls."""
+"""The parts of a call to look at first: long waits, overlapping speech, dead air, failed tools, stalls."""
 
 from collections.abc import Iterator
 from operator import attrgetter
@@ -16,7 +16,7 @@ MOST_MOMENTS: Final = 12
 
 
 class Moment(NamedTuple):
-    """A turn in which it was so, and what there is to say of it; a greater `weight` comes first."""
+    """A turn with its remark; a greater `weight` comes first."""
 
     turn: int
     text: str
@@ -24,14 +24,14 @@ class Moment(NamedTuple):
 
 
 class Standout(NamedTuple):
-    """One kind of thing, and where it happened: the weightiest first, else in the order of the call."""
+    """One kind of standout with its moments: the greatest weight first, otherwise in the order of the call."""
 
     heading: str
     moments: tuple[Moment, ...]
 
 
 def standouts(call: ReportedCall) -> list[Standout]:
-    """Every kind of which there is something, what the user feels most first."""
+    """Every kind with at least one moment; the kinds that disturb the user most come first."""
     kinds = {
         f"Waits over {seconds(LONG_WAIT_MS)}": _long_waits(call),
         "Assistant spoke over the user": _interruptions(call, Speaker.ASSISTANT),

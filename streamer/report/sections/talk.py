@@ -1,4 +1,4 @@
-"""How the two sides talked: how much, how fast, and how long at a stretch."""
+"""The speech of the two sides: amount, speed, and longest monologues."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,14 +16,14 @@ _ROWS: Final = {
     "Words per minute": "words_per_minute",
     "Questions asked again": "repeated_questions",
 }
-"""What is told of each side: the heading, and its field."""
+"""The values of each side: heading and field."""
 
 _MOST_TURNS: Final = 12
 """Turns with a repeated question that are named."""
 
 
 def speech(call: ReportedCall) -> Markup | None:
-    """The sides beside each other, and what they did together; None when nothing of it was measured."""
+    """The two sides next to each other, and their common values; None when nothing was measured."""
     whole = call.whole
     if whole is None or whole.speech is None:
         return None

@@ -1,6 +1,6 @@
-"""The timeline of a call: a lane for each speaker, where both spoke, where nobody did, the tools, and links to the turns.
+"""The timeline of a call: a lane for each speaker, overlaps, silences, tools, and links to the turns.
 
-Its width is the call's: it scrolls in a box of its own. What is closer together than a pixel is drawn as one.
+Its width grows with the call, and it scrolls in a box of its own. Marks less than a pixel apart are drawn as one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ MOST_PIXELS: Final = 24_000
 MOST_DRAWN: Final = 2_000
 """Turns, and likewise overlaps, silences and tools that are drawn, the first ones: a call of two hours has some six hundred."""
 MOST_TURN_LINKS: Final = 500
-"""Turns that the timeline leads to: as many as are told in the transcript."""
+"""Bound of linked turns: as many as the transcript shows."""
 _LEAST_PIXELS: Final = 320
 _PIXELS_PER_SECOND: Final = 3
 _TICK_PIXELS: Final = 90
 _DIGIT_PIXELS: Final = 8
 _LABEL_PIXELS: Final = 44
-"""What the length of a silence takes up as text."""
+"""Width of the length of a silence as text."""
 
 _HEIGHT: Final = 164
 _NUMBERS_Y: Final = 12
@@ -240,7 +240,7 @@ def _legend(call: ReportedCall) -> Markup:
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Markup:
-    """What colours and patterns stand for: pairs of a class and a text."""
+    """The meaning of colours and patterns: pairs of a class and a text."""
     patterned = {"overlap": "url(#overlap)", "dead-air": "url(#dead-air)"}
     return element(
         "ul",

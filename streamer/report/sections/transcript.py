@@ -1,4 +1,4 @@
-"""What was said and done in a call, turn by turn, redacted: words, tools with what they were given and answered, interruptions."""
+"""The redacted transcript of a call, turn by turn: words, tools with arguments and results, interruptions."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,9 +12,9 @@ from streamer.report.drawing.numbers import clock, seconds
 from streamer.report.sections.standouts import LONG_WAIT_MS
 
 MOST_TURNS: Final = 500
-"""Turns that are told; the longest calls of an hour have some three hundred."""
+"""Bound of the shown turns; the longest calls of an hour have some three hundred."""
 MOST_ITEMS: Final = 100
-"""Things of one turn that are told: a turn has some five, more than this is a loop of the agent."""
+"""Bound of the shown entries of one turn: a turn has some five; more than this is a loop of the agent."""
 _NAMES: Final = {Speaker.USER: "User", Speaker.ASSISTANT: "Assistant"}
 
 

@@ -1,7 +1,7 @@
-"""Makes files of the transcripts on their topic, beside the evaluator and apart from it: a full disk delays no score.
+"""Writes the transcripts of the topic to files, apart from the evaluator: a full disk delays no score.
 
-Its position is committed when the files are there, so each transcript becomes a file at least once whatever dies in between;
-a second time it becomes the same file. What cannot be written is tried again until it can be, and waits in the topic.
+Its position is committed when the files exist, so each transcript becomes a file at least once, also after a crash; a
+second time it becomes the same file. A transcript that cannot be written waits in the topic and is tried again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from schemas.undecodable import UndecodableRecord
 from streamer.roles.transcripts.files import TranscriptFiles
 
 POLL_MS: Final = 200
-"""How long one poll waits: what stopping may have to wait for."""
+"""Duration of one poll: stopping may have to wait for it."""
 MAX_BATCH_RECORDS: Final = 50
 """Transcripts of one poll: their files take a tenth of a second."""
 RETRY_SECONDS: Final = 5.0
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class TranscriptFiler:
-    """One member of the group of those who make files of transcripts."""
+    """One member of the group that writes transcript files."""
 
     def __init__(self, kafka: KafkaSettings, group_id: str, files: TranscriptFiles, instruments: Instruments) -> None:
         """Nothing is connected before `follow`.
@@ -96,7 +96,7 @@ class TranscriptFiler:
     async def _file(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, records: Sequence[Any], stop: asyncio.Event
     ) -> None:
-        """Writes one partition's files in order, as far as that goes; what is left is polled again."""
+        """Writes the files of one partition in order until one fails; the rest is polled again."""
         for written, record in enumerate(records):
             if isinstance(record, UndecodableRecord):
                 self._instruments.inc("callgauge_transcript_files_total", ("undecodable",))
@@ -128,7 +128,7 @@ class TranscriptFiler:
             log.warning("commit_failed", role="transcript files", error=str(error) or type(error).__name__)
 
     def _tell(self, problem: str) -> None:
-        """Says what goes wrong, once for as long as it does."""
+        """Logs a fault once for as long as it lasts."""
         if not self._has_told:
             self._has_told = True
             log.error(

@@ -1,6 +1,6 @@
-"""Transcripts as files: one per conversation, always whole, under a name that is safe whatever the conversation is called.
+"""Transcripts as files: one per conversation, always whole, with a safe name for every conversation id.
 
-They hold what people said, so only the user that callgauge runs as may read them, whatever the umask.
+They contain the words of people, so only the user of the process may read them, whatever the umask.
 """
 
 import gzip
@@ -17,47 +17,47 @@ from consumers.runtime.errors import OperatorError
 FILE_MODE: Final = 0o600
 """Rights of a transcript's file: its owner reads and writes."""
 FOLDER_MODE: Final = 0o700
-"""Rights of a folder that is made for them. One that is there already keeps its own."""
+"""Rights of a new folder. An existing folder keeps its own."""
 MAX_NAME_CHARS: Final = 100
-"""What is kept of a conversation's id in a file's name; file systems take 255 bytes, some of them 143."""
+"""Bound of the conversation id in a file name; file systems accept 255 bytes, some of them 143."""
 _PART_SUFFIX: Final = ".part"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]|^[.-]")  # a leading dot hides a file, a leading dash makes it an option
 
 
 class TranscriptFolderError(OperatorError):
-    """The folder for transcripts cannot be used: make it, or choose another."""
+    """The folder for transcripts cannot be used: create it, or choose another."""
 
 
 class TranscriptFiles:
-    """A folder of transcripts. A file appears as a whole or not at all; one that is there already is replaced.
+    """A folder of transcripts. A file appears as a whole or not at all; an existing file is replaced.
 
     Attributes:
-        folder: Where the files are.
+        folder: The folder of the files.
     """
 
     def __init__(self, folder: Path, *, packs: bool) -> None:
         """Nothing is touched before `prepare`.
 
         Args:
-            folder: Where the files are.
+            folder: The folder of the files.
             packs: Whether they are gzipped.
         """
         self.folder = folder
         self._packs = packs
 
     def prepare(self) -> bool:
-        """Makes the folder where it is not there, and takes away what a process that was killed had begun.
+        """Creates the folder if necessary, and deletes unfinished files of a killed process.
 
         Returns:
             Whether users other than the owner and its group can look into the folder.
 
         Raises:
-            TranscriptFolderError: It cannot be made or written to.
+            TranscriptFolderError: The folder cannot be created or written to.
         """
         try:
             _make_folder(self.folder)
             for part in self.folder.glob(f".*{_PART_SUFFIX}"):
-                if part.is_symlink() or part.is_file():  # a link goes, and what it leads to stays
+                if part.is_symlink() or part.is_file():  # a link is deleted, its target stays
                     part.unlink(missing_ok=True)
             with tempfile.NamedTemporaryFile(prefix=".", suffix=_PART_SUFFIX, dir=self.folder):
                 return bool(self.folder.stat().st_mode & stat.S_IRWXO)
@@ -72,13 +72,13 @@ class TranscriptFiles:
         return self.folder / f"{file_stem(conversation_id)}.json{'.gz' if self._packs else ''}"
 
     def write(self, conversation_id: str, value: bytes) -> Path:
-        """Writes the file. It waits for the disk, so a thread should do it.
+        """Writes the file. It waits for the disk, so call it in a thread.
 
         Returns:
-            Where it is.
+            The path of the file.
 
         Raises:
-            OSError: It could not; what was there before is there still.
+            OSError: The file could not be written; an earlier file stays.
         """
         path = self.path_of(conversation_id)
         # A new file under a name that nobody can know: a link that waits there is not followed.
@@ -90,7 +90,7 @@ class TranscriptFiles:
                 # Without the time of packing the same transcript is the same file.
                 file.write(gzip.compress(value, mtime=0) if self._packs else value)
                 file.flush()
-                os.fsync(file.fileno())  # else the name could survive a power cut and the content not
+                os.fsync(file.fileno())  # otherwise the name could survive a power cut and the content not
             part.replace(path)
         except OSError:
             part.unlink(missing_ok=True)
@@ -109,7 +109,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def file_stem(conversation_id: str) -> str:
-    """The name of a conversation's file, without its ending: the id where that is safe, else what is safe of it and a hash.
+    """The name of a conversation's file without its ending: a safe id, or the safe part of the id and a hash.
 
     Example:
         >>> file_stem("conv-12.a")

@@ -1,4 +1,4 @@
-"""Turns a recorded call into the events that go on topics: their bytes, their order and their times. Pure.
+"""Turns a recorded call into the events for the topics: their bytes, their order and their times. Pure.
 
 A live system does not sort: each source writes in its own order, and an event is seen when it was produced, which is
 at its time or later. So events are merged by *arrival*: their time plus a known delay, never before the event in front
@@ -46,16 +46,16 @@ _BEFORE_ALL, _AFTER_ALL = -1, len(SOURCES)
 
 @dataclass(frozen=True, slots=True)
 class WireEvent:
-    """One event as it goes on a topic.
+    """One event for a topic.
 
     Attributes:
-        source: Which input topic carries it.
+        source: Its input topic.
         value: The record's value: the event as compact JSON, keys in their original order.
         time_ms: Epoch milliseconds of the event itself. An event without a readable time has that of the one before it.
         event_name: The event's type in the words of its source, for example `tts_text` or `audio_start`.
         sequence: Place within its source, from 1. A repeated record keeps the number of the first.
         arrival_ms: Epoch milliseconds when it is produced; never decreases within a source.
-        is_agent_event: Whether a real ElevenLabs agent says it; only the envelope tells it from the simulated caller's.
+        is_agent_event: Whether it is of a real ElevenLabs agent; only the envelope distinguishes it from the simulated caller.
     """
 
     source: Source
@@ -69,10 +69,10 @@ class WireEvent:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How the events of a call travel: what makes arrival differ from the recording. Keys are (source, index from 0).
+    """Differences between arrival and recording of a call. Keys are (source, index from 0).
 
     Attributes:
-        delay_ms: How long after its time an event is produced; absent means at once.
+        delay_ms: Time from an event to its production; absent means 0.
         repeated: Events whose record is sent twice, the second time with the same bytes and sequence number.
     """
 
@@ -136,7 +136,7 @@ def in_random_order(call: RecordedCall, seed: int) -> Iterator[WireEvent]:
 def shifted(call: RecordedCall, by_seconds: int) -> RecordedCall:
     """The same call at another time: every time in every event moved by whole seconds.
 
-    Only the clock's own fields move, never what people or tools said. Audio times are moved as floats without rounding:
+    Only the time fields move, never texts of people or tools. Audio times are moved as floats without rounding:
     near the present their grid is finer than a microsecond and holds whole seconds, so durations stay what they were.
     """
 
@@ -231,7 +231,7 @@ def event_name(source: Source, event: Mapping[str, Any]) -> str:
 
 
 def agent_event_name(event: Mapping[str, Any]) -> str:
-    """The type of what a real ElevenLabs agent says; the body of a record or of its webhook is a record."""
+    """The event type of a real ElevenLabs agent; the body of a record or of its webhook is a record."""
     name = event.get("type")
     is_record = "transcript" in event or "data" in event
     return AGENT_RECORD if is_record or not isinstance(name, str) else name
@@ -264,7 +264,7 @@ def _ranked_streams(call: RecordedCall, delivery: Delivery) -> dict[Source, list
 
 
 class _Queued(NamedTuple):
-    """An event in its source's queue: it leaves at its turn, once it is there and everything before it has left."""
+    """An event in the queue of its source: it leaves when it is produced and all earlier events have left."""
 
     turn_ms: int
     rank: int

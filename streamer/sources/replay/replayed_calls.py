@@ -1,4 +1,4 @@
-"""Recorded calls made ready to be played again as if they happened now: what `callgauge replay` sends."""
+"""Prepares recorded calls for `callgauge replay`: as if they happened now."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from streamer.sources.replay.playback import (
 )
 
 MAX_ID_BYTES_KEPT = 200
-"""How much of a recorded id is in the fresh one; what follows it must fit into the longest key too."""
+"""Length of the part of a recorded id in the new one; the rest must fit into the longest key too."""
 ID_MARK = "{id}"
 
 
@@ -26,11 +26,11 @@ class ReplayPlan:
 
     Attributes:
         paths: Record directories, wire-level files and records of ElevenLabs agents, played in this order.
-        speed: How much faster than they happened; None is as fast as possible.
-        run_name: Makes the conversation ids of this run fresh; None keeps those of the recordings.
-        keeps_times: Whether the recordings' own times are kept instead of being moved to now.
-        agent: Named in each `call_started` that the recording does not have itself.
-        goals: The goal set named there; `ID_MARK` in it stands for the recorded id.
+        speed: Factor against the recording; None is as fast as possible.
+        run_name: Part of the new conversation ids of this run; None keeps the recorded ids.
+        keeps_times: Whether the recorded times are kept instead of moved to the present.
+        agent: Agent in each `call_started` that the recording lacks.
+        goals: Goal set in those events; `ID_MARK` in it is replaced by the recorded id.
     """
 
     paths: tuple[Path, ...]

@@ -1,4 +1,4 @@
-"""How EVA's three sources report a planned call: the simulated caller, the pipecat or framework log, the audit log.
+"""A planned call in EVA's three sources: the simulated caller, the pipecat or framework log, the audit log.
 
 Each source sees the call through its own delays: silence is noticed late, transcripts come seconds after the sound,
 speech-to-speech models write their audit entries only when they are done and date them back.
@@ -47,7 +47,7 @@ _WORD_BATCH_MS = 250
 
 
 def caller_events(plan: CallPlan, rng: random.Random, dialect: CallerDialect) -> list[Emission]:
-    """The simulated caller's stream: connection, sounds with back-dated times, and what each side said."""
+    """The simulated caller's stream: connection, sounds with back-dated times, and texts of both sides."""
     emissions = [_connection(plan.start_ms + rng.randint(20, 90), "connected", {"server_url": "ws://caller.test/ws"})]
     emissions.append(_connection(plan.start_ms + rng.randint(300, 600), "session_started", {}))
     next_user_ms = [turn.user.start_ms if turn.user else None for turn in plan.turns[1:]] + [None]
@@ -175,7 +175,7 @@ class _PipecatLog:
 
 
 def framework_events(plan: CallPlan) -> list[Emission]:
-    """The framework log of a speech-to-speech agent: replies as text, and what was said of those that were cut off."""
+    """The framework log of a speech-to-speech agent: replies as text, and the spoken part of interrupted ones."""
     emissions = []
     for speech in (speech for turn in plan.turns for speech in _speeches(turn)):
         written_ms = min(speech.end_ms, speech.start_ms + 400)
@@ -252,7 +252,7 @@ def _entry(written_ms: int, message_type: str, value: Any, dated_ms: int | None 
 
 
 def misheard(rng: random.Random, text: str) -> str:
-    """What a transcriber makes of it: mostly right, a word lost here and there, less punctuation."""
+    """The text as a transcriber hears it: mostly right, some words lost, less punctuation."""
     words = [word.rstrip(",") for word in text.split() if rng.random() > 0.03]
     return " ".join(words) or text
 

@@ -1,4 +1,4 @@
-"""What the services of a simulated call report of themselves: pipecat's metrics as EVA logs them, and the model's own figures."""
+"""Metrics of the services of a simulated call: pipecat's metrics as EVA logs them, and the figures of the model."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -17,7 +17,7 @@ TimedEvent = tuple[int, Mapping[str, Any]]
 
 
 def pipecat_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
-    """What pipecat's transcriber and speech synthesis report; of the model the audit log knows."""
+    """Metrics of pipecat's transcriber and speech synthesis; those of the model are in the audit log."""
     for processor in (_STT, _TTS):
         for kind in ("TTFBMetricsData", "ProcessingMetricsData"):
             yield _metric(plan.start_ms + _STARTED_MS, kind, processor, None, 0.0)
@@ -34,7 +34,7 @@ def pipecat_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
 
 
 def framework_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
-    """What the framework around a speech-to-speech model writes: one latency for the whole answer, and its tokens."""
+    """Metrics of a speech-to-speech framework: one latency for the whole answer, and its tokens."""
     for turn in plan.turns:
         spoken = next((step.speech for step in turn.steps if step.speech), None)
         if turn.user is None or spoken is None or spoken.start_ms - _PLAYBACK_MS <= turn.user.end_ms:
@@ -49,7 +49,7 @@ def framework_metrics(plan: CallPlan) -> Iterator[TimedEvent]:
 
 
 def model_figures(step: Step) -> dict[str, Any]:
-    """What the audit log says of one step of the model beside its answer."""
+    """Figures of one step of the model in the audit log."""
     said = step.speech.text if step.speech else ""
     usage = {"prompt_tokens": 900, "completion_tokens": 20 + 2 * len(said.split())}
     usage["total_tokens"] = sum(usage.values())

@@ -1,8 +1,8 @@
-"""How pipecat's own observers report a planned call on a real phone line: the records of pipecat-ai 1.14, as JSON.
+"""A planned call on a real phone line as pipecat's observers report it: the records of pipecat-ai 1.14, as JSON.
 
-There is no simulated caller: nobody knows when sound left the far end. Each event is `{"type", "timestamp", "data"}`:
+There is no simulated caller: the time at which sound left the far end is unknown. Each event is `{"type", "timestamp", "data"}`:
 `timestamp` is the epoch millisecond at which the observer saw it, `data` the observer's record without nulls, whose own
-times are epoch seconds. Speech of the user is dated back by what the detector needed to be sure.
+times are epoch seconds. Speech of the user is back-dated by the delay of the detector.
 """
 
 import random
@@ -82,7 +82,7 @@ def _user_turn(turn: Turn, user: Speech, rng: random.Random, *, voice_detector: 
 
 
 def _bot_speech(plan: CallPlan, number: int) -> Iterator[Emission]:
-    """The bot's speeches of a turn and, after them, what it said as one message."""
+    """The speeches of the bot in a turn and, after them, their text as one message."""
     speeches = [step.speech for step in plan.turns[number].steps if step.speech]
     for speech in speeches:
         stopped_ms = speech.end_ms + (0 if speech.cut_off else _BOT_SILENCE_MS)  # an interruption stops it at once
@@ -125,12 +125,12 @@ def _function_call(tool: ToolRun, call_id: str) -> Iterator[Emission]:
     settled = {"kind": "function_call_failed" if tool.failed else "function_call_completed", **common}
     times = {"timestamp": _seconds(settled_ms), "in_progress_at": _seconds(running_ms)}
     error = tool.response["message"] if tool.failed else None
-    # Results stay in the bot: the observer reports them only when told to.
+    # Results stay in the bot: the observer reports them only if configured.
     yield _record(settled_ms, "function_call_event", {**settled, **times, "error": error})
 
 
 def _latency_records(turn: Turn, user: Speech) -> Iterator[Emission]:
-    """What pipecat measures itself from the user's silence to the bot's first sound, and where the time went."""
+    """Latency of pipecat from the user's silence to the first sound of the bot, and its breakdown."""
     spoken = next((step.speech for step in turn.steps if step.speech), None)
     if spoken is None or turn.heard_ms < user.end_ms + _VAD_STOP_MS:
         return  # no answer, or one that began before the user was silent

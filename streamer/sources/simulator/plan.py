@@ -1,7 +1,7 @@
-"""What happens in a simulated call, and when: who speaks from when to when, what is decided, which tools run.
+"""The plan of a simulated call: times of speech, decisions, and tools.
 
-The plan is what an observer in the room would have heard. How each source reports it, with its own delays and gaps,
-is written by `simulated_sources` and `simulated_phone`.
+The plan is the truth of the call, as an observer in the room would hear it. `eva_sources` and `phone` write the reports
+of each source, with its own delays and gaps.
 """
 
 import random
@@ -34,7 +34,7 @@ _SIMULATOR_ONLY: Final = frozenset({"missing_audio_end", "late_audio_end"})
 _IN_THE_ANSWER: Final = frozenset(
     {"assistant_interruption", "late_audio_end", "slow_tool", "tool_error", "slow_answer"}
 )
-"""What does not happen in a turn that gets no answer."""
+"""Parts that a turn without an answer lacks."""
 
 _LONG_ANSWER_WORDS, _LONG_QUESTION_WORDS = 12, 9
 """From here a speech is long enough to be cut off by a barge-in, or for the assistant to start before it is over."""
@@ -42,7 +42,7 @@ _LONG_ANSWER_WORDS, _LONG_QUESTION_WORDS = 12, 9
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """One stretch of speech: from first to last sound, what was meant and what was said of it."""
+    """One speech: first and last sound, the intended text and the spoken text."""
 
     text: str
     spoken: str
@@ -171,7 +171,7 @@ class _Planner:
         self._turns.append(Turn(user=None, heard_ms=asked_ms, steps=(Step(asked_ms, decided_ms, speech),)))
 
     def _stay_silent(self) -> None:
-        """The user does not answer; after 12 s the assistant asks whether anybody is there."""
+        """Plans a user who does not answer; after 12 s the assistant asks whether anybody is there."""
         heard_ms = self._last_sound_ms() + 12_000
         decided_ms = heard_ms + self._between(400, 900)
         speech = self._speech(self._rng.choice(NUDGES), decided_ms + self._between(180, 400))
@@ -235,7 +235,7 @@ class _Planner:
         return Speech(text, text, start_ms, start_ms + 250 + round(words * self._ms_per_word))
 
     def _cut_last_answer(self) -> int:
-        """Cuts the assistant's last speech off and returns when the user started to speak over it."""
+        """Cuts the last speech of the assistant off; returns the time at which the user interrupted."""
         turn = self._turns[-1]
         step = turn.steps[-1]
         if step.speech is None:

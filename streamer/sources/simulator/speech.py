@@ -1,4 +1,4 @@
-"""What is said in simulated calls: a few small domains with callers, assistants and their tools."""
+"""Texts of simulated calls: a few small domains with callers, assistants and their tools."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class ToolScript:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What the user says and what the assistant answers, after the tool if there is one."""
+    """A text of the user and the answer of the assistant, after the tool if there is one."""
 
     user: str
     assistant: str
@@ -25,7 +25,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """One kind of call: who answers, how, and the exchanges in the order in which they make sense."""
+    """One kind of call: the agent, its style, and the exchanges in a sensible order."""
 
     agent: str
     greeting: str
@@ -40,7 +40,7 @@ FILLERS: Final = (
 )
 NUDGES: Final = ("Are you still there?", "Hello? I can still hear the line, please go on when you are ready.")
 APOLOGY: Final = "I could not find it at the first try, so I searched again."
-NOISES: Final = ("...", ".", "?")  # what a transcriber writes for a cough; such an utterance counts as not said
+NOISES: Final = ("...", ".", "?")  # a transcriber writes this for a cough; such an utterance does not count
 
 _AIRLINE = Domain(
     agent="airline-rebooking",

@@ -1,4 +1,4 @@
-"""Seeded calls as they would happen live, awkward ones included: barge-ins both ways, late events, slow tools.
+"""Seeded calls like live ones, difficult ones included: interruptions by both sides, late events, slow tools.
 
 About half of them come from a real phone line (pipecat's own records, no simulated caller), the others from EVA's
 three sources and its three kinds of pipeline. The same seed gives the same bytes.
@@ -41,12 +41,12 @@ _PAUSE_MIN_MS, _PAUSE_MAX_MS = 500, 4000
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCall:
-    """A simulated call, how its events travel, and what is awkward about it.
+    """A simulated call, the delivery of its events, and its difficulties.
 
     Attributes:
         call: The call with its control events.
-        delivery: Which events are produced late and which are sent twice.
-        features: Names of the awkward things that happen in it, for example `user_barge_in`.
+        delivery: The events that are produced late or sent twice.
+        features: Names of its difficulties, for example `user_barge_in`.
     """
 
     call: RecordedCall
@@ -173,16 +173,16 @@ def simulated_traffic(
     tenant: str | None = None,
     environment: str | None = "simulated",
 ) -> Iterator[PlayedCall]:
-    """Calls on so many lines at a time, each line calling again seconds after it hung up; made lazily, one by one.
+    """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made lazily, one by one.
 
     Args:
-        seed: Decides all of them.
-        concurrent_calls: How many lines there are; nearly all are busy once the ramp-up is over.
+        seed: Decides all calls.
+        concurrent_calls: Number of lines; nearly all are busy after the ramp-up.
         start_ms: Epoch milliseconds of the first call.
-        kind: Of every call; None draws for each.
-        limit: How many calls to make; None never ends.
-        tenant: Named in every `call_started`, when given.
-        environment: Named in every `call_started`, when given.
+        kind: Kind of every call; None draws one for each.
+        limit: Number of calls; None never ends.
+        tenant: Tenant in every `call_started`, if given.
+        environment: Environment in every `call_started`, if given.
 
     Yields:
         Calls in the order in which they start.
