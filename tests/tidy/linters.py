@@ -11,7 +11,11 @@ from typing import Final
 
 from tests.tidy.source_tree import ROOT
 
-COMMANDS: Final[Sequence[Sequence[str]]] = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy", "--num-workers", "2"))
+COMMANDS: Final[Sequence[Sequence[str]]] = (
+    ("ruff", "format", "--check", "."),
+    ("ruff", "check", "."),
+    ("mypy", "--num-workers", "2"),
+)
 _BIN: Final = Path(sys.executable).parent
 _LATER: Final = ("nice", "-n", "5")
 
