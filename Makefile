@@ -10,8 +10,8 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 -
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
 	$(if $(UPGRADE),--upgrade)
 
-# More workers than cores: many tests wait for a broker. The slowest tests go first, and what shares a fixture shares a worker.
-WORKERS := --numprocesses $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN)) --dist loadgroup --no-loadscope-reorder
+# More workers than cores: many tests wait for a broker. tests/support/schedule.py says which test goes where, and when.
+WORKERS := --numprocesses $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest
 # Types and style are looked at beside the tests.
 LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)

@@ -3,13 +3,14 @@
 import logging
 import os
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import hypothesis
 import pytest
 import structlog
 
 from tests.support.required_tools import MISSING
-from tests.support.schedule import Durations, arrange
+from tests.support.schedule import Durations, SlowestFirst, arrange
 
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
@@ -62,7 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Durations())
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups
+@pytest.hookimpl(optionalhook=True)  # xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SlowestFirst:
+    return SlowestFirst(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if _IS_WORKER:
         arrange(items)

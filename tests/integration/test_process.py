@@ -128,7 +128,6 @@ def test_every_role_answers_probes_and_stops_when_told(environment: dict[str, st
         assert "Traceback" not in process.text
 
 
-@pytest.mark.xdist_group("a broker that freezes and dies")
 def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broker: OwnBroker, tmp_path: Path) -> None:
     environment = on(own_broker, "frozen.")
     own_broker.signalled(signal.SIGSTOP)
@@ -152,7 +151,6 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
         own_broker.signalled(signal.SIGCONT)
 
 
-@pytest.mark.xdist_group("a broker that freezes and dies")
 def test_a_second_signal_does_not_wait_for_a_frozen_broker(own_broker: OwnBroker, tmp_path: Path) -> None:
     environment = on(own_broker, "twice.")
     with started(tmp_path / "run.log", "run", **environment) as process:
@@ -167,7 +165,6 @@ def test_a_second_signal_does_not_wait_for_a_frozen_broker(own_broker: OwnBroker
             own_broker.signalled(signal.SIGCONT)
 
 
-@pytest.mark.xdist_group("a broker that freezes and dies")
 def test_a_broker_that_dies_kills_nobody(own_broker: OwnBroker, tmp_path: Path) -> None:
     """The last test on this broker."""
     environment = on(own_broker, "dies.")

@@ -219,7 +219,6 @@ def call_file(path: Path) -> Path:
     return path
 
 
-@pytest.mark.xdist_group("a house where calls are scored")
 @pytest.mark.parametrize("way", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER", "certificate"])
 async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tmp_path: Path) -> None:
     environment = house.entrance(way)
@@ -239,7 +238,6 @@ async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tm
     assert len(closed) == before + 1
 
 
-@pytest.mark.xdist_group("a house where calls are scored")
 @pytest.mark.parametrize("role", ["exporter", "judge"])
 def test_a_role_needs_nothing_but_its_own_rights(house: House, tmp_path: Path, role: str) -> None:
     environment = house.entrance("PLAIN")
@@ -273,7 +271,6 @@ def test_a_password_that_changes_while_running_shows_before_a_connection_is_lost
         assert PASSWORD not in process.text
 
 
-@pytest.mark.xdist_group("a house where rights are missing")
 @pytest.mark.parametrize(
     ("role", "right"), [(role, right) for role, rights in OF_ROLE.items() for right in rights], ids=str
 )
@@ -289,7 +286,6 @@ def test_every_right_that_is_missing_is_named_at_the_start(house: House, role: s
     assert "deploy/security.md" in remedy
 
 
-@pytest.mark.xdist_group("a house where rights are missing")
 @pytest.mark.parametrize("setting", GOALS)
 def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: Path, setting: str) -> None:
     right, told = GOALS[setting]
@@ -306,7 +302,6 @@ def test_what_goals_need_is_asked_for_when_they_need_it(house: House, tmp_path: 
             assert ("goals_topic_read" in process.text) is (setting == "reads_topic")
 
 
-@pytest.mark.xdist_group("a house where rights are missing")
 def test_files_of_transcripts_need_reading_them(house: House, tmp_path: Path) -> None:
     environment = {**house.entrance("PLAIN"), "CALLGAUGE_TRANSCRIPTS__FOLDER": str(tmp_path / "files")}
     with allowed(house, *EVALUATOR):
@@ -322,7 +317,6 @@ def test_files_of_transcripts_need_reading_them(house: House, tmp_path: Path) ->
             assert process.signalled(signal.SIGTERM)[0] == 0
 
 
-@pytest.mark.xdist_group("a house where rights are missing")
 def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None:
     environment = house.entrance("SCRAM-SHA-512")
     told = refused("replay", str(call_file(tmp_path / "call.jsonl")), **environment)

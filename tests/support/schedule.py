@@ -1,47 +1,48 @@
 """In which order tests run where several workers share them, and which of them must share one."""
 
 import json
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 _TABLE: Final = Path(__file__).parents[1] / "durations.json"
 _LEAST_SECONDS: Final = 1.0
 """What is faster than this is not in the table: nothing is gained by its place."""
 _ONE_BY_ONE: Final = ("tests/integration/", "tests/properties/")
 """Where a file is too long for one worker. Elsewhere a file stays together, with what its tests share."""
+_TOGETHER: Final = ("tests/integration/test_process.py", "tests/integration/test_security.py")
+"""Files whose tests share what takes long to make: a broker that may be frozen, rights on a secured one."""
 
 
 def arrange(items: list[pytest.Item]) -> None:
-    """Puts the slowest first, so that no worker begins one when the others are done.
-
-    Tests of one `xdist_group`, and of one file where that is short, stay together in their order.
-    """
-    known: dict[str, float] = json.loads(_TABLE.read_text()) if _TABLE.exists() else {}
+    """Puts the slowest groups first, so that no worker begins one when the others are done."""
+    seconds = _read_table()
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
-        groups.setdefault(_group(item), []).append(item)
-    for name, members in groups.items():
-        for item in members if len(members) > 1 else ():
-            item.add_marker(pytest.mark.xdist_group(name))
-    slowest_first = sorted(
-        groups.values(), key=lambda members: -sum(known.get(_name(item.nodeid), 0) for item in members)
-    )
+        groups.setdefault(group_of(item.nodeid), []).append(item)
+    slowest_first = sorted(groups.values(), key=lambda group: -sum(seconds.get(item.nodeid, 0) for item in group))
     items[:] = chain.from_iterable(slowest_first)
 
 
-def _group(item: pytest.Item) -> str:
-    mark = item.get_closest_marker("xdist_group")
-    if mark is not None:
-        return str(mark.args[0])
-    return item.nodeid if item.nodeid.startswith(_ONE_BY_ONE) else item.nodeid.partition("::")[0]
+def group_of(nodeid: str) -> str:
+    """What runs on one worker, in its order: a file, or a single test."""
+    file = nodeid.partition("::")[0]
+    return nodeid if nodeid.startswith(_ONE_BY_ONE) and file not in _TOGETHER else file
 
 
-def _name(nodeid: str) -> str:
-    """Without what xdist adds to it, the group."""
-    return nodeid.partition("@")[0]
+class SlowestFirst(LoadScopeScheduling):
+    """Gives each worker that has little left the next group, in the order that `arrange` made."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
 
 
 class Durations:
@@ -51,12 +52,15 @@ class Durations:
         self._seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = _name(report.nodeid)
-        self._seconds[name] = self._seconds.get(name, 0) + report.duration
+        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
         """Tests that did not run keep what the table says of them."""
-        kept = json.loads(_TABLE.read_text()) if _TABLE.exists() else {}
-        table = {name: seconds for name, seconds in kept.items() if name not in self._seconds}
-        table |= {name: round(seconds, 1) for name, seconds in self._seconds.items() if seconds >= _LEAST_SECONDS}
+        table = {nodeid: seconds for nodeid, seconds in _read_table().items() if nodeid not in self._seconds}
+        table |= {nodeid: round(taken, 1) for nodeid, taken in self._seconds.items() if taken >= _LEAST_SECONDS}
         _TABLE.write_text(json.dumps(dict(sorted(table.items())), indent=1, ensure_ascii=False) + "\n")
+
+
+def _read_table() -> Mapping[str, float]:
+    found: dict[str, float] = json.loads(_TABLE.read_text()) if _TABLE.exists() else {}
+    return found

@@ -14,7 +14,7 @@ from tests.tidy.source_tree import ROOT
 COMMANDS: Final[Sequence[Sequence[str]]] = (
     ("ruff", "format", "--check", "."),
     ("ruff", "check", "."),
-    ("mypy", "--num-workers", "2"),
+    ("mypy",),
 )
 _BIN: Final = Path(sys.executable).parent
 _LATER: Final = ("nice", "-n", "5")
