@@ -1,11 +1,12 @@
-"""What the record of an ElevenLabs agent's conversation shows of what was estimated while it ran."""
+"""The error of live estimates of an ElevenLabs agent's call, known from the record of the conversation."""
 
 from schemas.scores.record import ScoreModel
 
 
 class EstimateError(ScoreModel):
-    """By how many ms the live estimate of a turn's voice-to-voice latency was off: estimate less record, below 0 where it was
-    too short. Live events arrive when a transcript is ready, so the estimate lacks the time until then.
+    """Error of the live estimate of a turn's voice-to-voice latency, in ms: estimate minus record, negative when too short.
+
+    Live events arrive when a transcript is ready, so the estimate lacks the time until then.
     """
 
     error_ms: float
