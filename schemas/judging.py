@@ -1,7 +1,7 @@
 """Questions to the judges and their answers: the records of `judge.requests` and `judge.verdicts`.
 
-The engine asks, the judge answers, the engine folds the answer. A question and its answer share a request id that follows
-from what is asked, so asking twice is harmless: whoever asks again gets the same id, and the judge asks its model once.
+The engine asks, the judge answers, and the engine folds the answer. A question and its answer share a request id, which is a
+hash of the question. So asking twice is harmless: the second question has the same id, and the judge asks its model once.
 """
 
 import hashlib
@@ -19,50 +19,50 @@ from schemas.closed_sets import UnjudgedReason as UnjudgedReason
 from schemas.wire import Name, Text, WireModel
 
 MAX_TRANSCRIPT_CHARS: Final = 200_000
-"""Characters of all items of a transcript together: three hours of talk. Beyond it a question would not fit a record of
-Kafka, so the asker answers itself with `UnjudgedReason.TOO_LONG`; the judge does so too."""
+"""Characters of all items of a transcript together: three hours of talk. A longer question would not fit a Kafka record: the
+engine does not send it, and the verdict is `UnjudgedReason.TOO_LONG`. The judge applies the same limit."""
 MAX_TRANSCRIPT_ITEMS: Final = 5_000
 MAX_BRIEF_CHARS: Final = 100_000
-"""Characters of each text that says what the agent was told to do."""
+"""Characters of each text of an agent's brief."""
 MAX_EXPLANATION_CHARS: Final = 500
-"""What is kept of a judge's explanation; it is asked for two sentences."""
+"""Characters kept of a judge's explanation. The prompt asks for two sentences."""
 MAX_QUESTION_BYTES: Final = 1_000_000
-"""Largest question that is put on `judge.requests`: a little less than what Kafka's clients and topics take by default."""
+"""Largest question written to `judge.requests`: a little less than the default limit of Kafka's clients and topics."""
 _MOST_BYTES_OF_A_CHAR: Final = 6
 _MOST_BYTES_OF_AN_ITEM: Final = 100
 MAX_TRIALS: Final = 99
 MAX_RETRY_WAVES: Final = 20
 
 VERDICT_SOURCE: Final = "callgauge.judge"
-"""`ce_source` of every verdict; its `ce_id` is the request id, so that a second verdict of a question counts as a repeat."""
+"""`ce_source` of every verdict. Its `ce_id` is the request id, so a second verdict on a question counts as a repeat."""
 VERDICT_TYPE: Final = "callgauge.judge.verdict.v1"
 REPLY_PARTITION_HEADER: Final = "callgauge_reply_partition"
-"""Header of a question: the partition number of `judge.verdicts` for the answer, that of the call's own partition. Without
-it the answer goes where its key leads."""
+"""Header of a question: the partition number of `judge.verdicts` for the answer, which is the number of the call's partition.
+Without it, the key of the answer decides."""
 REQUEST_PARTITION_HEADER: Final = "callgauge_request_partition"
-"""Header of a verdict: the partition number of `judge.requests` where the question stood, so that whoever takes that
-partition over finds what was answered."""
+"""Header of a verdict: the partition number of `judge.requests` from which the question came. The next owner of that partition
+finds its answered questions by it."""
 
 
 PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType({kind: f"{kind.value}.1" for kind in JudgeKind})
-"""The prompt each kind is asked with. Another text is another version: it makes new request ids, so that verdicts of the
-old one are not taken for its own."""
+"""Version of the prompt of each kind. A changed text needs a new version: the request ids change with it, so verdicts on the old
+prompt do not count as verdicts on the new one."""
 
 
 class JudgeModel(BaseModel):
-    """Parts of questions and verdicts: closed shapes, never changed after they are made. Their errors repeat no texts."""
+    """Base of questions, verdicts and their parts: immutable, and validation errors do not repeat the input."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 class TranscriptItem(JudgeModel):
-    """One thing that happened in a call, in its order.
+    """An utterance, a tool call or a tool response in a transcript.
 
     Attributes:
         turn: The conversation's turn; 0 is the greeting.
-        kind: Who spoke, or whether a tool was called or answered.
-        text: The words; of a tool its parameters or its result, as compact JSON.
-        tool: The tool's name; None for words.
+        kind: The side that spoke, or whether a tool was called or answered.
+        text: The words, or the parameters or result of a tool as compact JSON.
+        tool: Name of the tool; None for an utterance.
     """
 
     turn: int
@@ -72,17 +72,17 @@ class TranscriptItem(JudgeModel):
 
     @cached_property
     def hashed(self) -> bytes:
-        """What the item is in an input's hash; kept, since it is in every question of its call from here on."""
+        """The item's bytes in an input hash. Cached, because every later question of the call contains the item."""
         return b"".join(map(_hashed, (str(self.turn), self.kind, self.tool, self.text)))
 
 
 def transcript_chars(items: Iterable[TranscriptItem]) -> int:
-    """Characters of a transcript, to be held against `MAX_TRANSCRIPT_CHARS`."""
+    """Characters of a transcript, the number that `MAX_TRANSCRIPT_CHARS` limits."""
     return sum(len(item.text) + len(item.tool or "") for item in items)
 
 
 class GoalSetRef(JudgeModel):
-    """The goal set a subgoal belongs to, and the digest of its text."""
+    """The goal set of a subgoal, and the digest of that set."""
 
     id: Name
     digest: Name
@@ -92,7 +92,7 @@ _Brief = Annotated[str, StringConstraints(max_length=MAX_BRIEF_CHARS)]
 
 
 class AgentBrief(JudgeModel):
-    """What the agent was told to do: what faithfulness is judged against, as far as it is known."""
+    """Instructions of the agent, as far as they are known. Faithfulness is judged against them."""
 
     role: _Brief | None = None
     instructions: _Brief | None = None
@@ -106,21 +106,21 @@ class JudgeRequest(JudgeModel):
     Attributes:
         conversation_id: The call, also the record's key.
         kind: What is judged.
-        turn: The turn after which it is asked.
-        goal_set: Where the subgoal stands; None for EVA's metrics.
-        subgoal_id: Names the subgoal within the call's goal set; None for EVA's metrics.
+        turn: The question is about the call up to this turn.
+        goal_set: The goal set of the subgoal; None for EVA's metrics.
+        subgoal_id: Id of the subgoal within the goal set; None for EVA's metrics.
         subgoal: The subgoal in plain words; None for EVA's metrics.
-        user_instruction: What the caller set out to do, if known.
-        agent_brief: What the agent was told, if known; only faithfulness uses it.
-        transcript: The call up to the turn, in order. For speakability only the turn's own assistant text.
-        trials: How often the model is asked at most, odd; EVA's metrics are asked once whatever it says.
+        user_instruction: The caller's instruction, if known.
+        agent_brief: The agent's instructions, if known. Only faithfulness uses them.
+        transcript: The call up to the turn, in order. For speakability, only the assistant's text in the turn.
+        trials: Most answers to ask the model for, an odd number. For EVA's metrics, the model is always asked once.
         stops_early: Whether asking ends once a majority is certain (agent-inspect's optimised mode).
         retry_waves: How often invalid answers are asked again when `stops_early` is off.
-        prompt_version: Of `PROMPT_VERSIONS`.
+        prompt_version: One of `PROMPT_VERSIONS`.
         asked_at_ms: Broker time of the record that made the engine ask.
-        deadline_ms: When an answer is no longer wanted, on the same clock.
+        deadline_ms: Broker time after which an answer is useless.
         agent: The agent's name, for its budget.
-        priority: 0 to 9; a call at risk has more. It is not part of what is asked.
+        priority: 0 to 9, higher for a call at risk. It is not part of the request id.
     """
 
     type: Literal["judge_request"] = "judge_request"
@@ -179,17 +179,17 @@ class JudgeRequest(JudgeModel):
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it fits no record of Kafka: do not send it, it is `UnjudgedReason.TOO_LONG`."""
+        """Whether the question does not fit a Kafka record. Do not send such a question: it is `UnjudgedReason.TOO_LONG`."""
         brief = self.agent_brief or AgentBrief()
         texts = (self.subgoal, self.user_instruction, *(getattr(brief, name) for name in AgentBrief.model_fields))
         chars = transcript_chars(self.transcript) + sum(len(text) for text in texts if text is not None)
         most_bytes = chars * _MOST_BYTES_OF_A_CHAR + (len(self.transcript) + 1) * _MOST_BYTES_OF_AN_ITEM
-        # Nearly always that is enough to know; else it is counted.
+        # A cheap lower bound first: it nearly always decides. Only otherwise are the bytes counted.
         return most_bytes > MAX_QUESTION_BYTES and len(self.model_dump_json().encode()) > MAX_QUESTION_BYTES
 
 
 def _hashed(text: str | None) -> bytes:
-    """A text with its length before it, which keeps neighbours apart: "ab", "c" is not "a", "bc"."""
+    """Bytes of a text with its length in front, so that "ab", "c" and "a", "bc" differ."""
     if text is None:
         return b"-"
     encoded = text.encode()
@@ -197,20 +197,20 @@ def _hashed(text: str | None) -> bytes:
 
 
 class Judged(JudgeModel):
-    """The subgoal is complete, or it is not."""
+    """The verdict on a subgoal: complete or not."""
 
     outcome: Literal["judged"] = "judged"
     is_completed: bool
 
 
 class Rated(JudgeModel):
-    """One of EVA's metrics has a rating.
+    """The rating of one of EVA's metrics.
 
     Attributes:
-        rating: On EVA's scale: 1 to 3, of speakability 0 or 1; higher is better.
-        normalised: The same from 0 to 1.
-        dimensions: Rating of each dimension, 1 to 3, where the metric has any; below 3 it is flagged.
-        failure_modes: What was wrong with the turn, where the metric names modes.
+        rating: On EVA's scale, where higher is better: 1 to 3, for speakability 0 or 1.
+        normalised: The same rating from 0 to 1.
+        dimensions: Rating of each dimension, 1 to 3, if the metric has dimensions. Below 3, the dimension is flagged.
+        failure_modes: Faults of the turn, if the metric names them.
     """
 
     outcome: Literal["rated"] = "rated"
@@ -221,7 +221,7 @@ class Rated(JudgeModel):
 
 
 class Unjudged(JudgeModel):
-    """There is no verdict, and why."""
+    """The reason why there is no verdict."""
 
     outcome: Literal["unscored"] = "unscored"
     reason: UnjudgedReason
@@ -238,7 +238,7 @@ VerdictResult = Annotated[Judged | Rated | Unjudged | NotRateable, Field(discrim
 
 
 class Votes(JudgeModel):
-    """How the trials went; an answer that was asked again because it was invalid counts each time."""
+    """Votes of the trials. An invalid answer counts each time, also when the model was asked again."""
 
     complete: int = 0
     incomplete: int = 0
@@ -246,25 +246,25 @@ class Votes(JudgeModel):
 
     @property
     def is_unanimous(self) -> bool:
-        """Whether no usable answers contradict each other."""
+        """Whether all usable answers agree."""
         return not (self.complete and self.incomplete)
 
     @property
     def confidence(self) -> float | None:
-        """Share of the usable answers on the side of most of them; None without any."""
+        """Share of the majority among the usable answers; None without usable answers."""
         usable = self.complete + self.incomplete
         return max(self.complete, self.incomplete) / usable if usable else None
 
 
 class TrialAnswer(JudgeModel):
-    """What one request to the model brought.
+    """Answer to one request to the model.
 
     Attributes:
-        trial: Its number in the order of asking, from 1.
-        outcome: What came of it.
-        grade: True for complete; None where there is no such vote.
-        explanation: What the model said about it, cut to `MAX_EXPLANATION_CHARS`.
-        latency_ms: From sending to the end of the answer, waiting for repeats included.
+        trial: Number of the request, from 1.
+        outcome: Outcome of the request.
+        grade: True for complete, False for incomplete; None without a valid vote.
+        explanation: The model's explanation, cut to `MAX_EXPLANATION_CHARS`.
+        latency_ms: From sending to the end of the answer, retries and the waits between them included.
     """
 
     trial: int
@@ -275,7 +275,7 @@ class TrialAnswer(JudgeModel):
 
 
 class TokenUse(JudgeModel):
-    """Tokens as the endpoint counts them; `cached` is the part of `prompt` that it had seen before."""
+    """Tokens as the endpoint counts them. `cached` is the part of `prompt` that came from its cache."""
 
     prompt: int = 0
     cached: int = 0
@@ -288,20 +288,20 @@ class TokenUse(JudgeModel):
 
 
 class JudgeVerdict(WireModel):
-    """The answer to one question, on `judge.verdicts` under the call's id. The first of a request id counts.
+    """The answer to one question, on `judge.verdicts` under the call's id. The first verdict of a request id counts.
 
     Attributes:
-        timestamp: When it was made, in ms on the judge's clock.
-        request_id: Of the question; kind, turn, subgoal and hashes repeat what it asked.
+        timestamp: When the verdict was made, in ms on the judge's clock.
+        request_id: Id of the question. Kind, turn, subgoal and hashes are those of the question.
         result: The verdict, or why there is none.
-        votes: How the trials went; for EVA's metrics all zero.
-        answers: What each trial brought, in the order of asking.
+        votes: Votes of the trials; all zero for EVA's metrics.
+        answers: Answer of each trial, in the order of asking.
         confidence: Share of the usable answers that agree with the result; None without a vote.
-        model: Who was asked; empty when nobody was.
-        tokens: All trials together.
-        cost: All trials together, in the currency of the configured prices. Of a request that ended without a count of
-            its tokens, what it could have cost at most.
-        requests: Requests sent to the model, repeats included.
+        model: The model; empty when it was not asked.
+        tokens: Tokens of all trials.
+        cost: Cost of all trials, in the currency of the configured prices. A request without a token count costs the most
+            that it could have cost.
+        requests: Requests sent to the model, retries included.
         waited_ms: From the question's arrival at the judge to the first request.
         latency_ms: From the question's arrival at the judge to its verdict.
     """

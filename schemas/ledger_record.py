@@ -1,8 +1,8 @@
-"""Reads a record of `scores` for the evaluator that takes its call over: also one that another version wrote.
+"""Reads records of `scores` for the evaluator that takes over their calls, including records of other versions.
 
-What a successor skips, it publishes again. So of a record that does not validate those fields are read that the records of
-every version have; they say which revision comes next and whether the call is closed. What cannot even be read like that is
-an error, and only what no callgauge wrote is nobody's.
+The successor publishes a score again if it skips the record of it. So a record that does not validate is read in part: the
+fields that all versions have give the next revision and whether the call is closed. If even that fails, reading ends with an
+error. Only records that no callgauge wrote are skipped.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ _NAMES: Final = frozenset(
     name for record in get_args(AnyScoreRecord) for name in get_args(record.model_fields["name"].annotation)
 )
 _OBEYED_SINCE: Final[Mapping[str, int]] = {"dead_air": 1, "goals": 1, "turn": 2}
-"""Records whose own fields a replay continues from, and the schema version since which they do: a silence, the goal set, which
-values of a turn were counted. A `turn` of schema 1 was a fact without values."""
+"""Records of which a replay needs all fields, with the schema version since which it does: a silence, the goal set, and the
+counted values of a turn. A `turn` of schema 1 was a fact without values."""
 _OUR_FIELDS: Final = frozenset({"record_id", "code_version"})
-"""Every record that a callgauge wrote has them."""
+"""Fields that every record of callgauge has."""
 
 
 class ClosedElsewhere(ScoreModel):
-    """A `closed` fact that another version wrote: the call is over, and how far its records counted."""
+    """A `closed` fact of another version: the call is over, and `through` is how far its records counted."""
 
     kind: Literal["closed"]
     conversation_id: str = Field(min_length=1)
@@ -33,7 +33,7 @@ class ClosedElsewhere(ScoreModel):
 
 
 class ScoredElsewhere(ScoreModel):
-    """A record of an open call that another version wrote: what it is about, and its revision. See `CallRecord`."""
+    """A record of an open call by another version: its subject and its revision. See `CallRecord`."""
 
     conversation_id: str = Field(min_length=1)
     name: str
@@ -51,14 +51,17 @@ LedgerRecord = AnyScoreRecord | ClosedElsewhere | ScoredElsewhere
 
 
 class UnreadableRecordError(ValueError):
-    """A callgauge wrote the record and this one cannot read it: the text says which version, and what was wrong."""
+    """A record of another callgauge cannot be read here. The text names its version and the fault."""
 
 
 def read_ledger_record(value: bytes) -> LedgerRecord | None:
-    """One value of `scores`, in full or as much as a successor needs; None when no callgauge wrote it.
+    """Reads one value of `scores`, in full or as much as a successor needs.
+
+    Returns:
+        The record; None when no callgauge wrote it.
 
     Raises:
-        UnreadableRecordError: To leave it out would publish scores twice.
+        UnreadableRecordError: A callgauge wrote it and it cannot be read. Skipping it would publish scores twice.
     """
     try:
         record = SCORE_RECORD.validate_json(value)
@@ -85,7 +88,7 @@ def _read_in_part(value: bytes, error: ValidationError) -> LedgerRecord | None:
     try:
         if is_closing:
             return ClosedElsewhere.model_validate(fields)
-        # Nobody here can take a score back whose name this version does not have.
+        # This version cannot withdraw a score whose name it does not have, so such a score counts as withdrawn already.
         is_gone = name not in _NAMES or fields.get("is_withdrawn") is True
         return ScoredElsewhere.model_validate(fields | {"is_withdrawn": is_gone})
     except ValidationError as worse:
@@ -93,7 +96,7 @@ def _read_in_part(value: bytes, error: ValidationError) -> LedgerRecord | None:
 
 
 def _require_our_schema(fields: dict[str, Any]) -> int:
-    """The version that the record names; ours where it names none."""
+    """Returns the schema version of the record; ours if the record has none."""
     version = fields.get("schema_version")
     if not isinstance(version, int):
         return SCHEMA_VERSION

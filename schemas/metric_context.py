@@ -1,4 +1,4 @@
-"""EVA's `MetricContext`: everything about one call that its metrics read, in EVA's own field names and encoding."""
+"""EVA's `MetricContext`: the input of EVA's metrics for one call, in EVA's own field names and encoding."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ AudioSegments = dict[int, list[tuple[float, float]] | None]
 
 
 class MetricContext(BaseModel):
-    """What EVA's batch processor says of a call, with the facts that its runner adds (unset when nobody supplied them).
+    """The result of EVA's batch processor for a call, with the facts that EVA's runner adds (unset if they are not supplied).
 
     Turn 0 is the greeting; a turn id can be -1 (EVA's rule for an empty first session). `intended_*` is what a side meant
     to say, `transcribed_*` what the other side heard. `latency_assistant_turns` is in seconds, from the end of the
@@ -70,11 +70,11 @@ class MetricContext(BaseModel):
 
     @property
     def is_audio_native(self) -> bool:
-        """Whether the model hears audio, so that `transcribed_user_turns` is not what it worked from."""
+        """Whether the model hears audio. Then `transcribed_user_turns` is not its input."""
         return self.pipeline_type is not PipelineType.CASCADE
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: turn ids as string keys, sets as sorted lists, segments as lists, facts nobody supplied left out."""
+        """Returns plain JSON values: turn ids as string keys, sets as sorted lists, segments as lists, without unset facts."""
         always = set(MetricContext.model_fields) - _SUPPLIED
         supplied = {name for name in _SUPPLIED if getattr(self, name) is not None}
         plain = self.model_dump(mode="json", include=always | supplied)

@@ -1,4 +1,4 @@
-"""The records of the `quarantine` topic: what was refused and why; the bytes stay where the coordinates say."""
+"""The records of the `quarantine` topic: the coordinates of a refused record and the reason. The bytes stay on its topic."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -8,8 +8,8 @@ from schemas.events.codec import RefusalReason
 class QuarantineRecord(BaseModel):
     """A record that can never be processed. The message has five parts: what, where, expected and seen, now, what to do.
 
-    Of several records that nobody can tell apart, those of a batch that cannot be decoded, `offset` is the first one's and
-    `last_offset` the last one's; of one record, `last_offset` is null.
+    For a batch that cannot be decoded, `offset` is that of its first record and `last_offset` that of its last. For one
+    record, `last_offset` is null.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -28,7 +28,7 @@ class QuarantineRecord(BaseModel):
     quarantined_at_ms: int
 
     def message(self) -> str:
-        """The five parts as one text for a person."""
+        """Returns the five parts as one text for a person."""
         where = f"{self.topic}[{self.partition}]@{self.offset}"
         if self.last_offset is not None:
             where += f" to @{self.last_offset}"

@@ -1,4 +1,4 @@
-"""What is taken out of texts before anything is stored or shown: the rules, as data. The engine's `redaction` obeys them."""
+"""The rules of redaction, as data: which personal data is removed from texts before they are stored or shown."""
 
 import re
 from typing import Annotated, Final
@@ -12,8 +12,8 @@ from schemas.goals.patterns import PatternError, PatternText, worst_steps
 
 MAX_CUSTOM_PATTERNS: Final = 20
 MAX_CUSTOM_STEPS: Final = 500
-"""Steps that a search for one pattern of one's own may take at each character, at worst. Every text that leaves is searched,
-so it is less than a check of goals may take; `\\bBK-?\\d{6}\\b` takes 18."""
+"""Most steps that a search for one custom pattern may take at each character. It is less than for checks of goals, because every
+text that leaves the process is searched. `\\bBK-?\\d{6}\\b` takes 18."""
 MAX_PHONE_REGIONS: Final = 10
 
 
@@ -21,7 +21,7 @@ _TAG_NAME: Final = re.compile(r"[A-Z][A-Z_]{1,39}")
 
 
 def tag_of(name: str) -> str:
-    """What stands in a text for something that was found.
+    """Returns the replacement of a finding in a text.
 
     Example:
         >>> tag_of(Detector.BIRTH_DATE)
@@ -49,14 +49,14 @@ def _cheap(pattern: str) -> str:
 
 
 TagName = Annotated[str, AfterValidator(_fit_for_a_tag)]
-"""Name of a pattern of one's own: 2 to 40 capital letters and underscores."""
+"""Name of a custom pattern: 2 to 40 capital letters and underscores."""
 CustomPattern = Annotated[PatternText, AfterValidator(_cheap)]
 Region = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
-"""A country by its two letters, as ISO 3166 has them."""
+"""A country code of ISO 3166, two letters."""
 
 
 class RedactionRules(BaseModel):
-    """What is looked for, and how dates and numbers are understood that do not say it themselves."""
+    """Rules of redaction: detectors, custom patterns, and defaults for phone numbers without a country and for dates."""
 
     model_config = ConfigDict(frozen=True)
 

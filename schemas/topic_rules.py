@@ -1,6 +1,6 @@
-"""What the topics must be set to on the broker, so that nothing is lost before it is read. Pure: settings in, faults out.
+"""Checks the broker's settings of the topics, so that no record is lost before it is read. Pure: settings in, faults out.
 
-The evaluator refuses to start on the worst of them; `callgauge topics check` and `callgauge doctor` show them all.
+The evaluator refuses to start on the worst faults. `callgauge topics check` and `callgauge doctor` show all of them.
 """
 
 import math
@@ -14,23 +14,24 @@ from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, SNAPSHOTS_TOPIC, TOPICS, 
 from schemas.units import DAY_MS, HOUR_MS, MINUTE_MS, MS_PER_SECOND, to_seconds
 
 OUTAGE_MS: Final = DAY_MS
-"""An outage that nobody notices until the next day must not cost a call."""
+"""The outage that records must survive: one that is noticed only the next day must not cost a call."""
 MAX_BATCH_BYTES: Final = 1_048_576
-"""What our producers may send at once, so the largest record that they write; the broker must take it."""
+"""Largest batch that our producers send, and so the largest record that they write. The broker must accept it."""
 MAX_SNAPSHOTS_KEPT_MS: Final = DAY_MS
-"""Snapshots hold words of calls, and what nobody needs any more should not lie around; nobody restores one of yesterday."""
+"""Longest retention of snapshots. They contain words of calls, and one of yesterday is never restored."""
 
 _UNLIMITED: Final = -1
 
 TopicSettings = Mapping[str, str]
-"""Names and values of a topic's settings, as the broker tells them."""
+"""Settings of a topic by name, as the broker reports them."""
 
 
 class Severity(StrEnum):
     """How bad a fault is.
 
-    `REFUSED`: records would be lost or counted twice, so the evaluator does not start. `WRONG`: results would be wrong.
-    `WARNING`: it works, with less room than it should have.
+    - `REFUSED`: records would be lost or counted twice, so the evaluator does not start.
+    - `WRONG`: results would be wrong.
+    - `WARNING`: results are right, with less safety margin than recommended.
     """
 
     REFUSED = "refused"
@@ -39,12 +40,12 @@ class Severity(StrEnum):
 
 
 class TopicNeeds(BaseModel):
-    """What the evaluator's limits ask of the topics.
+    """Limits of the evaluator that decide what the topics must keep.
 
     Attributes:
-        longest_call_ms: How long a call may last: a restart reads all of it again.
+        longest_call_ms: How long a call may last. A restart reads all of it again.
         idle_ms: Silence after which a call counts as over.
-        max_record_bytes: Largest input record that is taken.
+        max_record_bytes: Largest input record that the evaluator accepts.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -55,18 +56,18 @@ class TopicNeeds(BaseModel):
 
     @property
     def least_kept_ms(self) -> int:
-        """How long a record must be there at least: until its call has surely closed."""
+        """Shortest retention in ms that keeps a record until its call has closed."""
         return self.longest_call_ms + self.idle_ms
 
 
 class TopicFault(BaseModel):
-    """One setting that is not as it must be.
+    """One setting with a wrong value.
 
     Attributes:
         topic: The name in the topic table, without prefix.
-        severity: How bad it is.
-        seen: What was expected, what was seen, and what comes of it: a sentence without a full stop.
-        setting: What to set it to, as `name=value`.
+        severity: How bad the fault is.
+        seen: The value, the expected value and the consequence: a sentence without a full stop.
+        setting: The recommended setting, as `name=value`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -78,11 +79,11 @@ class TopicFault(BaseModel):
 
 
 def topic_faults(settings: Mapping[str, TopicSettings], needs: TopicNeeds) -> tuple[TopicFault, ...]:
-    """Everything about the topics' settings that is not as it must be, in the order of the topic table.
+    """Returns the faults in the topics' settings, in the order of the topic table.
 
     Args:
-        settings: By name in the topic table. Topics and settings that are not in it are not judged.
-        needs: What the limits ask.
+        settings: Settings by name in the topic table. Topics and settings that are missing here are not checked.
+        needs: The evaluator's limits.
     """
     return tuple(
         fault
@@ -93,7 +94,7 @@ def topic_faults(settings: Mapping[str, TopicSettings], needs: TopicNeeds) -> tu
 
 
 def duration(ms: float) -> str:
-    """A length of time in words, two units at most.
+    """Returns a length of time in words, with two units at most.
 
     Example:
         >>> duration(14_700_000), duration(604_800_000), duration(1500)
@@ -119,7 +120,7 @@ def duration(ms: float) -> str:
 
 
 def retention_ms(settings: TopicSettings) -> float | None:
-    """How long records are kept, infinity for ever; None when the broker does not say it."""
+    """Returns how long records are kept, in ms; infinity for ever, None when the broker does not report it."""
     kept_ms = _number(settings, "retention.ms")
     return math.inf if kept_ms is not None and kept_ms < 0 else kept_ms
 
@@ -147,7 +148,7 @@ def _faults(
             "hold words of calls, and are of no use once a successor has begun",
             setting=f"retention.ms={topic.retention_ms}",
         )
-    # Not said at all by a broker older than the setting, and then nothing can be said about it.
+    # A broker older than this setting does not report it, so there is nothing to check.
     if is_input and (clock := settings.get("message.timestamp.type", "LogAppendTime")) != "LogAppendTime":
         yield TopicFault(
             topic=topic.name,
@@ -200,7 +201,7 @@ def _retention_faults(
 
 
 def _longest_kept_ms(settings: Mapping[str, TopicSettings]) -> float | None:
-    """The longest retention of the inputs; None when it is not known."""
+    """Returns the longest retention of the inputs in ms; None when it is not known."""
     kept_ms = [retention_ms(settings[name]) for name in INPUT_TOPICS if name in settings]
     return max((each for each in kept_ms if each is not None), default=None)
 
@@ -214,7 +215,7 @@ def _harm_of(topic: Topic) -> str:
 
 
 def _harm_of_refusing(topic: Topic) -> str:
-    """What comes of a broker that does not take the largest records."""
+    """Returns the consequence of a broker that rejects the largest records."""
     if topic.direction == "input":
         return "the broker refuses events that callgauge would take"
     if topic.name == SCORES_TOPIC:
@@ -223,7 +224,7 @@ def _harm_of_refusing(topic: Topic) -> str:
 
 
 def _harm_of_losing(topic: Topic, room_ms: float) -> str:
-    """What comes of records that are gone so long after the longest call, or even before its end."""
+    """Returns the consequence of deleting records `room_ms` after the longest call, or before its end if negative."""
     if topic.name == SCORES_TOPIC:
         if room_ms < 0:
             return "a restart would not find what was scored already, and score it twice"
@@ -234,6 +235,6 @@ def _harm_of_losing(topic: Topic, room_ms: float) -> str:
 
 
 def _number(settings: TopicSettings, name: str) -> int | None:
-    """A setting that is a number; None when the broker does not say it."""
+    """Returns a numeric setting; None when the broker does not report it."""
     text = settings.get(name, "")
     return int(text) if text.lstrip("-").isdigit() else None

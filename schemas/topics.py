@@ -1,4 +1,4 @@
-"""The topic table: every topic callgauge reads or writes, and the rules it must obey."""
+"""The topic table: every topic that callgauge reads or writes, with its key, value, partitions and retention."""
 
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from schemas.units import DAY_MS, HOUR_MS
 
 
 class Topic(BaseModel):
-    """One row. `partitions` says the rule, since the number is the operator's; `retention_ms` -1 keeps for ever."""
+    """One row of the table. `partitions` is a rule, because the operator chooses the number; `retention_ms` -1 keeps for ever."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -77,7 +77,7 @@ SNAPSHOTS_TOPIC = "snapshots"
 JUDGE_REQUESTS_TOPIC = "judge.requests"
 JUDGE_VERDICTS_TOPIC = "judge.verdicts"
 OWNER_MARK_KEY = b"callgauge-owner"
-"""Key of a record of `scores` without a value, written when a partition gets an owner; it belongs to no conversation."""
+"""Key of a record of `scores` without a value, which marks the start of a partition's owner. It belongs to no conversation."""
 
 _SCHEMAS: dict[str, TypeAdapter[Any]] = {
     "pipecat-event": TypeAdapter(PipecatEvent),
@@ -98,10 +98,10 @@ SCHEMA_NAMES = tuple(sorted(_SCHEMAS))
 
 
 def json_schema(name: str) -> dict[str, Any]:
-    """JSON Schema of the record type `name`.
+    """Returns the JSON Schema of the record type `name`.
 
     Raises:
-        KeyError: no record type has that name; `SCHEMA_NAMES` lists them.
+        KeyError: No record type has that name; `SCHEMA_NAMES` lists them.
     """
     return _SCHEMAS[name].json_schema(
         mode="serialization" if name in {"score", "quarantine", "transcript", "metric-context"} else "validation"

@@ -1,7 +1,7 @@
-"""The transcript of a call as ElevenLabs' agents platform has it: one JSON array of turns, in its field names and order.
+"""The transcript of a call in the format of ElevenLabs' agents platform: one JSON array of turns, in its field names and order.
 
-The shape is that of ElevenLabs' SDK 2.16 to 2.40, and every later one reads it: fifteen keys on each turn, none left out, with
-null where there is nothing to say.
+The format is that of ElevenLabs' SDK 2.16 to 2.40, and later versions read it. Each turn has all fifteen keys, with null for
+unknown values.
 """
 
 import hashlib
@@ -11,22 +11,22 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 
 class TranscriptModel(BaseModel):
-    """A part of a transcript: a closed shape, never changed after it is made. Fields are written in the order in which they stand."""
+    """Base of the parts of a transcript: immutable, without extra fields. Fields are written in the order of the class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AgentMetadata(TranscriptModel):
-    """Which agent spoke: its id in ElevenLabs' record of the call, else the name that `call_started` gives it, else `unknown`."""
+    """The agent: its id in ElevenLabs' record of the call, or its name in `call_started`, or `unknown`."""
 
     agent_id: str
     workflow_node_id: str | None = None
 
 
 class ToolDetails(TranscriptModel):
-    """How the tool ran. To ElevenLabs a tool that the caller of its platform runs is a `client` tool: so are all of ours.
+    """Details of a tool call. All of our tools are `client` tools: ElevenLabs' word for tools that run outside its platform.
 
-    `parameters` is the JSON text of the arguments, as in the call itself.
+    `parameters` is the JSON text of the arguments, as in the tool call.
     """
 
     type: Literal["client"] = "client"
@@ -34,10 +34,10 @@ class ToolDetails(TranscriptModel):
 
 
 class ToolCall(TranscriptModel):
-    """One use of a tool, as the model asked for it. `request_id` names the result that belongs to it.
+    """One tool call as the model requested it. Its result has the same `request_id`.
 
-    `params_as_json` is JSON text, `null` where the log has no arguments. `tool_has_been_called` says that the tool answered:
-    nothing else shows that it ran.
+    `params_as_json` is JSON text, `null` if the log has no arguments. `tool_has_been_called` is true if the tool answered,
+    because nothing else shows that it ran.
     """
 
     type: Literal["client"] = "client"
@@ -49,7 +49,7 @@ class ToolCall(TranscriptModel):
 
 
 class ToolResult(TranscriptModel):
-    """What a tool answered: text as it came, anything else as JSON. The latency is null where no call is known."""
+    """Answer of a tool: a text unchanged, other values as JSON. The latency is null if the tool call is not known."""
 
     request_id: str
     tool_name: str
@@ -62,26 +62,26 @@ class ToolResult(TranscriptModel):
 
 
 class ElapsedTime(TranscriptModel):
-    """How long something took, in seconds."""
+    """A duration in seconds."""
 
     elapsed_time: float
 
 
 class ConversationTurnMetrics(TranscriptModel):
-    """By ElevenLabs' name of it, how long each stage of the turn took; empty where nobody measured."""
+    """Duration of each stage of the turn, by ElevenLabs' name of the stage; empty if no stage was measured."""
 
     metrics: dict[str, ElapsedTime] = {}
 
 
 class TokenCount(TranscriptModel):
-    """Tokens of one kind, and what they cost in USD, as ElevenLabs' record has it; without one the price is not known and 0."""
+    """Tokens of one kind and their price in USD from ElevenLabs' record; 0 without such a record, as the price is unknown."""
 
     tokens: int = 0
     price: float = 0.0
 
 
 class ModelUsage(TranscriptModel):
-    """Tokens of one model in one turn. `input` are those that no cache served."""
+    """Tokens of one model in one turn. `input` excludes tokens from a cache."""
 
     input: TokenCount = TokenCount()
     input_cache_read: TokenCount = TokenCount()
@@ -96,11 +96,11 @@ class LlmUsage(TranscriptModel):
 
 
 class TranscriptTurn(TranscriptModel):
-    """One entry of a transcript: what one side said, or tools that were called, or what they answered.
+    """One entry of a transcript: an utterance, tool calls, or tool results.
 
-    `time_in_call_secs` counts whole seconds from the call's start and never decreases. `message` is null where somebody was
-    heard and no text is known, and on entries of tools. `interrupted` is about the agent: the caller spoke over it, and then
-    `message` is as far as it came and `original_message` what it had meant to say, null where that is not known.
+    `time_in_call_secs` counts whole seconds from the call's start and never decreases. `message` is null for speech without a
+    known text, and on entries of tools. `interrupted` is about the agent: the caller spoke over it. Then `message` is the part
+    that was spoken and `original_message` the whole intended text, null if that is not known.
     """
 
     role: Literal["agent", "user"]
@@ -121,20 +121,20 @@ class TranscriptTurn(TranscriptModel):
 
 
 TRANSCRIPT: Final = TypeAdapter(tuple[TranscriptTurn, ...])
-"""Turns to JSON and back."""
+"""Converts transcripts to JSON and back."""
 
 
 class Transcript(NamedTuple):
-    """A record of the topic `transcripts`: whose call it is, and the JSON array of its turns in UTF-8."""
+    """A record of the topic `transcripts`: the conversation id, and the JSON array of the turns in UTF-8."""
 
     conversation_id: str
     value: bytes
 
 
 def request_id(conversation_id: str, turn: int, index: int) -> str:
-    """The id of the use of a tool with this number in this turn: the same for the same use, in any process.
+    """Returns the id of the tool call with this number in this turn. It is the same in every process.
 
-    Its bits are those of a version-4 UUID, as readers of transcripts expect; the rest is a hash and no chance.
+    It has the form of a version-4 UUID, which readers of transcripts expect, but is a hash instead of a random number.
 
     Example:
         >>> request_id("c-1", 2, 0)

@@ -1,27 +1,25 @@
-"""What a reader hands over in the place of records that it cannot decode."""
+"""The stand-in for records that a reader cannot decode."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class UndecodableRecord:
-    """One record, or all that are left of a batch, that the client cannot decode; its fields are those of a record.
-
-    Whoever reads on after a record reads on at `offset + 1`, so that is the last one's.
+    """One record, or the rest of a batch, that the client cannot decode. It has the fields of a Kafka record.
 
     Attributes:
         topic: Name of the topic.
         partition: Partition number.
-        first_offset: Of the first record that it stands for.
-        offset: Of the last record that it stands for.
-        timestamp: Milliseconds since 1970. Where the batch's own times cannot be trusted, the best known earlier time, or 0.
-        is_transactional: Whether it was written in a transaction; None if even that cannot be known.
-        what: What is wrong, in a few words.
-        expected_and_seen: What a reader expects, and what was there.
+        first_offset: Offset of the first record that it stands for.
+        offset: Offset of the last record that it stands for, because reading goes on at `offset + 1`.
+        timestamp: Milliseconds since 1970. If the batch's times cannot be trusted, the best known earlier time, or 0.
+        is_transactional: Whether it was written in a transaction; None if that is not known.
+        what: The fault, in a few words.
+        expected_and_seen: The expected content and the actual one.
         what_to_do: The next step for a person.
-        key: There is none.
-        value: There is none.
-        headers: There are none.
+        key: Always None.
+        value: Always None.
+        headers: Always empty.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""What every wire model shares: how times and texts are read, and that unknown fields are carried, never fatal."""
+"""The base of all wire models: how times and texts are read. Unknown fields are kept and never an error."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraint
 from schemas.units import to_seconds
 
 MAX_TEXT_CHARS = 32_768
-"""Longest text one event may carry. A spoken minute is about 1,000 characters; longer is a fault of the producer."""
+"""Longest text of one event. A minute of speech has about 1,000 characters; a longer text is a fault of the producer."""
 
 MAX_NAME_CHARS = 256
 """Longest identifier, type, tool or agent name."""
@@ -29,5 +29,5 @@ Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS)]
 class WireModel(BaseModel):
     """A record as a producer wrote it: unknown fields stay in `model_extra` and are counted by the engine."""
 
-    # What somebody said has no place in the text of an error, which may be logged.
+    # Errors may be logged, so they must not contain words of a call.
     model_config = ConfigDict(extra="allow", hide_input_in_errors=True)

@@ -13,11 +13,11 @@ class EventCounts:
     """Moves the counts that the engine keeps of its events to the metrics."""
 
     def __init__(self, assignment: Assignment) -> None:
-        """Keeps the partitions, which come and go."""
+        """Stores the assignment, whose partitions come and go."""
         self._assignment = assignment
 
     def count(self) -> None:
-        """Counts what was folded since the last time."""
+        """Counts the events folded since the last call."""
         for owned in self._assignment.owned.values():
             owned.partition.count_events()
 
@@ -31,13 +31,13 @@ def read_gauges(
     """Registers every gauge of the evaluator, and the counting of events before each scrape.
 
     Args:
-        instruments: Where they are shown.
-        assignment: The partitions that are ours.
-        settings: Names the group and the version of the code.
-        sources: Which input each topic is, by its name on this cluster.
+        instruments: Show the gauges.
+        assignment: The owned partitions.
+        settings: Name the group and the version of the code.
+        sources: The input of each topic, by its name on this cluster.
 
     Returns:
-        What counts the events; to be called when partitions are given up, too.
+        The counter of events. Call it also when partitions are given up.
     """
     group_id = settings.group_id
     readers: dict[str, Callable[[], dict[tuple[str, ...], float]]] = {

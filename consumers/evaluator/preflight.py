@@ -1,4 +1,4 @@
-"""What must be true of the topics before the evaluator reads the first record."""
+"""Checks the topics before the evaluator reads the first record."""
 
 import asyncio
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ from schemas.topics import (
 )
 
 LEDGERED_TOPICS: Final = (*INPUT_TOPICS, SCORES_TOPIC)
-"""Topics with one partition number for everything about a call."""
+"""Topics on which all records of a call have the same partition number."""
 
 log = structlog.get_logger()
 
@@ -42,10 +42,10 @@ async def require_fit_topics(
     asks_judge: bool = False,
     hands_over_state: bool = False,
 ) -> int:
-    """Asks the broker whether the topics are as exactly-once scores need them, before anything is read.
+    """Checks that the topics fit exactly-once scores, before anything is read.
 
-    On the embedded broker only the partition counts can be asked for. Where the user may not see settings, a warning is
-    logged and they are taken to be right. What is not as it should be and stops no start is logged, a line each.
+    The embedded broker only reports partition counts. If this user may not read settings, a warning is logged and they count
+    as right. Faults that do not prevent a start are logged, one line each.
 
     Args:
         kafka: Where the broker is.
@@ -88,7 +88,7 @@ async def require_fit_topics(
 
 
 def used_topics(*, writes_transcripts: bool, asks_judge: bool, hands_over_state: bool = False) -> tuple[str, ...]:
-    """The topics that the evaluator reads or writes, by their names in the topic table."""
+    """Returns the topics that the evaluator reads or writes, by their names in the topic table."""
     perhaps = {
         TRANSCRIPTS_TOPIC: writes_transcripts,
         JUDGE_REQUESTS_TOPIC: asks_judge,
@@ -98,14 +98,14 @@ def used_topics(*, writes_transcripts: bool, asks_judge: bool, hands_over_state:
 
 
 async def misfit_now(kafka: KafkaSettings, names: Iterable[str]) -> TopicsUnfitError | None:
-    """What is wrong with the topics while the evaluator runs, if it is that one is gone or that their counts differ.
+    """Looks for missing topics and different partition counts while the evaluator runs.
 
     Args:
-        kafka: Where the broker is.
-        names: As `used_topics` gives them.
+        kafka: The cluster.
+        names: Topics, from `used_topics`.
 
     Returns:
-        What to end with; None if nothing is wrong, or no broker says so.
+        The error to end with; None if nothing is wrong, or no broker answers.
     """
     names = tuple(names)
     if kafka.is_embedded:
@@ -133,7 +133,7 @@ async def misfit_now(kafka: KafkaSettings, names: Iterable[str]) -> TopicsUnfitE
 
 
 def needs_of(limits: Limits) -> TopicNeeds:
-    """What the engine's limits ask of the topics."""
+    """Returns the needs of the engine's limits."""
     return TopicNeeds(
         longest_call_ms=limits.max_call_duration_ms, idle_ms=limits.idle_ms, max_record_bytes=limits.max_record_bytes
     )

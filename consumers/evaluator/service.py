@@ -1,8 +1,8 @@
-"""The evaluator role: reads the four inputs, folds them in the engine, writes what it decides.
+"""The evaluator role: reads the four inputs, folds them in the engine, and writes the resulting records.
 
-Records are folded under one lock, a poll or a tick at a time. Writing and committing go on beside it: each partition has a
-writer of its own, and what a commit covers is written first. A rebalance takes partitions away and adds others; those that
-stay keep their state, and a new one is folded only when what its former owner wrote has been recalled.
+Records are folded under one lock, a poll or a tick at a time. Writing and committing run beside it: each partition has its own
+writer, and offsets are committed only after the records that follow from them are written. In a rebalance, partitions that stay
+keep their state, and a new one is folded only after its former owner's scores have been recalled.
 """
 
 import asyncio
@@ -52,21 +52,20 @@ from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 from schemas.units import to_seconds
 
 HAND_OVER_SECONDS: Final = 3.0
-"""How long writing and committing may take when partitions are taken from us or we stop: well within the session timeout.
-Two thirds of it are for writing; what is not written by then is our successor's to write."""
+"""How long writing and committing may take when partitions are revoked or the role stops: well within the session timeout. Two
+thirds are for writing. The successor writes the rest."""
 COMMIT_PATIENCE_SECONDS: Final = 0.5
-"""How long a commit waits for what is being written: a few transactions. What is not written then is committed by a later
-one."""
+"""How long a commit waits for the writers: a few transactions. Later commits cover the rest."""
 CLOSE_SECONDS: Final = 1.0
 """How long a producer may take to disconnect."""
 MAX_SILENT_SECONDS: Final = 30.0
-"""Ticks are a tenth of a second apart; after this long without one the role is stuck."""
+"""Time without a tick after which the role counts as stuck. Ticks are a tenth of a second apart."""
 
 log = structlog.get_logger()
 
 
 class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
-    """Evaluates the calls of the partitions it is given until it is told to stop."""
+    """Evaluates the calls of its assigned partitions until it is stopped."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             kafka: Where the broker is.
             settings: Group, bounds and the engine's limits.
             instruments: Built for the role `evaluator`, perhaps among others.
-            goals: Where the goal sets of calls come from; without it calls have none.
+            goals: Chooses the goal sets of calls; None for calls without goals.
         """
         self._goals = goals
         self.ready = asyncio.Event()
@@ -124,13 +123,12 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._events = read_gauges(instruments, self._assignment, settings, self._sources)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Evaluates until `stop` is set, then writes, commits and leaves. `ready` is set while it reads.
+        """Evaluates until `stop` is set, then writes, commits and leaves the group. `ready` is set while it reads.
 
         Raises:
             KafkaUnreachableError: No broker answers at the start.
             TopicsUnfitError: Topics are missing, or are not as exactly-once scores need them.
-            Exception: Whatever taking over, folding or writing failed on: the role must end, and whoever comes after it
-                reads again what was not committed.
+            Exception: Taking over, folding or writing failed. The role must end; its successor reads from the commit.
         """
         tune_collection()
         try:
@@ -163,7 +161,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return () if self.ready.is_set() else ("evaluator: not reading the inputs",)
 
     def stalled(self) -> Sequence[str]:
-        """What is stuck although the process runs, for `/healthz`; a broker that does not answer is not that."""
+        """Reasons why only a restart helps, for `/healthz`. A broker that does not answer is not one."""
         if self._ticked_at is None:
             return ()
         silent_seconds = time.monotonic() - self._ticked_at
@@ -172,7 +170,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return self._subscription.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Writes and commits what was folded. State is kept: most of it will be ours again in a moment."""
+        """Writes and commits the folded records. State is kept, because most partitions usually come back at once."""
         self._rebalances += 1
         await self._stop_loading()
         await self._hand_over()
@@ -180,7 +178,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             log.info("partitions_revoked", partitions=sorted(self._assignment.owned))
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Keeps what stays ours, gives up the rest, and begins to take over what is new."""
+        """Keeps the partitions that stay, gives up the others, and starts to take over new ones."""
         self._rebalances += 1
         self._due.clear()  # what is given up counts as written, and may come back to us
         if self._is_leaving:
@@ -211,7 +209,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._loading.add_done_callback(self._on_done)
 
     def _was_member_throughout(self) -> bool:
-        """Whether no rebalance happened without us, in which somebody else could have had our partitions."""
+        """Whether this member was in every rebalance, so that no other can have had its partitions in between."""
         return self._subscription.generation == self._generation + 1
 
     def _new_owned(self, number: int) -> OwnedPartition:
@@ -257,7 +255,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._subscription.fail(error)
 
     def _let_go(self, owned: OwnedPartition) -> None:
-        """Stops writing a partition that is not ours any more; disconnecting goes on by itself."""
+        """Stops the writer of a partition that is given up. Disconnecting goes on in the background."""
         if owned.writing is not None:
             owned.writing.cancel()
         closing = asyncio.create_task(owned.writer.stop(CLOSE_SECONDS))
@@ -271,7 +269,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await asyncio.wait([loading])
 
     async def _read(self) -> bool:
-        """Starts, then lets time pass; the records come by themselves."""
+        """Starts the subscription, which folds records by itself, then lets time pass."""
         settings = self._settings
         await require_fit_topics(
             self._kafka,
@@ -314,8 +312,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._commit()
 
     async def _take(self, records: Sequence[Any]) -> None:
-        # The client hands over records only of the assignment in force, with no wait between that and this line. When a
-        # rebalance overtakes them, or their partition is not taken over yet, they are read again from where that begins.
+        # The client hands over records of the current assignment only, without a wait before this line. After a rebalance, and
+        # after a takeover, reading starts again at the partition's own offsets, so these records come again.
         rebalances = self._rebalances
         self._has_polled = True
         async with self._lock:
@@ -340,14 +338,14 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._pause_leading_inputs()  # without a wait since we looked
 
     def _pause_leading_inputs(self, *, may_stop: bool = True) -> None:
-        """Reads no further where one input is far ahead of another, or where a broker takes slowly what is written."""
+        """Pauses inputs that are far ahead of another, and partitions with too many unwritten records."""
         waiting = {number: owned.partition.outbox.records for number, owned in self._assignment.active.items()}
         full = without_room(waiting, self._settings.max_unwritten_records, self._without_room)
         self._without_room = full if may_stop else full & self._without_room
         self._assignment.pause_leading_inputs(self._subscription.consumer, self._without_room)
 
     async def _commit(self) -> None:
-        """Commits of each partition what was folded so far, once what it led to is written."""
+        """Commits the folded offsets of each partition, once the records that follow from them are written."""
         rebalances = self._rebalances
         async with self._lock:
             self._due.note(self._assignment.to_commit(), self._assignment.active)
@@ -356,7 +354,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._commit_offsets(self._due.take_written())
 
     async def _hand_over(self) -> None:
-        """Writes and commits what was folded, before the partitions are someone else's; then the state, for who that is."""
+        """Writes and commits the folded records before the partitions are given up, then writes the state for their successor."""
         self._events.count()
         self._due.clear()
         with contextlib.suppress(TimeoutError):
@@ -382,13 +380,13 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             owned.partition.handed_over()
 
     async def _give_back(self) -> None:
-        """We end because of the broker: that a partition did not get on is not held against a call."""
+        """Commits the offsets from before the takeover, because an end caused by the broker must not count against a call."""
         found = {tp: at for owned in self._assignment.active.values() for tp, at in owned.as_found().items()}
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._commit_offsets(found), CLOSE_SECONDS)
 
     async def _commit_offsets(self, offsets: Offsets) -> None:
-        # A partition that was fenced off meanwhile is its new owner's to commit.
+        # Of a partition that was fenced off meanwhile, only the new owner commits.
         ours = set(self._assignment.inputs_of(self._assignment.active))
         changed = self._assignment.not_committed({tp: at for tp, at in offsets.items() if tp in ours})
         if not changed:

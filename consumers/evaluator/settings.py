@@ -8,7 +8,7 @@ from schemas.redaction import RedactionRules
 
 
 class EvaluatorSettings(BaseModel):
-    """How the inputs are read and how much is on its way at a time."""
+    """Settings of reading the inputs and writing the results."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -78,7 +78,7 @@ class EvaluatorSettings(BaseModel):
     @field_validator("limits", "goals", "redaction")
     @classmethod
     def _plain(cls, value: BaseModel, info: ValidationInfo) -> BaseModel:
-        """The same as an object of the engine's own class, whatever its giver derived from that: it goes into snapshots."""
+        """Returns the limits as an object of the engine's own class instead of a subclass, because they go into snapshots."""
         plain: type[BaseModel] = cls.model_fields[str(info.field_name)].annotation  # type: ignore[assignment]  # it is a model's
         return (
             value
@@ -88,5 +88,5 @@ class EvaluatorSettings(BaseModel):
 
     @property
     def hands_over_state(self) -> bool:
-        """Whether snapshots are written and read: with a key, and where who lost a partition is fenced off."""
+        """Whether snapshots are written and read: with a key, and on a broker that can fence off former owners."""
         return self.snapshot_key is not None and self.uses_transactions

@@ -1,4 +1,4 @@
-"""Sees that a topic has gone while the evaluator runs: its clients only wait for it, for ever and without a word."""
+"""Notices a deleted topic while the evaluator runs. The clients would wait for it for ever without an error."""
 
 import asyncio
 import time
@@ -11,20 +11,20 @@ from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 
 SLOW_WRITE_SECONDS: Final = 15.0
-"""A write that takes longer makes the role not ready, and asks the broker whether the topics are still there. Well within
-the time after which a broker ends a transaction: a minute."""
+"""Duration of a write after which the role is not ready and the topics are checked. It is well within the minute after which a
+broker ends a transaction."""
 
 
 class TopicWatch:
-    """Asks for the topics when something looks as if one were gone."""
+    """Checks the topics when one of them may be gone."""
 
     def __init__(self, kafka: KafkaSettings, settings: EvaluatorSettings, fail: Callable[[Exception], None]) -> None:
-        """Keeps what it needs; nothing is connected before something looks wrong.
+        """Stores its settings; it connects only when a topic may be gone.
 
         Args:
-            kafka: Where the broker is.
-            settings: They say which topics are used.
-            fail: Called with what is wrong, if it is the topics.
+            kafka: The cluster.
+            settings: Decide which topics are used.
+            fail: Called with the error if the topics do not fit.
         """
         self._kafka = kafka
         self._topics = used_topics(
@@ -37,24 +37,24 @@ class TopicWatch:
         self._asked_at = -SLOW_WRITE_SECONDS
 
     def slow_writers(self, active: Mapping[int, OwnedPartition]) -> list[int]:
-        """Numbers of partitions whose write under way takes very long."""
+        """Returns the numbers of partitions whose current write takes longer than `SLOW_WRITE_SECONDS`."""
         latest = time.monotonic() - SLOW_WRITE_SECONDS
         since = {number: owned.writer.writing_since for number, owned in active.items()}
         return [number for number, began in since.items() if began is not None and began < latest]
 
     def look(self, active: Mapping[int, OwnedPartition]) -> None:
-        """To be called often: asks for the topics, now and then, while a write takes very long."""
+        """Checks the topics now and then while a write is slow. Call it often."""
         now = time.monotonic()
         if now - self._asked_at > SLOW_WRITE_SECONDS and self.slow_writers(active):
             self._asked_at = now
             self._asking = asyncio.create_task(self._ask(), name="topics")
 
     async def misfit(self) -> TopicsUnfitError | None:
-        """What is wrong with the topics now; None if nothing is, or no broker says so."""
+        """Returns the fault of the topics now; None if there is none, or no broker answers."""
         return await misfit_now(self._kafka, self._topics)
 
     def stop(self) -> None:
-        """Asks no more."""
+        """Stops the checks."""
         if self._asking is not None:
             self._asking.cancel()
 

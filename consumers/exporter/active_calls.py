@@ -1,4 +1,4 @@
-"""Which calls run now and how far they are: what the score records seen so far say, bounded in number and in time."""
+"""The running calls and their progress, as the score records show them; bounded in number and in time."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from schemas.scores.all_records import AnyScoreRecord, ClosedFact
 from schemas.scores.live_view import CallGoals
 
 MAX_KNOWN_GROUPS: Final = 10_000
-"""Combinations of agent, tenant and environment that are shown at 0 after their last call; beyond it they are dropped."""
+"""Most combinations of agent, tenant and environment that stay on the page at 0 after their last call."""
 
 Who = tuple[str, ...]
 
@@ -24,21 +24,20 @@ class _ActiveCall:
 
 
 class ActiveCalls:
-    """Calls of which a record was read and no closing record yet.
+    """Calls with a record, and without a closing record so far.
 
-    An exporter that starts in the middle of a call learns of it at the call's next record. Times are the reader's own
-    clock, in ms.
+    An exporter that starts in the middle of a call sees it at the call's next record. Times are of the reader's clock, in ms.
 
     Attributes:
-        progress: Of those that have goals.
+        progress: Sums over the calls that have goals.
     """
 
     def __init__(self, max_calls: int, forget_after_ms: int) -> None:
         """Starts empty.
 
         Args:
-            max_calls: How many are remembered.
-            forget_after_ms: Silence after which a call is taken for lost.
+            max_calls: Most calls to remember.
+            forget_after_ms: Silence after which a call counts as lost.
         """
         self.progress = RunningProgress()
         self._max_calls = max_calls
@@ -50,10 +49,10 @@ class ActiveCalls:
         return len(self._calls)
 
     def take(self, record: AnyScoreRecord, partition: int, now_ms: int) -> int:
-        """Learns from one record.
+        """Folds one record.
 
         Returns:
-            How many calls were forgotten to make room: 0 or 1.
+            Number of calls that were forgotten to make room: 0 or 1.
         """
         conversation_id = record.conversation_id
         goals = self._drop(conversation_id).goals if conversation_id in self._calls else CallGoals()
@@ -71,12 +70,12 @@ class ActiveCalls:
         return 1
 
     def progress_of(self, conversation_id: str) -> float | None:
-        """A running call's progress after the newest turn judged; None when it is not known or has no goals."""
+        """Returns the progress of a running call after its newest judged turn; None if it is not known or has no goals."""
         call = self._calls.get(conversation_id)
         return None if call is None else call.goals.progress
 
     def forget_silent(self, now_ms: int) -> int:
-        """Forgets the calls not heard of for too long, and returns how many."""
+        """Forgets the calls without a record for too long, and returns their number."""
         forgotten = 0
         while self._calls:
             conversation_id, call = next(iter(self._calls.items()))
@@ -87,12 +86,14 @@ class ActiveCalls:
         return forgotten
 
     def keep_only(self, partitions: Collection[int]) -> None:
-        """Drops the calls of other partitions: another exporter counts them now."""
+        """Drops the calls of other partitions, because another exporter counts them now."""
         for conversation_id in [key for key, call in self._calls.items() if call.partition not in partitions]:
             self._drop(conversation_id)
 
     def by_who(self) -> dict[Who, int]:
-        """How many run, by agent, tenant and environment; 0 where calls did run before, so that the line goes on."""
+        """Returns the number of running calls by agent, tenant and environment; 0 for groups of former calls, so that their lines
+        in graphs go on.
+        """
         if len(self._running) > MAX_KNOWN_GROUPS:
             self._running = +self._running
         return dict(self._running)

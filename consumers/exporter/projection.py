@@ -46,13 +46,13 @@ MAX_EXEMPLAR_CHARS: Final = 128 - len(EXEMPLAR_NAME)
 REVISED_LATENCY: Final = "turn_response_latency"
 
 _COUNTED_WHEN_UNSCORED: Final[frozenset[TurnValueName]] = frozenset({"turn_taking", "conciseness", "speakability"})
-"""Values of turns of which it is counted that nobody knows them, beside the latency."""
+"""Values of turns that are counted when they are unknown, in addition to the latency."""
 _SCHEMA_THAT_RESTATES: Final = 1
-"""Its final records may say the same as the ones before them, under the same number."""
+"""Schema version whose final records may repeat earlier ones with the same revision."""
 
 
 class Counted(NamedTuple):
-    """Add `by` to the counter `metric`; 0 only makes the series appear, so that the first count is a visible step."""
+    """Adds `by` to the counter `metric`. 0 only creates the series, so that the first count is a visible step."""
 
     metric: str
     labels: tuple[str, ...]
@@ -60,7 +60,7 @@ class Counted(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Put `value`, in the metric's unit, into the histogram `metric`."""
+    """Adds `value`, in the metric's unit, to the histogram `metric`."""
 
     metric: str
     labels: tuple[str, ...]
@@ -71,26 +71,25 @@ Sample = Counted | Observed
 
 
 class UncountableRecordError(ValueError):
-    """A record of the right shape that says too little to be counted; leave it out and count that."""
+    """A valid record lacks something that its metric needs. Leave it out and count it as refused."""
 
 
 def exemplar_of(record: AnyScoreRecord) -> dict[str, str]:
-    """What leads from a sample back to its call: the conversation id, clipped to what OpenMetrics allows."""
-    # One NUL, and Prometheus refuses the whole page.
+    """Returns the exemplar that leads from a sample to its call: the conversation id, cut to the limit of OpenMetrics."""
+    # With one NUL character, Prometheus refuses the whole page.
     return {EXEMPLAR_NAME: record.conversation_id[:MAX_EXEMPLAR_CHARS].replace("\x00", "\ufffd")}
 
 
 def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iterator[Sample]:
-    """The samples of one record.
+    """Yields the samples of one record.
 
     Args:
-        record: As read from `scores`.
+        record: A record of `scores`.
         now_ms: The reader's wall clock, for our own delay.
-        progress: How far the call was before this record, from 0 to 1; None when that is not known or it has no goals.
+        progress: Progress of the call before this record, from 0 to 1; None if it is not known or the call has no goals.
 
     Raises:
-        UncountableRecordError: A value is there, but not what it was measured between; or it is not known for a reason that
-            this kind of value cannot have.
+        UncountableRecordError: A value has no source or anchor, or is unknown for a reason that this kind of value cannot have.
     """
     yield Counted("callgauge_scores_read_total", (record.kind,))
     delay_ms = max(0, now_ms - record.caused_at_ms)  # below 0 only where clocks disagree
@@ -142,7 +141,7 @@ def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iter
 
 
 def _latency(record: VoiceToVoiceLatency, agent: str) -> Iterator[Sample]:
-    """The first value is observed; later ones only count as revisions, since a histogram takes nothing back."""
+    """Observes the first value. Later ones only count as revisions, because a histogram cannot remove a value."""
     is_restated = record.schema_version == _SCHEMA_THAT_RESTATES and record.status is TurnStatus.FINAL
     if record.revision > 1 and not record.is_first and not is_restated:
         yield Counted("callgauge_turn_revisions_total", (agent, REVISED_LATENCY))
@@ -158,7 +157,7 @@ def _latency(record: VoiceToVoiceLatency, agent: str) -> Iterator[Sample]:
 
 
 def _turn(record: TurnValues, agent: str) -> Iterator[Sample]:
-    """The values that no earlier revision of the row had; a later revision of one is not observed again."""
+    """Observes the values that no earlier revision of the row had. A value that changes is not observed again."""
     stages = {f"{STAGE_PREFIX}{each.stage}": each for each in record.stages}
     for name in record.first_known:
         if (stage := stages.get(name)) is not None:
@@ -183,7 +182,7 @@ def _turn(record: TurnValues, agent: str) -> Iterator[Sample]:
 
 
 def _call(record: CallValues, agent: str) -> Iterator[Sample]:
-    """What a whole call adds, at its end; what is not known of it adds nothing, or counts as unknown."""
+    """Adds the values of a whole call at its end. A value that is not known adds nothing, or counts as unknown."""
     if record.speech is not None:
         yield from _speech(record.speech, agent)
     if record.stt_wer is not None:
@@ -281,13 +280,13 @@ def _success(result: Result, agent: str) -> Iterator[Sample]:
 
 
 def _eva(name: str, score: EvaMetricScore, agent: str) -> Iterator[Sample]:
-    """One that is no share of anything, the wait for an answer, is in the histogram of latencies turn by turn."""
+    """Observes one of EVA's metrics. `eva_response_speed` is no ratio, and is in the histogram of latencies already."""
     if score.normalized is not None or not isinstance(score.result, Scored):
         yield from _final(name, score.result, "callgauge_eva_score_ratio", (agent, name))
 
 
 def _final(name: str, result: Result, metric: str, labels: tuple[str, ...]) -> Iterator[Sample]:
-    """A score that changes while the call runs counts as it is at the end."""
+    """Observes the final value of a score that can change while the call runs."""
     match result:
         case Scored(value=value):
             yield Observed(metric, labels, value)

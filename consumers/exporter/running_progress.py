@@ -8,9 +8,9 @@ from typing import Final
 from schemas.scores.live_view import CallGoals
 
 MAX_KNOWN_AGENTS: Final = 10_000
-"""Agents that are shown at 0 after their last call with goals; beyond it they are dropped."""
+"""Most agents that stay on the page at 0 after their last call with goals."""
 PROGRESS_PARTS: Final = 10_000
-"""Progress has four decimals, so in these parts of 1 it is whole, and adding and taking away leaves nothing behind."""
+"""Parts of 1 in which progress, which has four decimals, is an integer. So sums of it are exact after any removal."""
 
 
 @dataclass(slots=True)
@@ -26,19 +26,19 @@ class RunningProgress:
     """Sums over the running calls that have goals, by agent."""
 
     def __init__(self) -> None:
-        """No call runs."""
+        """Starts without calls."""
         self._agents: defaultdict[str, _OfAgent] = defaultdict(_OfAgent)
 
     def add(self, agent: str, goals: CallGoals) -> None:
-        """A call of this agent runs and is that far."""
+        """Adds the progress of a running call."""
         self._count(agent, goals, 1)
 
     def remove(self, agent: str, goals: CallGoals) -> None:
-        """A call that was added with just this is gone, or elsewhere."""
+        """Removes the progress of a call, exactly as it was added."""
         self._count(agent, goals, -1)
 
     def calls(self) -> Mapping[tuple[str, ...], float]:
-        """How many run, by agent and by whether their progress is known."""
+        """Returns the number of calls, by agent and by whether their progress is known."""
         return {
             (agent, state): calls
             for agent, sums in self._shown()
@@ -46,11 +46,11 @@ class RunningProgress:
         }
 
     def progress(self) -> Mapping[tuple[str, ...], float]:
-        """Their progress added up, by agent."""
+        """Returns the sum of their progress, by agent."""
         return {(agent,): sums.progress_parts / PROGRESS_PARTS for agent, sums in self._shown()}
 
     def subgoals(self) -> Mapping[tuple[str, ...], float]:
-        """How many subgoals they have, by agent and by whether they are reached."""
+        """Returns the number of their subgoals, by agent and by whether they are reached."""
         return {
             (agent, state): subgoals
             for agent, sums in self._shown()

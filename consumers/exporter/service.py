@@ -1,16 +1,16 @@
-"""The exporter role: reads `scores` and counts. All it decides is in the projection; this is the wiring.
+"""The exporter role: reads `scores` and counts. The projection decides what to count; this module connects it to Kafka.
 
-What it has counted is gone with the process, so what a restart does to the sums over all processes is decided by the
-position it commits, which is always that after the last record it counted:
+Counters are lost with their process. So the committed position, always the one after the last counted record, decides the
+effect of a restart on the sums over all processes:
 
-- A graceful stop commits when counting is over: the next process begins with the first record that was not counted.
-- A crash leaves the last regular commit, at most COMMIT_INTERVAL_SECONDS and the time of one commit old. What was counted
-  since is counted again by the next process; nothing is skipped. Seen in ten kills with -9 at 2,000 records/s: 0 to
-  1,080 records counted again. The next process begins when the dead one's session is over, 10 s later at most.
-- A process that was frozen for longer than the session timeout may count what it had fetched beside its successor.
-- What Prometheus had not scraped when a process ended, it never sees: at most one scrape interval's records.
+- A graceful stop commits after counting: the next process begins with the first record that was not counted.
+- After a crash, the last commit is at most COMMIT_INTERVAL_SECONDS and the time of one commit old. The next process counts the
+  records since then again, and skips none: 0 to 1,080 records in ten kills with -9 at 2,000 records/s. It begins when the
+  session of the dead process is over, at most 10 s later.
+- A process that was frozen for longer than the session timeout may count its fetched records in addition to its successor.
+- Prometheus never sees the counts between its last scrape and the end of a process: at most those of one scrape interval.
 
-A new group begins at the end of `scores` and commits that at once, so that its first restart does not skip either.
+A new group begins at the end of `scores` and commits that position at once, so that its first restart skips nothing either.
 """
 
 import asyncio
@@ -41,24 +41,24 @@ from schemas.topics import SCORES_TOPIC
 from schemas.undecodable import UndecodableRecord
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
-"""How often the position is committed: what a crash makes the next process count again. A commit costs 0.1 ms."""
+"""Time between commits: a crash makes the next process count this time again. A commit costs 0.1 ms."""
 COMMIT_SECONDS: Final = 5.0
-"""How long a commit may take before it is given up until the next one: so no tick waits for the broker for ever."""
+"""How long a commit may take before it is given up until the next tick, so that no tick waits for the broker for ever."""
 HAND_OVER_SECONDS: Final = 0.8
-"""How long the last commit may take when partitions are taken from us or we stop; without it they are counted again."""
+"""How long the last commit may take when partitions are revoked or the role stops. Without it, records are counted again."""
 MAX_SILENT_SECONDS: Final = 30.0
-"""Ticks are COMMIT_INTERVAL_SECONDS and at most COMMIT_SECONDS apart; after this long without one something hangs."""
+"""Time without a tick after which the role counts as stuck. Ticks are at most the sum of the two times above apart."""
 MAX_REFUSED_LINES: Final = 10
-"""Log lines about refused records of one poll; the others are told by their number."""
+"""Most log lines about refused records of one poll. One more line has the number of the others."""
 
 log = structlog.get_logger()
 
 
 class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
-    """Turns score records into metrics until it is told to stop.
+    """Turns score records into metrics until it is stopped.
 
-    Counting waits for nothing, and the client hands over records with no wait after it has moved on: so at every moment
-    when something else can run, `_next` is what was counted, no less and no more.
+    Counting never waits, and the client hands over records without a wait after moving its position. So whenever another task
+    runs, `_next` is exactly the position after the counted records.
     """
 
     def __init__(self, kafka: KafkaSettings, settings: ExporterSettings, instruments: Instruments) -> None:
@@ -107,7 +107,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         Raises:
             KafkaUnreachableError: No broker answers.
             TopicsUnfitError: There is no topic `scores`.
-            Exception: Whatever counting failed on: the process should end, a supervisor starts it again.
+            Exception: Counting failed. The process should end, and its supervisor start it again.
         """
         try:
             await first_of(stop.wait(), self._subscription.failure(), self._read())
@@ -127,14 +127,14 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         return ()
 
     def stalled(self) -> Sequence[str]:
-        """What only a restart mends, for `/healthz`: ticks that have stopped although nothing they wait for may last."""
+        """Reasons why only a restart helps, for `/healthz`: ticks have stopped, although all their waits are bounded."""
         silent_seconds = time.monotonic() - self._ticked_at
         if self.ready.is_set() and silent_seconds > MAX_SILENT_SECONDS:
             return (f"exporter: no tick for {silent_seconds:.0f} s",)
         return self._subscription.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Commits what was counted, for their next owner. Counters live and die with the process."""
+        """Commits the counted position for the next owner. The counters stay in this process."""
         self._assigned.clear()
         await self._commit(HAND_OVER_SECONDS)
         self._next.clear()
@@ -146,8 +146,10 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         self._assigned.set()
 
     async def _read(self) -> bool:
-        """Starts, then lets time pass; the records come by themselves."""
-        await partition_counts(self._kafka, [SCORES_TOPIC])  # a missing topic is told before the client waits for it
+        """Starts the subscription, which counts records by itself, then commits at each tick."""
+        await partition_counts(
+            self._kafka, [SCORES_TOPIC]
+        )  # reports a missing topic, for which the client would only wait
         await self._subscription.start()
         await self._assigned.wait()
         try:
@@ -164,9 +166,9 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._ticked_at = time.monotonic()
 
     async def _find_place(self) -> None:
-        """Learns where reading begins in partitions of which nothing was counted yet.
+        """Asks for the start position of partitions without a counted record.
 
-        In a group that never committed that is the end as it was now, and it must not move with a restart.
+        In a group without a commit, that is the present end, which a restart must not move.
         """
         consumer = self._subscription.consumer
         for partition in consumer.assignment() - self._next.keys():
@@ -174,7 +176,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._next.setdefault(partition, position)  # records of it may have come meanwhile
 
     async def _commit(self, deadline_seconds: float) -> None:
-        """Commits what was counted so far; what cannot be committed in time is told and left for the next time."""
+        """Commits the counted positions. If that fails or takes too long, logs it; the next tick tries again."""
         try:
             async with asyncio.timeout(deadline_seconds), self._committing:
                 if self._assigned.is_set() and not self._is_leaving:
@@ -201,7 +203,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         for record in records:
             if isinstance(record, UndecodableRecord):
                 self._refuse(record, str(record))
-            elif record.value is not None:  # else it marks a change of owner
+            elif record.value is not None:  # without a value, it marks a change of owner
                 self._count(record, now_ms)
             self._next[TopicPartition(record.topic, record.partition)] = record.offset + 1
         self._records += len(records)
@@ -239,7 +241,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
 
 
 def _why(value: bytes, error: ValueError) -> str:
-    """Why a record is not counted; of an older version's it is known, and nobody has to look."""
+    """Returns the reason why a record is not counted. For a record of an older version, nobody has to act."""
     version = schema_version_in(value)
     if version is not None and version < SCHEMA_VERSION:
         return (

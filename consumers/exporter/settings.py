@@ -6,7 +6,7 @@ from schemas.units import HOUR_MS
 
 
 class ExporterSettings(BaseModel):
-    """How `scores` is read, and how much of it is remembered."""
+    """Settings of reading `scores` and of the memory of running calls."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,7 +1,7 @@
-"""Reads back what was answered, before anything is asked: `judge.verdicts` is the judges' ledger.
+"""Reads earlier verdicts before any question is put: `judge.verdicts` is the judges' ledger.
 
-It is read from somewhat before the oldest open question, so a verdict is found again that was written while its question
-was not committed yet, and one whose question the engine asks a second time.
+Reading starts somewhat before the oldest open question. So it finds verdicts whose questions were not committed yet, and
+verdicts on questions that the engine asks a second time.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from schemas.undecodable import UndecodableRecord
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 2_000
 MAX_SILENT_SECONDS: Final = 30.0
-"""How long the broker may leave us without a record of those that it says are there."""
+"""How long reading may wait for a record that the broker says is there."""
 MAX_PARTITION_DIGITS: Final = 10
 """Kafka numbers partitions with 32 bits; Python refuses to read numbers of more than 4,300 digits."""
 MAX_UNREADABLE_LINES: Final = 10
-"""Log lines about unreadable records of one reading; all of them are counted in its last line."""
+"""Most log lines about unreadable records of one reading. Its last line has the number of all."""
 
 Recall = Callable[[JudgeVerdict], None]
 
@@ -35,17 +35,17 @@ log = structlog.get_logger()
 
 
 class VerdictLedgerError(OperatorError):
-    """The ledger cannot be read to its end: without it answered questions would be paid for again, so the process ends."""
+    """The ledger cannot be read to its end. Without it, answered questions would be paid for again, so the process ends."""
 
 
 class Answered:
-    """Request ids with a verdict that the broker has taken; the oldest are forgotten when there are too many."""
+    """Ids of requests with a written verdict. The oldest are forgotten when there are too many."""
 
     def __init__(self, max_remembered: int) -> None:
-        """Knows none.
+        """Starts empty.
 
         Args:
-            max_remembered: How many are remembered.
+            max_remembered: Most ids to remember.
         """
         self._max_remembered = max_remembered
         self._ids: OrderedDict[str, None] = OrderedDict()
@@ -54,17 +54,17 @@ class Answered:
         return request_id in self._ids
 
     def add(self, request_id: str) -> None:
-        """One more is answered."""
+        """Adds the id of an answered request."""
         self._ids[request_id] = None
         if len(self._ids) > self._max_remembered:
             self._ids.popitem(last=False)
 
 
 def partition_number_in(record: Any, header: str) -> int | None:
-    """The partition number in a header of a record; None when there is none, or something that is no such number.
+    """Returns the partition number in a header of a record; None without such a header, or if it is not a number.
 
     Args:
-        record: A consumer's record; anyone may have written it.
+        record: A consumer's record, which anyone may have written.
         header: The header's name.
     """
     for name, value in record.headers:
@@ -81,14 +81,14 @@ async def read_verdicts(
     overlap_ms: int,
     recall: Recall,
 ) -> None:
-    """Hands over the verdicts on questions of some partitions, from somewhat before their oldest open one.
+    """Passes on the verdicts on questions of some partitions, from somewhat before the oldest open question.
 
     Args:
-        kafka: Where.
+        kafka: The cluster.
         questions: By partition of `judge.requests`, the first offset that is not committed.
-        at_least_from_ms: Broker time from which verdicts are wanted even if no question is open.
-        overlap_ms: How much earlier than the oldest open question verdicts are read.
-        recall: Takes them.
+        at_least_from_ms: Broker time from which verdicts are read even if no question is open.
+        overlap_ms: How far before the oldest open question reading starts.
+        recall: Called with each verdict.
 
     Raises:
         VerdictLedgerError: The end was not reached.
@@ -116,7 +116,7 @@ async def read_verdicts(
 
 
 async def _oldest_ms(consumer: AIOKafkaConsumer, questions: Mapping[TopicPartition, int]) -> int | None:
-    """Broker time of the oldest question that is not committed; None when all are."""
+    """Returns the broker time of the oldest question that is not committed; None when all are."""
     ends = await consumer.end_offsets(list(questions))
     firsts = await consumer.beginning_offsets(list(questions))
     unread = {tp: max(start, firsts[tp]) for tp, start in questions.items() if max(start, firsts[tp]) < ends[tp]}
@@ -171,10 +171,10 @@ async def _read(
 
 
 def _require_news(heard_at: float, *, is_news: bool, unread: Mapping[TopicPartition, int]) -> float:
-    """When the broker was last heard.
+    """Checks that the broker has sent a record lately, and returns when.
 
     Raises:
-        VerdictLedgerError: Too long ago.
+        VerdictLedgerError: The last record came too long ago.
     """
     now = asyncio.get_running_loop().time()
     if is_news:

@@ -1,10 +1,10 @@
-"""The judge role: reads questions from `judge.requests`, writes what the judge makes of them to `judge.verdicts`.
+"""The judge role: reads questions from `judge.requests` and writes verdicts to `judge.verdicts`.
 
-Questions are answered in any order. The offset of one is committed when it and all before it are answered, and an answer
-counts when the broker has taken it. Whoever takes a partition over reads the verdicts on its questions first, so what was
-answered is not asked again, whatever happened to its former owner. What a process that was killed had on its way is asked
-again. One that was frozen for longer than its group waits may write a second verdict; it carries the same `ce_id`, so whoever
-folds verdicts takes it for the repeat it is.
+Questions are answered in any order. The offset of a question is committed when it and all before it are answered, and an answer
+counts once the broker has accepted it. A new owner of a partition first reads the verdicts on its questions, so answered
+questions are not asked again, whatever happened to the former owner. Questions in progress of a killed process are asked again.
+A process that was frozen beyond its session may write a second verdict. It has the same `ce_id`, so the engine recognises the
+repeat.
 """
 
 import asyncio
@@ -49,15 +49,15 @@ COMMIT_INTERVAL_SECONDS: Final = 1.0
 COMMIT_SECONDS: Final = 5.0
 """How long a commit may take before it is given up until the next one."""
 HAND_OVER_SECONDS: Final = 3.0
-"""How long writing and committing may take when partitions are taken from us: well within the session timeout."""
+"""How long writing and committing may take when partitions are revoked: well within the session timeout."""
 FINISH_SECONDS: Final = 4.0
-"""How long questions that are being asked may take to be answered when we stop; the others are our successor's."""
+"""How long questions in progress may take when the role stops. The successor answers the others."""
 CLOSE_SECONDS: Final = 1.0
 MAX_SILENT_SECONDS: Final = 30.0
-"""Ticks are COMMIT_INTERVAL_SECONDS and at most COMMIT_SECONDS apart; after this long without one something hangs."""
+"""Time without a tick after which the role counts as stuck. Ticks are at most the sum of the two times above apart."""
 MAX_BATCH_RECORDS: Final = 500
 MAX_UNWRITTEN: Final = 2_000
-"""Verdicts that wait for the broker; beyond it no question is read. A verdict has 2 kB."""
+"""Unwritten verdicts at which reading pauses. A verdict has 2 kB."""
 MAX_REFUSED_LINES: Final = 10
 """Log lines about refused records of one poll."""
 
@@ -65,11 +65,11 @@ log = structlog.get_logger()
 
 
 class VerdictWriteError(OperatorError):
-    """A verdict could not be written: end the process without committing its question."""
+    """A verdict could not be written. End the process without committing its question."""
 
 
 class _Place(NamedTuple):
-    """Where a question stands, and the partition for its answer; None goes by key."""
+    """Place of a question, and the partition for its answer; None if the key decides."""
 
     partition: TopicPartition
     offset: int
@@ -77,7 +77,7 @@ class _Place(NamedTuple):
 
 
 class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no type hints
-    """Answers the questions of the partitions it is given until it is told to stop."""
+    """Answers the questions of its assigned partitions until it is stopped."""
 
     def __init__(
         self,
@@ -92,10 +92,10 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
 
         Args:
             kafka: Where the broker is.
-            settings: Whom to ask, how fast, and for how much.
+            settings: Endpoint, rates and budgets.
             instruments: Built for the role `judge`, perhaps among others.
             group_id: The consumer group; its members share the questions.
-            redactor: Goes over what the model explains; None is one with the default rules.
+            redactor: Redacts the model's explanations; None for the default rules.
         """
         self.ready = asyncio.Event()
         self._kafka = kafka
@@ -131,12 +131,12 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Answers until `stop` is set; then finishes what is being asked, commits and leaves.
+        """Answers until `stop` is set, then finishes the questions in progress, commits and leaves the group.
 
         Raises:
             KafkaUnreachableError: No broker answers at the start.
             TopicsUnfitError: A topic is missing.
-            Exception: Whatever reading or writing failed on: the process must end, and its successor answers what was not
+            Exception: Reading or writing failed. The process must end; its successor answers the questions that are not
                 committed.
         """
         judging = asyncio.create_task(self._judge.run(), name="judging")
@@ -163,7 +163,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         return ("judge: not reading questions; it waits for the broker, its partitions and the verdicts on them",)
 
     def stalled(self) -> Sequence[str]:
-        """What only a restart mends, for `/healthz`; an endpoint or a broker that does not answer is not that."""
+        """Reasons why only a restart helps, for `/healthz`. An endpoint or broker that does not answer is not one."""
         if self._ticked_at is None or not self.ready.is_set():
             return ()
         silent_seconds = time.monotonic() - self._ticked_at
@@ -172,12 +172,12 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         return self._subscription.stalled()
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Writes and commits what is answered. What is being asked goes on: most of it will be ours again."""
+        """Writes and commits the verdicts. Questions in progress go on, because most partitions usually come back."""
         await self._stop_loading()
         await self._hand_over()
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Gives up the questions of partitions that are gone, and reads what was answered of all that are ours."""
+        """Drops the questions of partitions that are gone, and reads the earlier verdicts of the assigned ones."""
         if self._is_leaving:
             return
         # Without a wait since the assignment came: what would be fetched before the verdicts are known is not fetched.
@@ -196,7 +196,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._loading.add_done_callback(self._on_done)
 
     async def _take_over(self, assigned: set[TopicPartition]) -> None:
-        """Learns what was answered, then lets questions and verdicts through."""
+        """Reads the earlier verdicts, then starts to read questions and to write verdicts."""
         consumer = self._subscription.consumer
         try:
             firsts = await consumer.beginning_offsets(list(assigned))
@@ -223,7 +223,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             self._judge.recall(verdict)
 
     async def _read(self) -> bool:
-        """Starts, then commits as time passes; questions and verdicts come by themselves."""
+        """Starts the subscription, which reads questions by itself, then commits at each tick."""
         counts = await partition_counts(self._kafka, [JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC])
         self._reply_partitions = counts[JUDGE_VERDICTS_TOPIC]
         self._producer = self._kafka.producer("judge")
@@ -241,7 +241,9 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._refused_lines = 0
         for record in records:
             partition = TopicPartition(record.topic, record.partition)
-            if self._offsets.is_ours(partition) and not self._is_leaving:  # else it is read again, or by our successor
+            if (
+                self._offsets.is_ours(partition) and not self._is_leaving
+            ):  # otherwise it is read again, here or elsewhere
                 self._offsets.read(partition, record.offset)
                 self._take_question(partition, record)
         if self._refused_lines > MAX_REFUSED_LINES:
@@ -289,7 +291,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         task.add_done_callback(self._on_done)
 
     async def _write(self, verdict: JudgeVerdict) -> None:
-        """Writes a verdict on a question that is ours, and marks it answered once the broker has it."""
+        """Writes a verdict if its question is still ours, then marks the question answered."""
         await self._may_write.wait()
         request_id = verdict.request_id
         places = self._places.get(request_id)
@@ -333,7 +335,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         )
 
     async def _finish(self) -> None:
-        """Lets what is being asked be answered and written, as far as there is time."""
+        """Waits for the questions in progress and their verdicts, within a time limit."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FINISH_SECONDS):
                 await self._judge.finish()
@@ -341,7 +343,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
                     await asyncio.wait(self._writing)
 
     async def _hand_over(self) -> None:
-        """Commits what is answered, and lets no more verdicts out."""
+        """Stops writing verdicts, and commits the answered questions."""
         self._may_write.clear()
         try:
             async with asyncio.timeout(HAND_OVER_SECONDS):

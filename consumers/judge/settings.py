@@ -1,4 +1,4 @@
-"""Settings of the judge role: whom to ask, how fast, and for how much."""
+"""Settings of the judge role: the endpoint, the rates and the budgets."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -17,7 +17,7 @@ _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class JudgeSettings(BaseModel):
-    """How questions are answered. Money is in the currency of the prices, which are those of the default model."""
+    """Settings of answering questions. Money is in the currency of the prices, whose defaults are those of the default model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -134,25 +134,25 @@ class JudgeSettings(BaseModel):
 
     @property
     def is_on(self) -> bool:
-        """Whether the model is asked."""
+        """Whether the model is asked at all."""
         return self.enabled and self.api_key is not None
 
     @property
     def prices(self) -> Prices:
-        """What tokens cost."""
+        """Prices of tokens."""
         return Prices(self.price_prompt, self.price_cached, self.price_answer)
 
     @property
     def allowance(self) -> Allowance:
-        """What may be spent."""
+        """Limits of spending."""
         return Allowance(self.budget_per_call, self.budget_per_agent_hour, self.budget_per_hour)
 
 
 def _fit_for_a_header(key: SecretStr) -> SecretStr:
-    """The key, if a header line can carry it.
+    """Returns the key if a header line can carry it.
 
     Raises:
-        ValueError: It cannot; the text says why, and nothing of the key.
+        ValueError: It cannot. The text has the reason, and no part of the key.
     """
     text = key.get_secret_value()
     if not text:

@@ -1,4 +1,4 @@
-"""How often Python looks for reference cycles in a process that holds many long-lived objects."""
+"""Sets how often Python searches reference cycles, for a process with many long-lived objects."""
 
 import gc
 
@@ -8,9 +8,9 @@ OLD_ROUNDS = 50
 
 
 def tune_collection() -> None:
-    """Collect cycles rarely.
+    """Makes collections of cycles rare.
 
-    State is freed by reference counts (a closed call cuts its own cycles), so collections find next to nothing, yet with
-    10,000 open calls each looks through millions of objects: a fifth of the time per event at Python's own thresholds.
+    State is freed by reference counts, because a closed call breaks its own cycles. So collections find almost nothing, but
+    with 10,000 open calls each searches millions of objects: a fifth of the time per event at Python's default thresholds.
     """
     gc.set_threshold(YOUNG_OBJECTS, MIDDLE_ROUNDS, OLD_ROUNDS)

@@ -1,8 +1,7 @@
-"""Log lines: one event name each, with its facts as fields; for people on a terminal, or JSON for machines.
+"""Sets up logging: lines with an event name and fields, for people on a terminal or as JSON for machines.
 
-A line about a record has the fields of `about_record`. What libraries log through the standard library goes the same
-way, from warnings up: the true cause of a refused connection is often only there. Their texts are no event names, so in
-JSON they all have the event `library_message`.
+A line about a record has the fields of `about_record`. Warnings and errors that libraries log through the standard library are
+included, because the cause of a refused connection is often only there. In JSON they have the event `library_message`.
 """
 
 import logging
@@ -19,14 +18,14 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _KEPT_FIELDS: Final = frozenset({"conversation_id", "timestamp", "level", "logger"})
 _MAX_KEY_CHARS: Final = 200
-"""A key is whatever somebody wrote there, and a log line has to stay one."""
+"""Characters kept of a record's key, which may be any text, so that the line stays short."""
 
 
 def about_record(record: Any) -> dict[str, Any]:
-    """Fields of a line about a record of Kafka: its conversation, as far as it has one, and where to find it again.
+    """Returns the fields of a line about a Kafka record: its conversation if it has one, and its coordinates.
 
     Args:
-        record: A consumer's record: its key, topic, partition and offset are read.
+        record: A consumer's record with key, topic, partition and offset.
     """
     key = record.key
     return {
@@ -47,10 +46,10 @@ def configure_logging(
 
     Args:
         log_format: `console` for people, `json` for one object a line.
-        level: The least level of our own lines; libraries' lines start at warning.
-        stream: Where lines go; standard error by default, since standard output belongs to results.
-        redact: Takes personal data out of a text. It goes over every field and traceback: nothing of a call is logged on
-            purpose, but an error may repeat what it failed on. Ids of conversations stay, or no line would lead to its call.
+        level: Lowest level of our own lines. Lines of libraries start at warning.
+        stream: Target of the lines; standard error by default, because standard output is for results.
+        redact: Removes personal data from a text. It is applied to every field and traceback: nothing of a call is logged on
+            purpose, but an error may repeat its input. Ids of conversations stay, so that a line leads to its call.
     """
     output = stream if stream is not None else sys.stderr
     shared: list[structlog.typing.Processor] = [

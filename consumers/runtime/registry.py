@@ -1,7 +1,7 @@
 """The instruments of the roles in one process, built from the metric catalogue into one registry.
 
-Counters and histograms move when something happens; gauges are read when Prometheus asks. Nothing here knows what is
-counted: names, labels, caps and edges are the catalogue's rows.
+Counters and histograms change when something happens; gauges are read at each scrape. This module does not know what it
+counts: names, labels, caps and edges are rows of the catalogue.
 """
 
 from collections import defaultdict
@@ -23,15 +23,15 @@ Child = TypeVar("Child", Counter, Histogram)
 OVERFLOW_METRIC: Final = "callgauge_label_overflow_total"
 
 MAX_CHILDREN: Final = 2_000
-"""Label combinations of one metric before its capped labels all say `other`. A histogram child is some 20 series and
-6 kB; a server wants fewer than some 10,000 series of one target, and the caps alone would allow more."""
+"""Most label combinations of one metric. Beyond it, all its capped labels become `other`. A histogram has some 20 series and 6 kB
+for each combination; a Prometheus server wants fewer than some 10,000 series of one target, and the caps alone allow more."""
 
 MAX_PREPARED: Final = 100
-"""Combinations made beforehand at 0, so that the first event is a step that `increase()` can see."""
+"""Most combinations that are created at 0 beforehand, so that `increase()` sees the first event."""
 
 
 class Vocabulary:
-    """The values of capped labels that keep their name: the first ones seen, the same in every metric."""
+    """Values of capped labels that keep their name: the first ones seen, the same in every metric."""
 
     def __init__(self, on_new: Callable[[Label, str], None], on_overflow: Callable[[LabelName], None]) -> None:
         self._known: dict[LabelName, set[str]] = defaultdict(set)
@@ -39,12 +39,12 @@ class Vocabulary:
         self._on_overflow = on_overflow
 
     def admit(self, label: Label, value: str, *, counts: bool = True) -> str:
-        """The value itself, or `other` when the label's cap is reached.
+        """Returns the value itself, or `other` when the label's cap is reached.
 
         Args:
             label: The label.
-            value: What an event says.
-            counts: Whether a value without a place counts as overflow; looking at one does not.
+            value: The value from an event.
+            counts: Whether a value beyond the cap counts as overflow. Reading a gauge does not.
         """
         if label.cap is None:
             return value
@@ -62,7 +62,7 @@ class Vocabulary:
 
 
 class Family(Generic[Child]):
-    """The children of one counter or histogram, kept by their label values: looking one up is one dictionary read."""
+    """The children of one counter or histogram by label values, so that a look-up is one read of a dictionary."""
 
     def __init__(self, metric: Metric, parent: Child, vocabulary: Vocabulary) -> None:
         self.metric = metric
@@ -74,7 +74,7 @@ class Family(Generic[Child]):
             self.prepare({})
 
     def child(self, values: LabelValues) -> Child:
-        """The child of these label values.
+        """Returns the child of these label values.
 
         Raises:
             ValueError: A value is outside its label's closed set, or there are too many or too few.
@@ -83,7 +83,7 @@ class Family(Generic[Child]):
         return known if known is not None else self._resolve(values)
 
     def prepare(self, given: Mapping[LabelName, str]) -> None:
-        """Makes every combination of the closed labels with the given values, if those are all and few enough."""
+        """Creates every combination of the closed labels with the given values, if no other labels are left and they are few."""
         choices = [(given[label.name],) if label.name in given else label.values for label in self.metric.label_set]
         combinations = list(product(*choices))
         if all(choices) and len(combinations) <= MAX_PREPARED and len(self._children) < MAX_CHILDREN:
@@ -118,7 +118,7 @@ class Family(Generic[Child]):
 
 
 class _Gauges(Collector):
-    """Gauges as last read; a whole reading replaces the one before, so nothing that is gone stays on the page."""
+    """Gauges as last read. Each reading replaces the one before as a whole, so vanished values leave the page."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
@@ -137,14 +137,14 @@ class _Gauges(Collector):
 
 
 class Instruments:
-    """Every metric of some roles, ready to use; the only place where label values are bounded."""
+    """All metrics of some roles, ready to use. Only this class bounds label values."""
 
     def __init__(self, registry: CollectorRegistry, roles: Collection[Role]) -> None:
         """Registers the metrics.
 
         Args:
-            registry: What `/metrics` shows; never the process-wide default one, so that tests can have their own.
-            roles: The roles that run in this process; what every process shows is there without being named.
+            registry: The content of `/metrics`; not the default one of the process, so that tests can have their own.
+            roles: The roles that run in this process. Metrics of every process are always included.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's function has no hints; saves a series per child
         self.registry = registry
@@ -175,8 +175,8 @@ class Instruments:
         Args:
             name: The metric's full name.
             values: Its label values, in the catalogue's order.
-            by: How much, not below 0.
-            exemplar: Names one case of what was counted; at most 128 characters, names included.
+            by: The increase, not below 0.
+            exemplar: Labels of one counted case; at most 128 characters, names included.
 
         Raises:
             KeyError: These roles have no counter of that name.
@@ -187,11 +187,11 @@ class Instruments:
     def observe(
         self, name: str, values: LabelValues, reading: float, exemplar: Mapping[str, str] | None = None
     ) -> None:
-        """Puts one value into a histogram; arguments and errors as in `inc`."""
+        """Adds one value to a histogram; arguments and errors as in `inc`."""
         self._histograms[name].child(values).observe(reading, dict(exemplar) if exemplar else None)
 
     def read_gauge(self, name: str, reader: GaugeReader) -> None:
-        """Lets a gauge be read at each scrape, on the event loop: label values to value, all of them each time.
+        """Registers a function that returns all values of a gauge, by label values. It runs on the event loop at each scrape.
 
         Raises:
             KeyError: These roles have no gauge of that name.
@@ -203,12 +203,12 @@ class Instruments:
         self._readers[name] = reader
 
     def before_scrape(self, hook: Callable[[], None]) -> None:
-        """Calls the hook on the event loop before each reading, for counts that a role still holds."""
+        """Registers a hook that runs on the event loop before each scrape, for counts that a role has not added yet."""
         self._hooks[self._registering].append(hook)
 
     @contextmanager
     def registering(self, role: Role) -> Iterator[None]:
-        """What is registered inside is the role's, in place of what it had registered before: it begins anew."""
+        """Opens a context in which a role registers gauges and hooks. They replace its earlier ones, for a restart of the role."""
         for name in [name for name in self._readers if self._gauge_metrics[name].role == role]:
             del self._readers[name]
             self._gauges.readings.pop(name, None)
@@ -220,14 +220,14 @@ class Instruments:
             self._registering = before
 
     def refresh(self) -> None:
-        """Runs the hooks and reads every gauge. On the event loop, where what they read does not change meanwhile."""
+        """Runs the hooks and reads every gauge. It runs on the event loop, so that their sources do not change meanwhile."""
         for hook in chain.from_iterable(self._hooks.values()):
             hook()
         for name, reader in self._readers.items():
             self._gauges.readings[name] = self._bounded(self._gauge_metrics[name], reader())
 
     def _bounded(self, metric: Metric, readings: Mapping[LabelValues, float]) -> Mapping[LabelValues, float]:
-        """The readings under the names the vocabulary allows; what shares a name adds up."""
+        """Returns the readings under the label values that the vocabulary allows; readings with the same ones are added."""
         if all(label.cap is None for label in metric.label_set):
             return dict(readings)
         shown: dict[LabelValues, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Several things awaited at once, of which the first one decides."""
+"""Awaits several things at once, until the first one ends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,10 +8,10 @@ Result = TypeVar("Result")
 
 
 async def first_of(*works: Coroutine[Any, Any, Result]) -> Result:
-    """The result of the work that ends first; the others are cancelled and have ended when this returns.
+    """Returns the result of the task that ends first. The others are cancelled, and have ended when this returns.
 
     Raises:
-        Exception: What a finished work raised, also when another one finished well at the same moment.
+        Exception: The error of an ended task, even if another ended well at the same moment.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
@@ -27,7 +27,7 @@ async def first_of(*works: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def finish_unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """The result of the work, or None when `stop` was set first; errors as in `first_of`."""
+    """Returns the result of the work, or None if `stop` was set first; errors as in `first_of`."""
 
     async def stopped() -> None:
         await stop.wait()

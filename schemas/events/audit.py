@@ -1,4 +1,4 @@
-"""What the agent framework writes to its audit log: the caller's turns as it heard them, its replies, its tools."""
+"""The events of the agent framework's audit log: the caller's turns as it heard them, its replies, its tools."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from schemas.wire import Name, Text, WireModel, WireTimeMs
 
 
 class AuditEntry(WireModel):
-    """What every entry has: `timestamp` in milliseconds, usually as a string of digits."""
+    """Base of all entries. `timestamp` is in milliseconds, usually as a string of digits."""
 
     timestamp: WireTimeMs
     display_name: Name | None = Field(default=None, alias="displayName")
@@ -17,7 +17,7 @@ class AuditEntry(WireModel):
 
 
 class AuditUser(AuditEntry):
-    """The caller's turn as the agent received it; `turn_id` lets a placeholder be replaced."""
+    """The caller's turn as the agent received it. `turn_id` identifies a placeholder that is replaced later."""
 
     message_type: Literal["user"]
     value: Text
@@ -46,7 +46,7 @@ class AuditToolCall(AuditEntry):
 
 
 class ToolReply(WireModel):
-    """What the tool answered; `response` may be missing."""
+    """Answer of a tool; `response` may be missing."""
 
     tool: Name
     response: Any = None
@@ -68,9 +68,9 @@ class AuditFallback(AuditEntry):
 
 
 class AuditLlmCall(AuditEntry):
-    """One step of the language model: no rule of EVA's reads it, but it is something that happened.
+    """One step of the language model. None of EVA's rules reads it, but its time counts.
 
-    `latency_ms` is from the request to the end of the answer, `usage` counts its tokens; both only where the framework says so.
+    `latency_ms` is from the request to the end of the answer, `usage` counts its tokens; both only if the framework logs them.
     """
 
     message_type: Literal["llm_call"]

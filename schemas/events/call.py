@@ -1,4 +1,4 @@
-"""Events that steer a call and are none of the three sources': accepted on every input topic, never in EVA's history."""
+"""Control events of a call, which belong to none of the three sources: accepted on every input topic, never in EVA's history."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -8,12 +8,12 @@ from schemas.closed_sets import PipelineType as PipelineType
 from schemas.wire import Name, Text, WireModel, WireTimeMs
 
 MAX_TOOLS: Final = 256
-"""Tools that one agent may have; those of EVA's agents have some fifteen."""
+"""Most tools of one agent. EVA's agents have some fifteen."""
 
 
 class AgentTool(WireModel):
-    """A tool that the agent may call: `parameters` is the JSON schema of its arguments, `tool_type` `auth` if it identifies
-    the user.
+    """A tool that the agent may call. `parameters` is the JSON schema of its arguments. `tool_type` is `auth` for a tool that
+    identifies the user.
     """
 
     name: Name
@@ -22,9 +22,9 @@ class AgentTool(WireModel):
 
 
 class CallStarted(WireModel):
-    """Facts of a call, at any time and in any number; what a later one does not state stays as it was.
+    """Facts of a call. It may come at any time and several times; a field that a later one omits stays unchanged.
 
-    `expected_state` is what the call should leave behind: records by table, and under `session` what is known of the user.
+    `expected_state` is the state that the call should produce: records by table, and under `session` the facts about the user.
     """
 
     type: Literal["call_started"]
@@ -39,10 +39,10 @@ class CallStarted(WireModel):
 
 
 class CallEnded(WireModel):
-    """The line is down; `reason` in EVA's words (`goodbye`, `timeout`, `transfer`, `error`, ...).
+    """The end of the call. `reason` is one of EVA's words (`goodbye`, `timeout`, `transfer`, `error`, ...).
 
-    `final_state` is what the call left behind, in the shape of `expected_state`; `final_state_hash` its SHA-256 as EVA's
-    run computed it, which counts for `eva_task_completion` where it is stated with the state.
+    `final_state` is the state that the call produced, in the form of `expected_state`. `final_state_hash` is its SHA-256 as EVA's
+    run computed it; `eva_task_completion` uses it if it comes with the state.
     """
 
     type: Literal["call_ended"]
@@ -53,7 +53,7 @@ class CallEnded(WireModel):
 
 
 class UserTextUpdated(WireModel):
-    """The text that replaces an audio-LLM placeholder: of the audit `user` entry with `turn_id`, or of the last one."""
+    """The text that replaces the placeholder of an audio LLM: in the audit `user` entry with `turn_id`, or in the last one."""
 
     type: Literal["user_text_updated"]
     timestamp: WireTimeMs

@@ -1,4 +1,4 @@
-"""Wire bytes to typed events: one adapter per input topic, straight from JSON."""
+"""Decodes bytes to typed events: one adapter per input topic, straight from JSON."""
 
 from typing import Annotated, Any, Final
 
@@ -17,20 +17,20 @@ from schemas.judging import JudgeVerdict
 from schemas.wire import Name, WireModel, WireTimeMs
 
 MAX_SEEN_CHARS: Final = 2_000
-"""What is kept of a wrong value: enough to see what it is, where only a part of it is shown."""
+"""Characters kept of a wrong value: enough to redact it before a part of it is shown."""
 MAX_SHOWN_CHARS: Final = 80
 
 
 class RefusedRecordError(ValueError):
-    """A record cannot be processed, now or ever: quarantine it and go on with the next.
+    """A record can never be processed. Quarantine it and go on with the next.
 
     Attributes:
-        reason: The closed reason, for the metric.
-        what: What was wrong, in a few words.
+        reason: The reason, from a closed set, for the metric.
+        what: The fault, in a few words.
         where: The field.
-        expected: What it should hold.
-        seen: The beginning of what it held, as it was: personal data may be in it, and none may be told. Whoever tells of it
-            redacts it, then shortens it to `MAX_SHOWN_CHARS`.
+        expected: The expected content of the field.
+        seen: The start of its actual content, unredacted. Before it is shown or stored, it must be redacted and then shortened
+            to `MAX_SHOWN_CHARS`.
     """
 
     def __init__(self, reason: RefusalReason, what: str, where: str, expected: str, seen: str) -> None:
@@ -44,9 +44,7 @@ class RefusedRecordError(ValueError):
 
 
 class UnrecognizedEvent(WireModel):
-    """An event of a type this version does not know: carried and counted. On the audit and simulator streams it is
-    still something that happened, so its time counts.
-    """
+    """An event of a type that this version does not know: kept and counted. On the audit and simulator streams, its time counts."""
 
     type: Name | None = None
     event_type: Name | None = None
@@ -56,7 +54,7 @@ class UnrecognizedEvent(WireModel):
 
 ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
 VerdictEvent = Annotated[JudgeVerdict | CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
-"""What stands on the topic of verdicts."""
+"""The events on the topic of verdicts."""
 
 _PIPECAT: TypeAdapter[Any] = TypeAdapter(PipecatEvent)
 _SIMULATOR: TypeAdapter[Any] = TypeAdapter(TypedSimulatorEvent)
@@ -76,7 +74,7 @@ _BY_SOURCE = {
     InputSource.JUDGE: (_VERDICT,),
 }
 _UNION_BRANCHES = frozenset({"constrained-int", "constrained-float"})
-"""Names pydantic gives to the ways of writing a time; a person knows the field only."""
+"""pydantic's names of the ways to write a time, which messages to a person leave out."""
 
 _TAG_ERRORS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 
@@ -87,18 +85,18 @@ _decode_audit = _AUDIT.validator.validate_json
 
 
 def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) -> Any:
-    """The event in `value`, by the rules of its topic.
+    """Decodes the event in `value`, by the rules of its topic.
 
     Args:
-        source: Which input topic it came from.
+        source: The input topic.
         value: The record's bytes, one JSON object.
-        envelope: What its headers say; it only decides whether a real ElevenLabs agent wrote it.
+        envelope: The envelope in its headers. It only decides whether a real ElevenLabs agent wrote the event.
 
     Returns:
         One of the wire models; `UnrecognizedEvent` for a type this version does not know.
 
     Raises:
-        RefusedRecordError: the bytes are no JSON object, or a known event lacks a required field or has a wrong type.
+        RefusedRecordError: The bytes are not a JSON object, or a known event lacks a required field or has a wrong type.
     """
     if source is InputSource.PIPECAT:
         try:
@@ -121,7 +119,7 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
 
 
 def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) -> Any:
-    """The other shapes of this topic, then the unrecognized one; the most telling error when none fits."""
+    """Tries the other forms of this topic, then the unrecognised event. Raises the most specific error if none fits."""
     error = first
     for adapter in _BY_SOURCE[source]:
         try:
@@ -136,7 +134,7 @@ def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) ->
 
 
 def _decode_agent(value: bytes, envelope: Envelope) -> Any:
-    """What a real ElevenLabs agent said, or the record of the conversation. None of it is in EVA's history."""
+    """Decodes an event of a real ElevenLabs agent, or the record of its conversation. Neither is in EVA's history."""
     if envelope.type == AGENT_RECORD_TYPE:
         return _validate(_AGENT_RECORD, value)
     try:
@@ -148,7 +146,7 @@ def _decode_agent(value: bytes, envelope: Envelope) -> Any:
 
 
 def _is_of_another_type(error: ValidationError) -> bool:
-    """Whether the event is of none of the adapter's types, as against being one of them with faults."""
+    """Whether the event's type is none of the adapter's types. Otherwise the event has a fault."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     return found[0]["type"] in _TAG_ERRORS or (
         error.title == "AudioEvent" and any(one["loc"] in (("type",), ("event_type",)) for one in found)

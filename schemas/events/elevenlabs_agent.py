@@ -1,8 +1,8 @@
-"""What a real ElevenLabs agent says while it runs, as its socket sends it, with the time at which the bridge received it.
+"""Live events of a real ElevenLabs agent, as its socket sends them, with the time at which the bridge received them.
 
-The events have no time of their own. `event_id` grows within a call and links what belongs together: the transcript of a
-turn, the answer to it, a correction of that answer. A reconnected monitor sends the last hundred events again, so an event
-that has an id is a repeat when type, id and words are the same.
+The events have no time of their own. `event_id` grows within a call and links the transcript of a turn, the answer to it, and a
+correction of that answer. A reconnected monitor sends the last hundred events again, so an event with an id is a repeat when
+type, id and words are equal.
 """
 
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ NO_WORDS = frozenset({"", ".", "...", "......"})
 
 
 def _readable_id(value: object) -> int | None:
-    """Ids come as numbers and as digits; anything else is no id, which costs order among equal times, not the event."""
+    """Returns an id given as number or digits; None for other values. Without an id, only the order of equal times is lost."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value if value >= 0 else None
     return int(value) if isinstance(value, str) and len(value) <= 18 and value.isascii() and value.isdigit() else None
@@ -26,21 +26,21 @@ EventId = Annotated[int | None, BeforeValidator(_readable_id)]
 
 
 class UserTranscription(WireModel):
-    """What the agent understood the caller to say."""
+    """The agent's transcript of the caller's words."""
 
     user_transcript: Text
     event_id: EventId = None
 
 
 class AgentReply(WireModel):
-    """The agent's whole answer; it is sent with the first sound of it."""
+    """The agent's whole answer. It is sent with the first sound of the answer."""
 
     agent_response: Text
     event_id: EventId = None
 
 
 class ReplyCorrection(WireModel):
-    """What of an answer was heard before the caller cut it off."""
+    """The part of an answer that was heard before the caller interrupted it."""
 
     original_agent_response: Text
     corrected_agent_response: Text
@@ -48,7 +48,7 @@ class ReplyCorrection(WireModel):
 
 
 class Cut(WireModel):
-    """Sound up to this id is not played any more."""
+    """The id up to which sound is no longer played."""
 
     event_id: EventId = None
 
@@ -68,7 +68,7 @@ class Initiation(WireModel):
 
 
 class ToolRequest(WireModel):
-    """A tool is about to run. Only a client's tools come with `parameters`."""
+    """A tool is about to run. Only client tools have `parameters`."""
 
     tool_name: Name
     tool_call_id: Name
@@ -101,22 +101,22 @@ class Failure(WireModel):
 
 
 class AgentEvent(WireModel):
-    """An event of an agent of a type that this version does not know: carried and counted."""
+    """Base of an agent's events; by itself, an event of a type that this version does not know: kept and counted."""
 
     type: Name
     timestamp: WireTimeMs | None = None
 
     @property
     def identity(self) -> bytes | None:
-        """What makes it the same event when it comes again; None when that cannot be told."""
+        """Key by which a repeat of the event is recognised; None if it has none."""
         return None
 
 
 class TimedAgentEvent(AgentEvent):
-    """An event that a rule may read. `timestamp` is when the bridge received it, in ms since 1970.
+    """An event with a time. `timestamp` is when the bridge received it, in ms since 1970.
 
-    `is_time_exact` is false where that time only says what came before what: a bridge that is sent the past of a call when it
-    joins it, or a record with whole seconds. No latency is estimated from such times.
+    `is_time_exact` is false if that time only gives the order of events: when a bridge joins a call and receives its past, or
+    in a record with whole seconds. No latency is estimated from such times.
     """
 
     timestamp: WireTimeMs
@@ -150,7 +150,7 @@ class AgentResponse(TimedAgentEvent):
 
 
 class AgentResponseCorrection(TimedAgentEvent):
-    """The caller cut the agent off, and this is what was heard until then."""
+    """The caller interrupted the agent. It has the part of the answer that was heard until then."""
 
     type: Literal["agent_response_correction"]
     agent_response_correction_event: ReplyCorrection
@@ -175,7 +175,7 @@ class Interruption(TimedAgentEvent):
 
 
 class ToolRequested(TimedAgentEvent):
-    """A tool is about to run; a client's tool is announced in both ways, with one `tool_call_id`."""
+    """A tool is about to run. A client tool is announced by both event types, with one `tool_call_id`."""
 
     type: Literal["client_tool_call", "agent_tool_request"]
     data: ToolRequest = Field(
@@ -217,7 +217,7 @@ class ConversationInitiated(TimedAgentEvent):
 
 
 class AgentResponseComplete(TimedAgentEvent):
-    """Nothing more belongs to this answer."""
+    """The answer is complete."""
 
     type: Literal["agent_response_complete"]
     agent_response_complete_event: Completion | None = None
@@ -231,7 +231,7 @@ class AgentFailed(TimedAgentEvent):
 
 
 class CarriedAgentEvent(AgentEvent):
-    """Events of the catalogue that no rule reads. A bridge need not send them, audio least of all."""
+    """Events of the catalogue that no rule reads. A bridge need not send them, above all not audio."""
 
     model_config = ConfigDict(extra="ignore")  # what is in them is neither kept nor counted as unknown
 

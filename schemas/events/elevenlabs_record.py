@@ -1,7 +1,7 @@
-"""ElevenLabs' record of a conversation that is over: the answer to GET, or the body of the post-call webhook.
+"""ElevenLabs' record of a finished conversation: the answer to GET, or the body of the post-call webhook.
 
-It is read leniently. What a rule reads is typed; today's further fields are named and carried; others are carried too. Records
-of older releases have null for empty lists, fewer fields, and metrics without the level `metrics`.
+It is read leniently. Fields that a rule reads are typed, other known fields are named, and unknown fields are kept. Records of
+older releases have null for empty lists, fewer fields, and metrics without the level `metrics`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from schemas.wire import MAX_TIME_MS, Name, Text, WireModel, WireTimeMs, WireTim
 
 MAX_SECONDS = MAX_TIME_MS / MS_PER_SECOND
 LATENCY_METRIC = "convai_ttf_audio_since_silence"
-"""What the caller felt, measured by ElevenLabs: from where the caller fell silent to the first sound of the answer."""
+"""The voice-to-voice latency as ElevenLabs measures it: from the end of the caller's speech to the first sound of the answer."""
 
 _UNFINISHED = frozenset({"initiated", "in-progress", "processing"})
 
@@ -35,7 +35,7 @@ class RecordedToolCall(WireModel):
 
 
 class RecordedToolResult(WireModel):
-    """What a tool answered, as text, and how long it took."""
+    """Answer of a tool as text, and its duration."""
 
     request_id: Name | None = None
     tool_name: Name
@@ -51,13 +51,13 @@ class RecordEntry(WireModel):
 
     Attributes:
         role: `user` or `agent`.
-        message: What was said, and of an interrupted answer what was heard; None where an entry is about tools alone, or has
-            its words by voice.
+        message: The words, for an interrupted answer the part that was heard; None for an entry of tools alone, or one whose
+            words are listed by voice.
         original_message: The whole of an interrupted answer.
-        time_in_call_secs: Whole seconds since the call began.
+        time_in_call_secs: Whole seconds since the start of the call.
         created_at_unix_ms: The only exact time, in records of the newest releases.
-        ignored_as_backchannel: Whether a sound of the caller took no turn.
-        source_event_id: The `event_id` that it had in the live events.
+        ignored_as_backchannel: Whether it is a sound of the caller that took no turn.
+        source_event_id: The `event_id` of its live event.
     """
 
     role: Name
@@ -77,26 +77,26 @@ class RecordEntry(WireModel):
 
     @property
     def user_words(self) -> str:
-        """What the caller said with this entry to take a turn; empty where that was nothing, or the entry is not the caller's."""
+        """The caller's words that took a turn; empty if there are none, or the entry is the agent's."""
         words = (self.message or "").strip()
         is_turn = self.role == "user" and words not in NO_WORDS and not self.ignored_as_backchannel
         return words if is_turn else ""
 
     @property
     def agent_words(self) -> str:
-        """All that the agent said or was about to say with this entry; empty where that was nothing, or it is the caller's."""
+        """The words that the agent said or meant to say; empty if there are none, or the entry is the caller's."""
         if self.role != "agent":
             return ""
         return (self.original_message or self.message or _in_several_voices(self.multivoice_message)).strip()
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Seconds by metric name, of either shape; what is no number is left out."""
+        """Seconds by metric name, from either form of the record, without values that are not numbers."""
         return metrics_in(self.conversation_turn_metrics)
 
 
 class RecordMetadata(WireModel):
-    """What a rule reads of the call's facts."""
+    """Facts of the call that a rule reads."""
 
     start_time_unix_secs: WireTimeSeconds | None = None
     call_duration_secs: WireTimeSeconds | None = None
@@ -104,9 +104,9 @@ class RecordMetadata(WireModel):
 
 
 class ConversationRecord(WireModel):
-    """A conversation as it stands when ElevenLabs has processed it.
+    """A conversation after ElevenLabs has processed it.
 
-    `timestamp` (ms) is the bridge's, else that of the webhook, else the end of the call.
+    `timestamp` (ms) is that of the bridge, or of the webhook, or the end of the call, in this order.
     """
 
     timestamp: WireTimeMs
@@ -141,7 +141,7 @@ class ConversationRecord(WireModel):
     @model_validator(mode="before")
     @classmethod
     def _unwrap(cls, value: Any) -> Any:
-        """A webhook has the record in `data`; the time is found where there is one."""
+        """Unwraps the record of a webhook from `data`, and adds the time if there is one."""
         if not isinstance(value, Mapping):
             return value
         data = value.get("data")
@@ -155,12 +155,12 @@ class ConversationRecord(WireModel):
 
     @property
     def is_final(self) -> bool:
-        """Whether the call is over; one that is fetched too early says that it is not."""
+        """Whether the call is over. A record that was fetched too early is not final."""
         return self.status not in _UNFINISHED
 
 
 def metrics_in(found: object) -> dict[str, float]:
-    """Seconds by metric name in `conversation_turn_metrics`, of today's shape or of the older one without `metrics`.
+    """Returns seconds by metric name in `conversation_turn_metrics`, in today's form or in the older one without `metrics`.
 
     Example:
         >>> metrics_in({"metrics": {"convai_tts_service_ttfb": {"elapsed_time": 0.132}}, "voice_id": "v"})
@@ -187,7 +187,7 @@ def _in_several_voices(message: object) -> str:
 
 
 def _time_ms(record: Mapping[str, Any]) -> int | None:
-    """When the webhook was sent, else when the call ended; None where neither is said."""
+    """Returns when the webhook was sent, or when the call ended; None if neither is known."""
     sent_s = _number(record.get("event_timestamp"))
     if sent_s is not None:
         return int(sent_s * MS_PER_SECOND)

@@ -9,11 +9,11 @@ AGENT_RECORD_TYPE = "callgauge.elevenlabs.conversation_record.v1"
 """Type of the record of a conversation with an ElevenLabs agent, as a webhook or GET gives it when the call is over."""
 
 MAX_SEQUENCE_DIGITS = 19
-"""A longer sequence fits no 64-bit counter of a producer and counts as none."""
+"""Longest sequence. A longer one fits no 64-bit counter of a producer and counts as missing."""
 
 
 class Envelope(NamedTuple):
-    """What the headers say: `ce_source` with `ce_id` identifies an event, `sequence` grows within its source."""
+    """Attributes in the headers: `ce_source` with `ce_id` identifies an event, `sequence` grows within its source."""
 
     id: str | None
     source: str | None
@@ -27,7 +27,7 @@ class Envelope(NamedTuple):
 
 
 def agent_event_type(name: str) -> str:
-    """The `ce_type` of what a real ElevenLabs agent says, by its type; `conversation_record` is the record.
+    """Returns the `ce_type` of an event of a real ElevenLabs agent by its type; `conversation_record` is the record.
 
     Example:
         >>> agent_event_type("user_transcript")
@@ -39,9 +39,9 @@ def agent_event_type(name: str) -> str:
 
 
 def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
-    """The envelope in `headers`; None when there is none.
+    """Returns the envelope in `headers`; None when there is none.
 
-    A sequence that is no number counts as absent: headers are hints, and the event's own fields serve without them.
+    A sequence that is not a number counts as missing, because headers are optional and the event has fields of its own.
 
     Example:
         >>> read_envelope([("ce_id", b"e-1"), ("ce_source", b"bot-7"), ("ce_sequence", b"12")])

@@ -1,4 +1,4 @@
-"""What a pipecat bot writes: the lines of EVA's pipecat log, and pipecat's own observer records."""
+"""The events of a pipecat bot: the lines of EVA's pipecat log, and the entries of pipecat's own observers."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
@@ -11,11 +11,11 @@ from schemas.units import MS_PER_SECOND
 from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 MAX_MESSAGE_MS: Final = 600_000
-"""Longest turn of an assistant whose own start is believed: nobody listens for ten minutes."""
+"""Longest turn of an assistant whose reported start is trusted: nobody listens for ten minutes."""
 
 
 class PipecatLine(WireModel):
-    """What every line has; processors carry their `#n`."""
+    """Base of all lines. Names of processors end with their `#n`."""
 
     timestamp: WireTimeMs
     source: Name | None = None
@@ -59,7 +59,7 @@ class LlmResponse(PipecatLine):
 
 
 class TurnMarker(PipecatLine):
-    """A turn border: a hard border between text groups, nothing else."""
+    """A turn border, which only separates groups of texts."""
 
     type: Literal["turn_start", "turn_end"]
     data: TurnFrame
@@ -80,7 +80,7 @@ class IgnoredLine(PipecatLine):
 
 
 class ToolLine(PipecatLine):
-    """The realtime frameworks' copy of a tool use; the audit log has it too and is the one that counts."""
+    """The realtime frameworks' copy of a tool call. The audit log has it too, and only that one counts."""
 
     type: Literal["tool_call"]
     data: ToolFrame
@@ -102,8 +102,8 @@ class SpeechEventRecord(PipecatLine):
 
 
 class FunctionCall(WireModel):
-    """pipecat's `FunctionCallEvent`: `timestamp` is when it happened, in epoch seconds. A call is first asked for, then in
-    progress, then settled; what it answered is there only where the bot is told to report it.
+    """pipecat's `FunctionCallEvent`: `timestamp` is when it happened, in epoch seconds. A call is first requested, then in
+    progress, then settled. Its result is only there if the bot is configured to report it.
     """
 
     kind: Name
@@ -144,7 +144,7 @@ class FunctionCallRecord(PipecatLine):
 
 
 class ObserverRecord(PipecatLine):
-    """Other records of pipecat's observers: what was said, how long stages took, what was used."""
+    """Other entries of pipecat's observers: messages, latencies of stages, usage."""
 
     type: Literal[
         "startup_timing",
@@ -163,11 +163,11 @@ class ObserverRecord(PipecatLine):
 
 
 def message_began_ms(message: dict[str, Any], time_ms: int) -> int:
-    """When the turn began of which this is pipecat's message: it is written when the turn is over, and dated when it began.
+    """Returns when the turn of a pipecat message began. The message is written at the end of the turn, with the time of its start.
 
     Args:
-        message: The record's data; its `timestamp` is a text by ISO 8601.
-        time_ms: When it was written, which is the answer where the message does not say, or says what cannot be.
+        message: Data of the entry; its `timestamp` is a text by ISO 8601.
+        time_ms: When it was written. This is the result if the message has no start, or an impossible one.
 
     Example:
         >>> message_began_ms({"content": "Yes", "timestamp": "2026-09-21T14:13:20.666+00:00"}, 1_790_000_003_000)

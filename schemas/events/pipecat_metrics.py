@@ -6,9 +6,9 @@ from schemas.wire import Name, WireModel, WireTimeMs
 
 
 class PipecatMetric(WireModel):
-    """A service reports how long it took or what it used; `type` is the name of pipecat's class, and decides the unit.
+    """A latency or usage that a service reports. `type` is the name of pipecat's class, which decides the unit.
 
-    `value` is a number, or the fields of a class without one. `stage` is only EVA's: it stands in a `LatencyMetric`.
+    `value` is a number, or the fields of a class with several. `stage` is EVA's own field of a `LatencyMetric`.
     """
 
     type: Literal[

@@ -1,4 +1,4 @@
-"""What EVA's simulated caller writes to `elevenlabs.events`: two shapes in one stream, old and new role names."""
+"""The events of EVA's simulated caller on `elevenlabs.events`: two forms in one stream, with old and new names of roles."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ USER_ROLES = frozenset({"simulated_user", "elevenlabs_user"})
 
 
 class SimulatorEvent(WireModel):
-    """What both shapes have. Without `timestamp` (the moment of logging) EVA skips an event, and so do we."""
+    """Base of both forms. EVA and callgauge skip an event without `timestamp`, the moment of logging."""
 
     timestamp: WireTimeMs | None = None
     sequence: int | None = None
@@ -36,21 +36,21 @@ class Speech(WireModel):
 
 
 class UserSpeech(SimulatorEvent):
-    """What the simulated caller meant to say."""
+    """Words that the simulated caller meant to say."""
 
     type: Literal["user_speech"]
     data: Speech
 
 
 class AssistantSpeech(SimulatorEvent):
-    """What the simulated caller heard the assistant say, by its own recogniser."""
+    """The assistant's words as the simulated caller's own recogniser heard them."""
 
     type: Literal["assistant_speech"]
     data: Speech
 
 
 class Connection(WireModel):
-    """State of the line; `details.reason` says how a session ended."""
+    """State of the line; `details.reason` is how a session ended."""
 
     state: Name
     details: Any = None

@@ -1,8 +1,7 @@
-"""Goal sets: what a call is for, as subgoals that can be checked and tool calls that are expected.
+"""Goal sets: the purpose of a call, as subgoals that can be checked and expected tool calls.
 
-A set is recorded as a fact of every call that it is chosen for, with its digest, so that the call and its replays keep it
-whatever happens to the source. How single subgoals are checked is in `goal_checks`; other projects' formats are read
-by `goal_formats`.
+A chosen set is published as a fact of its call, with its digest, so that the call and its replays keep it even if the source
+changes. The checks of subgoals are in `checks`, and `formats` reads other projects' formats.
 """
 
 import hashlib
@@ -60,9 +59,9 @@ class Subgoal(GoalModel):
 
     Attributes:
         id: Its name among the set's subgoals.
-        details: What must be so, in plain words. A judge is asked exactly this; for a check by code it explains it.
+        details: The goal in plain words. A judge gets exactly this text; for a check by code it is an explanation.
         check: How it is checked.
-        turn: Read by agent-inspect's static scores only; progress through turns ignores it.
+        turn: Used by agent-inspect's static scores only; progress over turns ignores it.
     """
 
     id: SubgoalId
@@ -72,7 +71,7 @@ class Subgoal(GoalModel):
 
     @property
     def is_judged(self) -> bool:
-        """Whether it takes a judge to check it."""
+        """Whether a judge checks it."""
         return isinstance(self.check, Judge)
 
 
@@ -118,12 +117,12 @@ class ExpectedToolCall(GoalModel):
 
 
 class GoalSet(GoalModel):
-    """What a call is for.
+    """The purpose of a call.
 
     Attributes:
-        id: How `call_started` names it, and the key on the topic `goals`.
-        agents: Agents whose calls it is for when they name no set; none means only calls that name it.
-        user_instruction: What the caller was told or wants, for the judge; None when nobody knows.
+        id: Its name in `call_started`, and the key on the topic `goals`.
+        agents: Agents whose calls get it if they name no set. Without agents, only calls that name it get it.
+        user_instruction: The caller's instruction or wish, for the judge; None when it is not known.
         subgoals: What should get done, in the order in which it is shown and judged.
         expected_tool_calls: Tool calls that should be made, for tool correctness.
         max_turns: Turns to which progress is padded, as agent-inspect does; later turns do not count there.
@@ -199,18 +198,18 @@ PlacedText = tuple[tuple[str | int, ...], str]
 
 
 class ChoosesGoals(Protocol):
-    """Where goal sets come from, as far as the evaluator knows."""
+    """A source of goal sets for the evaluator."""
 
     def choose(self, goals_id: str | None, agent: str | None) -> GoalSet | None:
-        """The set for a call that begins now.
+        """Chooses the set of a call that begins now.
 
         Args:
             goals_id: The set that the call names; None when it names none.
             agent: The call's agent; None when it is not known.
 
         Returns:
-            The named set, or without a name the agent's; None when there is none. A name that nobody knows gives None, not
-            the agent's set: progress towards other goals than the call's own would be wrong.
+            The named set, or the agent's set if the call names none; None when there is none. An unknown name gives None
+            instead of the agent's set, because progress towards other goals than the call's own would be wrong.
         """
 
 

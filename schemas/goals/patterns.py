@@ -1,7 +1,7 @@
-"""Patterns of goals: the part of regular expressions that cannot keep the evaluator busy, whatever somebody says.
+"""Patterns of goals: the part of regular expressions whose search is fast on any text.
 
-Every repetition has a bound, and the ways in which a pattern can fit at one place are counted when it is read: a pattern
-with too many is refused. What is left is searched by Python's `re`, ignoring case.
+Every repetition has a bound, and the ways in which a pattern can fit at one place are counted when it is read. A pattern with too
+many is refused. Python's `re` searches the others, ignoring case.
 """
 
 import re
@@ -29,7 +29,7 @@ _COUNTS: Final = re.compile(r"\{(\d{1,9})(?:(,)(\d{0,9}))?\}")
 
 
 class PatternError(ValueError):
-    """A pattern that is not taken; the text says where, why, and what to write instead."""
+    """A pattern is refused. The text has the place, the reason, and what to write instead."""
 
 
 class _Cost(NamedTuple):

@@ -1,4 +1,4 @@
-"""Reads goal sets from plain values, whatever format they are in, and says of every mistake where it is and what to do."""
+"""Reads goal sets from plain values in any format. Every mistake has its place in the document and a remedy."""
 
 import difflib
 import re
@@ -39,7 +39,7 @@ class GoalMistake:
 
 @dataclass(slots=True)
 class ReadGoals:
-    """What a document holds.
+    """The goal sets and mistakes in a document.
 
     Attributes:
         sets: The goal sets without a mistake, each with its place.
@@ -95,7 +95,7 @@ def _read_one(found: ReadGoals, value: object, path: Path, fallback_id: str | No
 
 
 def _refuse_doubles(found: ReadGoals) -> None:
-    """An id that is there twice names no set, and an agent of two sets has none."""
+    """Adds a mistake for each id that is there twice, and for each agent of two sets."""
     ids: set[str] = set()
     owners: dict[str, str] = {}
     for path, goals in found.sets:

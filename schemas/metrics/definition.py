@@ -1,4 +1,4 @@
-"""What a metric is and what bounds its labels: the shape of the rows of the metric catalogue."""
+"""The form of the rows of the metric catalogue: metrics and their labels, with the bounds of label values."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from schemas.closed_sets import REDACTION_TYPES
 
 MetricType = Literal["counter", "gauge", "histogram"]
 Role = Literal["exporter", "evaluator", "judge", "every"]
-"""Who exposes a metric: a role, or every process whatever its roles."""
+"""The exposer of a metric: a role, or every process with any roles."""
 Unit = Literal[
     "bytes", "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
     "partitions", "polls", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds", "snapshots", "stages",
@@ -25,7 +25,7 @@ LabelName = Literal[
 
 PREFIX: Final = "callgauge_"
 OVERFLOW_VALUE: Final = "other"
-"""What a capped label says for every value that came after its cap was reached."""
+"""Label value that replaces all values after the label's cap was reached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The metrics of the evaluator role: what became of the events, and how far behind it is."""
+"""The metrics of the evaluator role: the outcomes of events, and its lag."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The metrics of the exporter role: what the calls are like, counted from `scores`."""
+"""The metrics of the exporter role: the quality of calls, counted from `scores`."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ EVENT_TO_SCORE_EDGES_SECONDS: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Edges of our own delay: 0.25 is the p99 the design promises, 10.0 the limit of scores fresh enough to act on."""
 
 RATIO_EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Edges of shares of a whole: the first bucket holds exactly none, what is above 0.9 and no more is nearly all."""
+"""Edges of ratios. The first bucket has exactly 0, and the last one everything above 0.9."""
 
 RATING_EDGES: Final = (0.0, 0.5, 1.0)
 """Edges of ratings: EVA's scale of three, brought to 0 to 1, so that every rating has a bucket of its own."""

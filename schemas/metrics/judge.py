@@ -1,4 +1,4 @@
-"""The metrics of the judge role: what it was asked, what it answered, how fast and for how much."""
+"""The metrics of the judge role: questions, verdicts, latencies and costs."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The exporter's metrics of how calls sound and how well their sides understand each other, counted when a call closes."""
+"""The exporter's metrics of speech times and of differences between transcripts, counted when a call closes."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The records of the `scores` topic: scores of a call and facts about it, each with what is needed to trust it."""
+"""The records of the `scores` topic: scores of a call, and facts about it."""
 
 from typing import Annotated, Literal
 
@@ -80,7 +80,10 @@ __all__ = [
 
 
 class VoiceToVoiceLatency(CallRecord):
-    """Milliseconds from the end of the user's last speech of a turn to the assistant's first; negative when it spoke over them."""
+    """Milliseconds from the end of the user's last speech of a turn to the start of the assistant's answer.
+
+    Negative when the assistant started before the user had ended.
+    """
 
     kind: Literal["score"] = "score"
     name: Literal["voice_to_voice_latency_ms"] = "voice_to_voice_latency_ms"
@@ -90,14 +93,14 @@ class VoiceToVoiceLatency(CallRecord):
 
 
 class CallStartedFact(CallRecord):
-    """A call is seen for the first time, or its labels became known (a revision)."""
+    """The first record of a call. A revision has new labels of the call."""
 
     kind: Literal["fact"] = "fact"
     name: Literal["call_started"] = "call_started"
 
 
 class InterruptionFact(CallRecord):
-    """Someone started to speak over the other in this turn; withdrawn when later events show that they did not."""
+    """One side started to speak over the other in this turn. Withdrawn when later events show that it did not."""
 
     kind: Literal["fact"] = "fact"
     name: Literal["interruption_by_user", "interruption_by_assistant"]
@@ -105,12 +108,12 @@ class InterruptionFact(CallRecord):
 
     @property
     def by(self) -> Speaker:
-        """Who interrupted."""
+        """The side that interrupted."""
         return Speaker.USER if self.name == "interruption_by_user" else Speaker.ASSISTANT
 
 
 class DeadAirFact(CallRecord):
-    """Nobody spoke and no tool ran for longer than the threshold after the user's audio ended; never taken back."""
+    """Nobody spoke and no tool ran for longer than the threshold after the user's audio ended. Never withdrawn."""
 
     kind: Literal["fact"] = "fact"
     name: Literal["dead_air"] = "dead_air"
@@ -119,7 +122,7 @@ class DeadAirFact(CallRecord):
 
 
 class ToolUseFact(CallRecord):
-    """A tool call came to its outcome; `duration_ms` from call to response, by who reports it: audit log, agent, pipecat."""
+    """The outcome of a tool call. `duration_ms` is from call to response, as the audit log, the agent or pipecat reports it."""
 
     kind: Literal["fact"] = "fact"
     name: Literal["tool_call"] = "tool_call"
@@ -130,7 +133,7 @@ class ToolUseFact(CallRecord):
 
 
 class GoalsFact(CallRecord):
-    """The goal set of the call, whole: what its progress is measured against, whatever becomes of the set's source."""
+    """The whole goal set of the call. Its progress is measured against this set, even if the set's source changes later."""
 
     kind: Literal["fact"] = "fact"
     name: Literal["goals"] = "goals"
@@ -139,10 +142,10 @@ class GoalsFact(CallRecord):
 
 
 class SubgoalScore(CallRecord):
-    """Whether a subgoal is reached (1 or 0); `index` is its place in the goal set, `turn` None.
+    """Whether a subgoal is reached (1 or 0). `index` is its place in the goal set, `turn` is None.
 
-    `reached_turn` is the turn that reached it; `votes_complete` and `votes_incomplete` are those of the judge's verdict that
-    says so or was the last.
+    `reached_turn` is the turn that reached it. `votes_complete` and `votes_incomplete` are from the judge's verdict that found
+    it reached, or from the last verdict.
     """
 
     kind: Literal["score"] = "score"
@@ -156,11 +159,11 @@ class SubgoalScore(CallRecord):
 
 
 class ProgressScore(CallRecord):
-    """How far the call is after a turn: the share of its subgoals that are reached (`result`) and what follows from it.
+    """Progress of the call after a turn: `result` is the share of its subgoals that are reached.
 
-    `auc` is agent-inspect's area under the progress curve, the last value repeated up to the set's `max_turns`;
-    `auc_if_ended_now` that of the turns so far alone. `ppt` is progress divided by the turn that reached it first. `success`
-    is 1 when every subgoal is reached. `reached` and `missing` count subgoals: reached, and without a verdict.
+    `auc` is agent-inspect's area under the progress curve, with the last value repeated up to the set's `max_turns`;
+    `auc_if_ended_now` is the area of the turns so far. `ppt` is progress divided by the turn that first had that progress.
+    `success` is 1 when every subgoal is reached. `reached` counts the reached subgoals, `missing` those without a verdict.
     """
 
     kind: Literal["score"] = "score"
@@ -176,7 +179,7 @@ class ProgressScore(CallRecord):
 
 
 class StallFact(CallRecord):
-    """No further subgoal was reached for too many turns or too long, while some are open; said once for each stall.
+    """The call reached no further subgoal for too many turns or too long, while some are open. One record for each stall.
 
     `since_turn` is the turn of the last progress, 0 when there was none.
     """
@@ -188,7 +191,7 @@ class StallFact(CallRecord):
 
 
 class ClosedFact(CallRecord):
-    """The call is over: `through` is the last offset of each input that counted; what comes later is only counted."""
+    """The call is over. `through` is the offset of the last record that was evaluated, by input; later ones are only counted."""
 
     kind: Literal["closed"] = "closed"
     name: Literal["closed"] = "closed"

@@ -11,17 +11,17 @@ from schemas.scores.stages import EstimateError, StageAgreement, StageLatency
 from schemas.scores.talk import SideDisagreement, SpeechScore, TranscriptDisagreement, TurnTalk, WordErrorRate
 
 TurnValueName = Literal["voice_to_voice_latency_ms", "turn_taking", "estimate_error_ms", "conciseness", "speakability"]
-"""Values of a turn that are counted or observed once, or of which it is counted why they are not known."""
+"""Values of a turn that metrics count or observe once. `CallValues.unscored_turns` counts the turns without them."""
 
 STAGE_PREFIX: Final = "stages."
-"""Before the name of a stage in `first_known`."""
+"""Prefix of the name of a stage in `first_known`."""
 
 
 class TextRating(ScoreModel):
-    """How a judge rates a text by one of EVA's metrics, from 0 to 1 (`result`).
+    """A judge's rating of a text by one of EVA's metrics; `result` is from 0 to 1.
 
-    Conciseness and speakability are about a turn, the greeting included. Faithfulness and conversation progression are about
-    the call up to `through_turn`: of the one the lowest rating so far counts, of the other the newest. `rating` and
+    Conciseness and speakability rate a turn, the greeting included. Faithfulness and conversation progression rate the call up
+    to `through_turn`: for faithfulness the lowest rating so far counts, for conversation progression the newest. `rating` and
     `dimensions` are on EVA's scale.
     """
 
@@ -33,25 +33,26 @@ class TextRating(ScoreModel):
 
 
 class TurnValues(CallRecord):
-    """Everything measured of one turn: published when the call leaves it, and again when a value changes.
+    """All measured values of one turn, published when the call leaves the turn, and again when a value changes.
 
-    A part is None where nobody measured it. The record is withdrawn when later events show that there is no such turn.
+    A value that was not measured is None. The record is withdrawn when later events show that there is no such turn.
 
     Attributes:
-        voice_to_voice_ms: What the newest `voice_to_voice_latency_ms` of the turn says, or why there is none.
+        voice_to_voice_ms: Voice-to-voice latency of the turn, as in its newest `voice_to_voice_latency_ms`, or why it is
+            unknown.
         anchor: How the end of the user's speech is known.
-        source: Whose events tell.
-        stages: How long the stages of the answer took; a stage that nobody measured is not in it.
-        turn_taking: How well the turn was timed, by EVA.
-        talk: Who spoke how long.
-        stt_wer: What the agent understood against what a simulated caller meant to say; None where no text tells.
-        user_disagreement: By how many words the two transcripts of the user's side differ.
-        assistant_disagreement: By how many those of the assistant's side do.
-        estimate_error: How far the live estimate of an ElevenLabs agent's latency was off.
+        source: The stream with the events of that latency.
+        stages: Latency of each stage of the answer that was measured.
+        turn_taking: EVA's score of the timing of the turn.
+        talk: Speech time and words of each side.
+        stt_wer: Word error rate of the agent's transcript of a simulated caller; None without both texts.
+        user_disagreement: Differences between the two transcripts of the user's speech.
+        assistant_disagreement: Differences between the two transcripts of the assistant's speech.
+        estimate_error: Error of the live estimate of an ElevenLabs agent's latency.
         conciseness: A judge's rating.
         speakability: A judge's rating.
-        first_known: The values that no earlier revision had, the ones that histograms take: names of `TurnValueName`, and
-            stages with `stages.` before their name.
+        first_known: The values that no earlier revision had, which histograms observe now: names of `TurnValueName`, and
+            names of stages behind `stages.`.
         is_withdrawn: Whether there is no such turn.
     """
 
@@ -74,23 +75,23 @@ class TurnValues(CallRecord):
 
 
 class CallValues(CallRecord):
-    """Everything measured of a whole call: published at the close, and in long calls while they run.
+    """All measured values of a whole call, published at the close, and in long calls also while they run.
 
-    A part is None where nobody measured it, or while the call runs and it is known only at the close.
+    A value that was not measured is None, and so is a value of the close while the call runs.
 
     Attributes:
         through_turn: The last turn that counts.
-        speech: Who spoke how much, and how.
-        stt_wer: EVA's word error rate of all turns.
-        transcript_disagreement: How far the transcripts of the two sides differ, of all turns.
+        speech: Speech time, monologues, pace and silences of the call.
+        stt_wer: EVA's word error rate over all turns.
+        transcript_disagreement: Differences between the transcripts of the two sides, over all turns.
         eva: EVA's metrics by name.
-        stages: By stage, in how many turns several sources measured it, and how often they disagree; at the close.
-        tool_correctness: The share of the expected tool calls that were made as expected, of those due in the turns so far.
-        success_final_turn: 1 when every subgoal was reached by the call's last turn that counts, else 0; at the close.
+        stages: By stage, the number of turns in which several sources measured it and in which they disagree; at the close.
+        tool_correctness: Share of the expected tool calls that were made as expected, among those due in the turns so far.
+        success_final_turn: 1 when every subgoal was reached by the last turn that counts, otherwise 0; at the close.
         faithfulness: A judge's rating.
         conversation_progression: A judge's rating.
-        unscored_turns: By value, in how many turns it is not known, by reason; at the close.
-        unscored_subgoals: How many subgoals nobody could judge, by reason; at the close.
+        unscored_turns: By value, the number of turns in which it is unknown, by reason; at the close.
+        unscored_subgoals: Number of subgoals that could not be judged, by reason; at the close.
     """
 
     kind: Literal["score"] = "score"

@@ -1,4 +1,4 @@
-"""EVA's metrics, as parts of the records of turns and calls: how well a turn was timed, and what each metric says of the call."""
+"""EVA's metrics, as parts of the records of turns and calls: the timing of a turn, and each metric of the call."""
 
 from typing import Final, Literal
 
@@ -19,19 +19,20 @@ EvaMetricName = Literal[
     "eva_x_mean",
     "eva_x_pass",
 ]
-"""EVA's name of the metric behind `eva_`. `eva_tool_schema_validity` is ours, for agents whose tools do not name their errors
-as EVA's do."""
+"""Names of EVA's metrics with the prefix `eva_`. `eva_tool_schema_validity` is ours, for agents whose tools do not name their
+errors as EVA's do."""
 
 EVA_PREFIX: Final = "eva_"
 
 
 class TurnTakingScore(ScoreModel):
-    """How well a turn was timed, from 0 to 1, by EVA's `turn_taking`: its latency, or how one side spoke over the other.
+    """How well a turn was timed, by EVA's `turn_taking` from 0 to 1: its latency, or how one side spoke over the other.
 
-    The rest is what that was read from, as far as it counted: `latency_ms` from the user's end to the answer;
-    `overlap_ms` in which both spoke, in `interrupt_segments` stretches of the assistant, and `post_interrupt_latency_ms`
-    until it answered after that; `yield_ms` that the assistant spoke on when the user had begun. A tool call in the turn
-    allows for a later answer. `anchor` says how the user's end is known; anything but `audio` is no value of EVA's own.
+    The other fields are the evidence, set if they counted: `latency_ms` from the end of the user's speech to the answer;
+    `overlap_ms` in which both spoke, in `interrupt_segments` stretches of the assistant's speech; `post_interrupt_latency_ms`
+    from the end of that overlap to the answer; `yield_ms` for which the assistant kept speaking after the user had begun. A
+    tool call in the turn allows for a later answer. `anchor` is how the end of the user's speech is known; only with `audio` is
+    the score EVA's own.
     """
 
     result: Result
@@ -46,11 +47,11 @@ class TurnTakingScore(ScoreModel):
 
 
 class EvaMetricScore(ScoreModel):
-    """What one of EVA's metrics says of the call so far, or in the end, on its own scale.
+    """One of EVA's metrics of the call so far, or of the whole call, on its own scale.
 
-    That is from 0 to 1 and higher is better, except for `eva_response_speed`, the mean wait for an answer in seconds.
-    `normalized` is None where EVA has no such scale. `sub_metrics` has EVA's names; None is what EVA leaves open. `anchor` is
-    the worst one that the turns behind it have; None where no sound is behind it.
+    The scale is from 0 to 1 and higher is better, except for `eva_response_speed`, the mean wait for an answer in seconds.
+    `normalized` is None if EVA does not define it. `sub_metrics` has EVA's names, with None for values that EVA leaves open.
+    `anchor` is the worst anchor of the turns behind the score; None if the score does not depend on sound.
     """
 
     result: Result

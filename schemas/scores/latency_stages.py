@@ -1,6 +1,6 @@
-"""Where the time of an answer goes: the closed list of stages, and which reported number belongs to which of them.
+"""The stages of an answer's latency, and the tables that map reported numbers to them.
 
-A table here is the only place that knows a producer's word for a stage and its unit. What is not in a table is no stage.
+Only these tables know a producer's name of a stage and its unit. A number that is not in a table belongs to no stage.
 """
 
 from collections.abc import Mapping
@@ -9,30 +9,30 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 MS: Final = 0.001
-"""Seconds in a millisecond, the unit of the few numbers that are not in seconds."""
+"""Seconds in a millisecond, for the few numbers that are reported in milliseconds."""
 
 MAX_STAGE_SECONDS: Final = 600.0
-"""A stage that took longer is a fault of the producer: no caller waits ten minutes."""
+"""Longest stage that counts. A longer one is a fault of the producer: no caller waits ten minutes."""
 
 
 class Stage(StrEnum):
     """A stretch of time on the way to an answer.
 
-    The first part is measured by services and frameworks of every kind:
+    Services and frameworks of every kind measure the first group:
 
-    - `endpointing`: the user's last sound to the ruling that the turn is over, transcription and turn detection included
-    - `stt_trailing`: the user's last sound to the final transcript
-    - `llm_first_token`, `llm_first_sentence`, `llm_last_sentence`: the model is asked, to that part of its answer
-    - `tool_request`: the model is asked, to its tool call being complete
-    - `tool_run`: a tool is called, to its answer; the sum of the turn's tools
-    - `tts_first_byte`: text goes to speech synthesis, to its first audio
-    - `turn_analyzer`: what the turn analyser itself needed
-    - `voice_to_voice`: the user's last sound to the assistant's first
-    - `first_speech`: the client is connected, to the first sound of the greeting
+    - `endpointing`: from the user's last sound to the ruling that the turn is over, with transcription and turn detection
+    - `stt_trailing`: from the user's last sound to the final transcript
+    - `llm_first_token`, `llm_first_sentence`, `llm_last_sentence`: from the request to the model to that part of its answer
+    - `tool_request`: from the request to the model to its complete tool call
+    - `tool_run`: from a tool call to its answer; the sum of the turn's tools
+    - `tts_first_byte`: from the text's arrival at speech synthesis to its first audio
+    - `turn_analyzer`: the running time of the turn analyser
+    - `voice_to_voice`: from the user's last sound to the assistant's first sound
+    - `first_speech`: from the client's connection to the first sound of the greeting
 
-    The second part is pipecat's own: the contributions of a latency breakdown, under their keys. They tile the time from the
-    user's last sound to the bot's first, so they add up to it. None is one of the first part under another name: they begin
-    or end elsewhere (a transcription begins when the detector stops, a function handler runs while others do).
+    The second group is pipecat's own: the contributions of a latency breakdown, under their keys. They divide the time from the
+    user's last sound to the bot's first without gaps, so they add up to it. No contribution equals a stage of the first group,
+    because it begins or ends elsewhere: a transcription begins when the detector stops, function handlers overlap.
     """
 
     ENDPOINTING = "endpointing"
@@ -66,10 +66,12 @@ class Stage(StrEnum):
 
 
 class StageSource(StrEnum):
-    """Who measured it; best first, which is whose number counts where several have one.
+    """The source of a measured stage. If several sources measured it, the first in this order counts.
 
-    Pipecat and its services; an ElevenLabs agent, in the record of its conversation; the agent framework, in its audit log;
-    callgauge itself, from the times at which speech began and ended.
+    - `pipecat`: pipecat and its services
+    - `elevenlabs`: an ElevenLabs agent, in the record of its conversation
+    - `audit`: the agent framework, in its audit log
+    - `speech`: callgauge, from the times at which speech began and ended
     """
 
     PIPECAT = "pipecat"
@@ -81,7 +83,7 @@ class StageSource(StrEnum):
 
 
 class ServiceKind(StrEnum):
-    """What a pipecat processor is; its class name has this in it."""
+    """Kind of a pipecat processor; its class name contains this word."""
 
     STT = "STT"
     LLM = "LLM"
@@ -89,7 +91,7 @@ class ServiceKind(StrEnum):
 
 
 def service_kind(processor: str) -> ServiceKind | None:
-    """What a processor is by its name, which pipecat makes of its class; None for other processors.
+    """Returns the kind of a processor by its name, which pipecat derives from its class; None for other processors.
 
     Example:
         >>> service_kind("DeepgramSTTService#0"), service_kind("SimliVideoService#1")
@@ -99,7 +101,7 @@ def service_kind(processor: str) -> ServiceKind | None:
 
 
 class Several(StrEnum):
-    """Which of several measurements of one turn is the turn's, in the order in which they began."""
+    """How several measurements of a stage in one turn become one, in the order in which they began."""
 
     FIRST = "first"
     LAST = "last"
@@ -108,8 +110,8 @@ class Several(StrEnum):
 
 SEVERAL: Final[Mapping[Stage, Several]] = MappingProxyType(
     dict.fromkeys(Stage, Several.FIRST)
-    # A user who goes on talking after a pause is waited for again, and only the last wait was before the answer; of a turn
-    # with tools, the last inference is the one that was spoken.
+    # When a user goes on talking after a pause, these stages are measured again, and only the last one precedes the answer. In
+    # a turn with tools, the assistant speaks the result of the last inference.
     | dict.fromkeys((Stage.ENDPOINTING, Stage.STT_TRAILING, Stage.LLM_LAST_SENTENCE, Stage.TURN_ANALYZER), Several.LAST)
     | {Stage.TOOL_RUN: Several.SUM}
 )
@@ -117,7 +119,7 @@ SEVERAL: Final[Mapping[Stage, Several]] = MappingProxyType(
 FROM_USER_SILENCE: Final = frozenset(
     {Stage.ENDPOINTING, Stage.STT_TRAILING, Stage.VOICE_TO_VOICE, Stage.ENDPOINTING_WAIT}
 )
-"""Stages that begin at the user's last sound, so that it matters how that is known. All others begin inside the agent."""
+"""Stages that begin at the user's last sound, so they have an anchor. All others begin inside the agent."""
 
 # Pipecat's MetricsFrame data, in the shape in which EVA logs it.
 
@@ -126,10 +128,10 @@ class MetricReading(NamedTuple):
     """How a class of pipecat's metrics is read.
 
     Attributes:
-        stages: The stage, by what the processor is; one that is not there has no stage in this class.
-        any_processor: The stage, whatever the processor is.
-        field: Which field of the value; None where the value is the number.
-        seconds: How many seconds one unit is.
+        stages: The stage by kind of processor. Other processors have no stage in this class.
+        any_processor: The stage of all processors.
+        field: The field of the value with the number; None if the value is the number.
+        seconds: Length of one unit in seconds.
     """
 
     stages: Mapping[ServiceKind, Stage] = MappingProxyType({})
@@ -145,32 +147,32 @@ FIRST_BYTE_STAGES: Final[Mapping[ServiceKind, Stage]] = MappingProxyType(
         ServiceKind.TTS: Stage.TTS_FIRST_BYTE,
     }
 )
-"""What time to first byte is of each service."""
+"""The stage that time to first byte measures, by service."""
 
 _TURN_ANALYZER = MetricReading(any_processor=Stage.TURN_ANALYZER, field="e2e_processing_time_ms", seconds=MS)
 PIPECAT_METRICS: Final[Mapping[str, MetricReading]] = MappingProxyType(
     {
         "TTFBMetricsData": MetricReading(FIRST_BYTE_STAGES),
-        # From the request to the end of the answer. The other services' is how long they worked, not how long anybody waited.
+        # From the request to the end of the answer. For other services it is working time, which is no stage.
         "ProcessingMetricsData": MetricReading({ServiceKind.LLM: Stage.LLM_LAST_SENTENCE}),
         "TextAggregationMetricsData": MetricReading(any_processor=Stage.SENTENCE_AGGREGATION),
         "TurnMetricsData": _TURN_ANALYZER,
         "SmartTurnMetricsData": _TURN_ANALYZER,
     }
 )
-"""Stages by the name of the class."""
+"""How each class of metrics is read, by its name."""
 
 BUSY_TIMES: Final = frozenset({"ProcessingMetricsData"})
-"""Classes that every processor reports, whether it means a stage or not: one without a stage is nothing unknown."""
+"""Classes that every processor reports. A report that matches no stage does not count as unmapped."""
 
 TOKEN_METRICS: Final = frozenset({"LLMUsageMetricsData", "LLMTokenUsageMetricsData"})
-"""Classes whose value is a count of tokens; the second name is EVA's, for frameworks that are not pipecat."""
+"""Classes with a count of tokens. The second is EVA's name, for frameworks other than pipecat."""
 
 OTHER_METRICS: Final = frozenset({"TTFAMetricsData", "TTFATMetricsData", "STTUsageMetricsData", "TTSUsageMetricsData"})
-"""Classes without a stage. The first two repeat a time to first byte that is reported by itself, and add to it."""
+"""Classes without a stage. The first two contain a time to first byte that is also reported by itself."""
 
 LATENCY_METRIC: Final = "LatencyMetric"
-"""What EVA logs for frameworks that are not pipecat; its field `stage` says what it is."""
+"""EVA's class for frameworks other than pipecat; its field `stage` names the stage."""
 
 LATENCY_METRIC_STAGES: Final[Mapping[str, Stage]] = MappingProxyType(
     {"stt": Stage.STT_TRAILING, "tts": Stage.TTS_FIRST_BYTE, "model_response": Stage.VOICE_TO_VOICE}
@@ -201,7 +203,7 @@ CONTRIBUTIONS: Final[Mapping[str, Stage]] = MappingProxyType(
 
 
 class ConvaiMetric(NamedTuple):
-    """A turn metric of ElevenLabs' conversation record: its stage, and whether another name is better where both are there."""
+    """A turn metric of ElevenLabs' conversation record: its stage, and whether another name has priority over it."""
 
     stage: Stage
     is_copy: bool = False
@@ -227,4 +229,4 @@ CONVAI_METRICS: Final[Mapping[str, ConvaiMetric]] = MappingProxyType(
 CONVAI_NAMES: Final[Mapping[Stage, str]] = MappingProxyType(
     {metric.stage: name for name, metric in CONVAI_METRICS.items() if not metric.is_copy}
 )
-"""What a stage is called in transcripts. Those without a name are in no transcript; a tool's run stands with its result."""
+"""Names of the stages in transcripts. Stages without a name are not in transcripts; the time of a tool is in its result."""

@@ -1,4 +1,4 @@
-"""What every record of the `scores` topic has: what it is about, how far that can still change, and what is needed to trust it."""
+"""The common part of all records of the `scores` topic: subject, revision, status and origin."""
 
 import hashlib
 from enum import StrEnum
@@ -15,7 +15,13 @@ SCHEMA_VERSION = 2
 
 
 class TurnStatus(StrEnum):
-    """How far a turn can still change: it is the newest; it was left; every stream is past it; the call is over."""
+    """How far a turn can still change.
+
+    - `open`: it is the newest turn
+    - `provisional`: the call has left it
+    - `settled`: every stream has moved past it
+    - `final`: the call is over
+    """
 
     OPEN = "open"
     PROVISIONAL = "provisional"
@@ -24,7 +30,7 @@ class TurnStatus(StrEnum):
 
 
 class ScoreModel(BaseModel):
-    """Records we write: closed shapes, never changed after they are made. Their errors repeat no texts."""
+    """Base of the records and their parts: immutable, and validation errors do not repeat the input."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
@@ -37,14 +43,14 @@ class Scored(ScoreModel):
 
 
 class Unscored(ScoreModel):
-    """A value that is not known, and why."""
+    """The reason why a value is unknown."""
 
     outcome: Literal["unscored"] = "unscored"
     reason: UnscoredReason
 
 
 class NotApplicable(ScoreModel):
-    """A score that this turn or call cannot have, and why."""
+    """The reason why this turn or call cannot have the score."""
 
     outcome: Literal["not_applicable"] = "not_applicable"
     reason: str
@@ -54,7 +60,7 @@ Result = Annotated[Scored | Unscored | NotApplicable, Field(discriminator="outco
 
 
 class CallLabels(ScoreModel):
-    """What a call's metrics are labelled with; `unknown` until a `call_started` says."""
+    """Labels of a call's metrics; `unknown` until a `call_started` names them."""
 
     agent: str = "unknown"
     tenant: str = "unknown"
@@ -63,11 +69,11 @@ class CallLabels(ScoreModel):
 
 
 class CallRecord(ScoreModel):
-    """What every record of `scores` carries.
+    """Fields of every record of `scores`.
 
-    `revision` counts from 1 for each subject (`name`, `turn`, `index`) of a conversation; a higher one replaces a lower, and
-    the newest one before `closed` is final. No revision says the same as the one before it. `is_first` marks the first
-    revision that has a value, the one a counter counts. `offsets` are the last record of each input topic folded before it.
+    `revision` counts from 1 for each subject (`name`, `turn`, `index`) of a conversation. A higher revision replaces a lower
+    one, differs from the one before it, and the newest before `closed` is final. `is_first` marks the first revision that has
+    a value, which counters count. `offsets` is, by input topic, the offset of the last record that was evaluated before it.
     `caused_at_ms` is the broker's time of the record that caused it.
     """
 
@@ -88,7 +94,7 @@ class CallRecord(ScoreModel):
     @computed_field(description="Identifies the record: the same subject, revision and status always has the same id.")  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
     @property
     def record_id(self) -> str:
-        """Hash of (conversation, name, turn, index, revision, status)."""
+        """The record's id: a hash of (conversation, name, turn, index, revision, status)."""
         name = getattr(self, "name", "")
         identity = (
             f"{self.conversation_id}\x00{name}\x00{self.turn}\x00{self.index}\x00{self.revision}\x00{self.status}"
@@ -97,7 +103,7 @@ class CallRecord(ScoreModel):
 
 
 def schema_version_in(value: bytes) -> int | None:
-    """The schema version that a value of `scores` names, whatever else is in it; None when it names none."""
+    """Returns the schema version in a value of `scores` without validating the rest; None if it has none."""
     try:
         fields = from_json(value)
     except ValueError:

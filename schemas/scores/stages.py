@@ -1,4 +1,4 @@
-"""Where the time of a turn went: the latency of each stage, a part of the records of turns and calls."""
+"""Latencies of the stages of a turn, as parts of the records of turns and calls."""
 
 from pydantic import Field
 
@@ -7,17 +7,17 @@ from schemas.scores.record import Anchor, ScoreModel
 
 
 class StageLatency(ScoreModel):
-    """How long one stage of a turn took.
+    """Latency of one stage of a turn.
 
     Attributes:
-        stage: Which.
-        latency_ms: The number of the best source that has one.
+        stage: The stage.
+        latency_ms: Latency by the best source that measured it.
         source: That source.
-        anchor: How the end of the user's speech is known, for a stage that begins there; None for one that begins inside
+        anchor: How the end of the user's speech is known, for a stage that begins there; None for a stage that begins inside
             the agent.
-        model: The model that worked, where the source names it.
-        others_ms: What other sources say of the same stage.
-        is_disputed: Whether one of them says something else than `latency_ms`, beyond the tolerance.
+        model: Name of the model, if the source reports it.
+        others_ms: Latency of the same stage by other sources.
+        is_disputed: Whether another source differs from `latency_ms` by more than the tolerance.
     """
 
     stage: Stage
@@ -30,11 +30,11 @@ class StageLatency(ScoreModel):
 
 
 class StageAgreement(ScoreModel):
-    """In how many turns of a call several sources measured a stage, and in how many of those they disagree.
+    """Agreement of the sources of a stage over the turns of a call.
 
     Attributes:
-        compared: Turns in which at least two sources measured it.
-        disputed: Those of them in which one says something else than the best, beyond the tolerance.
+        compared: Turns in which at least two sources measured the stage.
+        disputed: Turns of these in which a source differs from the best one by more than the tolerance.
     """
 
     compared: int = 0
@@ -42,8 +42,9 @@ class StageAgreement(ScoreModel):
 
 
 class EstimateError(ScoreModel):
-    """By how many ms the live estimate of a turn's voice-to-voice latency was off: estimate less record, below 0 where it was
-    too short. Live events arrive when a transcript is ready, so the estimate lacks the time until then.
+    """Error of the live estimate of a turn's voice-to-voice latency, in ms: estimate minus record, negative when too short.
+
+    Live events arrive when a transcript is ready, so the estimate lacks the time until then.
     """
 
     error_ms: float

@@ -1,4 +1,4 @@
-"""How a call sounded, and how well one side's words are known to the other: parts of the records of turns and calls."""
+"""Speech times and differences between transcripts, as parts of the records of turns and calls."""
 
 from typing import Literal
 
@@ -6,14 +6,14 @@ from schemas.scores.record import Result, ScoreModel
 
 
 class SideSpeech(ScoreModel):
-    """What one side did in a call, as far as it is known.
+    """Speech of one side in a call.
 
     Attributes:
-        speech_ms: How long it was heard, in ms.
-        longest_monologue_ms: Its longest stretch of speech without a word of the other and without a pause of 3 s, in ms.
-        words_per_minute: How fast it spoke, in the turns whose words are known.
-        repeated_questions: How many times it asked what it had asked in an earlier turn, in the same words.
-        repeated_in_turns: The turns in which it did.
+        speech_ms: Time in which it was heard, in ms.
+        longest_monologue_ms: Its longest stretch of speech without a word of the other side and without a pause of 3 s, in ms.
+        words_per_minute: Its pace in the turns with known words.
+        repeated_questions: Number of questions that it had asked in an earlier turn in the same words.
+        repeated_in_turns: The turns with repeated questions.
     """
 
     speech_ms: Result
@@ -24,16 +24,16 @@ class SideSpeech(ScoreModel):
 
 
 class SpeechScore(ScoreModel):
-    """Who spoke how much: `result` is the assistant's share of the time both were heard, from 0 to 1.
+    """Speech of both sides in a call: `result` is the assistant's share of the speech time of both, from 0 to 1.
 
     Attributes:
-        source: Whose speech events it is made of; None without any.
-        user: The caller.
-        assistant: The agent.
-        overlap_ms: How long both were heard at once, in ms.
-        dead_air_ms: How long the caller waited in silence, nobody speaking and no tool running, in ms; silences of 3 s or
-            longer, each counted whole.
-        first_word_ms: From the call's beginning, or its first event, to the assistant's first sound, in ms.
+        source: The stream of the speech events; None without speech events.
+        user: Speech of the caller.
+        assistant: Speech of the agent.
+        overlap_ms: Time in which both were heard at once, in ms.
+        dead_air_ms: Time in which the caller waited, with nobody speaking and no tool running, in ms. Only silences of 3 s or
+            longer count, each with its whole length.
+        first_word_ms: Time from the start of the call, or its first event, to the assistant's first sound, in ms.
     """
 
     result: Result
@@ -46,16 +46,17 @@ class SpeechScore(ScoreModel):
 
 
 class WordErrorRate(ScoreModel):
-    """EVA's `stt_wer`: what the agent understood against what a simulated caller meant to say, in one spelling.
+    """EVA's `stt_wer`: word error rate of the agent's transcript against the text that a simulated caller meant to say.
 
-    Of one turn, or all errors of a call's turns by all their reference words; lower is better, and it can exceed 1.
+    Both texts are brought to one spelling first. For a call, it is all errors divided by all reference words. Lower is better,
+    and it can exceed 1.
 
     Attributes:
-        substitutions: Words that were understood as others.
-        deletions: Words that were not understood at all.
-        insertions: Words that nobody said.
-        reference_words: Words that the caller meant to say, in turns in which the agent understood any.
-        turns: How many turns those are.
+        substitutions: Words transcribed as other words.
+        deletions: Words missing in the transcript.
+        insertions: Words in the transcript that the caller did not mean to say.
+        reference_words: Words that the caller meant to say, in turns with a transcript.
+        turns: Number of those turns.
     """
 
     result: Result
@@ -67,13 +68,13 @@ class WordErrorRate(ScoreModel):
 
 
 class SideDisagreement(ScoreModel):
-    """Of one side's speech: the share of its words by which the other's transcript differs, lower is better.
+    """Differences between one side's intended words and the other side's transcript of them; lower is better.
 
     Attributes:
-        result: `differences` by `words`; it can exceed 1.
-        differences: Words that are others, missing or too many, spelling apart.
+        result: `differences` divided by `words`; it can exceed 1.
+        differences: Words that are different, missing or additional, after both texts are brought to one spelling.
         words: Words that the side meant to say.
-        turns: The turns of which both transcripts are known.
+        turns: Number of turns with both transcripts.
     """
 
     result: Result
@@ -83,10 +84,10 @@ class SideDisagreement(ScoreModel):
 
 
 class TranscriptDisagreement(ScoreModel):
-    """How far what a side meant to say and what the other understood differ; `result` is that of both sides together.
+    """Differences between the two transcripts of each side's speech; `result` covers both sides together.
 
-    Where nobody knows what was really said, two transcripts that disagree are the nearest thing to a word error rate, but
-    which of them is wrong is not known.
+    If the spoken words themselves are not known, this is the nearest value to a word error rate. It does not show which of the
+    two transcripts is wrong.
     """
 
     result: Result
@@ -95,11 +96,11 @@ class TranscriptDisagreement(ScoreModel):
 
 
 class SideTalk(ScoreModel):
-    """What one side did in a turn.
+    """Speech of one side in a turn.
 
     Attributes:
-        speech_ms: How long it was heard, in ms, as far as its sounds have ended.
-        words: How many words it said; None where its text is not known.
+        speech_ms: Time in which it was heard, in ms. Sounds that have not ended do not count yet.
+        words: Number of its words; None if its text is not known.
     """
 
     speech_ms: Result
@@ -107,7 +108,7 @@ class SideTalk(ScoreModel):
 
 
 class TurnTalk(ScoreModel):
-    """Who spoke how long in a turn, and how much was said."""
+    """Speech time and words of both sides in a turn."""
 
     user: SideTalk
     assistant: SideTalk

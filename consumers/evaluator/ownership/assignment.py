@@ -1,4 +1,4 @@
-"""The partitions that are ours, and how far each of their inputs is read."""
+"""The partitions that this process owns, and the reading progress of their inputs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -27,11 +27,11 @@ LabelValues = tuple[str, ...]
 
 
 class NotCoPartitionedError(OperatorError):
-    """The group gave us a partition number of some inputs only: calls would be torn apart, so the process must end."""
+    """The group assigned a partition number of some inputs only. Calls would be split, so the process must end."""
 
 
 def assigned_numbers(assigned: Iterable[TopicPartition], topics: Iterable[str]) -> list[int]:
-    """The partition numbers of an assignment, ascending.
+    """Returns the partition numbers of an assignment, ascending.
 
     Raises:
         NotCoPartitionedError: A number came with some of the topics only.
@@ -50,12 +50,12 @@ def assigned_numbers(assigned: Iterable[TopicPartition], topics: Iterable[str]) 
 
 
 class _Answers(NamedTuple):
-    """The latest answers of the broker about an input, on the steady clock.
+    """Times of the broker's latest answers about an input, on the steady clock.
 
     Attributes:
-        stamp: What the client shows as the time of the latest one, on the wall clock.
-        earlier_ms: When the one before it had come: what the latest says was true until then at least.
-        latest_ms: When the latest had come, or before that; None if nobody knows.
+        stamp: The client's timestamp of the latest answer, on the wall clock.
+        earlier_ms: When the answer before it had arrived. The latest answer was true at least until then.
+        latest_ms: When the latest answer had arrived, or earlier; None if it is not known.
     """
 
     stamp: int | None
@@ -67,21 +67,21 @@ _NO_ANSWERS = _Answers(None, None, None)
 
 
 class _Empty(NamedTuple):
-    """Of an input nothing was outstanding from `position` on, at a moment of the steady clock."""
+    """Nothing of an input was outstanding behind `position`, at a moment of the steady clock."""
 
     position: int
     at_ms: int
 
 
 class _Input:
-    """What is known of one input of a partition number.
+    """State of one input of a partition number.
 
     Attributes:
-        tp: Its name and number.
-        answers: The latest answers of the broker about it.
-        empty: When nothing of it was outstanding; None if something is.
-        progress: How far it was read at the last look; None before one, and after the time was corrected.
-        caught_up_at_ms: When it was last seen at its end, by our estimate of broker time; None if never.
+        tp: Topic and number.
+        answers: Times of the broker's latest answers about it.
+        empty: When nothing of it was outstanding; None while something is.
+        progress: Progress at the last look; None before the first, and after the estimate of broker time was corrected.
+        caught_up_at_ms: When its end was last reached, in our estimate of broker time; None if never.
     """
 
     __slots__ = ("answers", "caught_up_at_ms", "empty", "progress", "tp")
@@ -95,23 +95,23 @@ class _Input:
 
 
 class Assignment:
-    """The partitions that are ours. A rebalance takes some away and adds others; the rest keep their state.
+    """The partitions that this process owns. A rebalance removes some and adds others; the rest keep their state.
 
     Attributes:
-        gaps: Offsets that were not handed over.
+        gaps: Gaps between the offsets that were read.
         owned: The partitions by number.
-        paused: Inputs that are not read on, because they are far ahead of another of their number.
+        paused: Inputs whose reading is paused: far ahead of another input of their number, or too much is unwritten.
     """
 
     def __init__(
         self, topics: Iterable[str], log_ends: Mapping[TopicPartition, LogEnd | None], clock: BrokerClock
     ) -> None:
-        """Starts with none.
+        """Starts without partitions.
 
         Args:
             topics: The inputs, by their names on this cluster.
-            log_ends: As `LogEnds.ends`; read each time.
-            clock: What time it is at the broker.
+            log_ends: `LogEnds.ends`, which changes over time.
+            clock: Estimates the broker's time.
         """
         self.owned: dict[int, OwnedPartition] = {}
         self.paused: set[TopicPartition] = set()
@@ -125,33 +125,33 @@ class Assignment:
 
     @property
     def active(self) -> dict[int, OwnedPartition]:
-        """Those whose records are folded, by number."""
+        """The partitions whose records are folded, by number."""
         return {number: each for number, each in self.owned.items() if each.partition.is_active}
 
     def of_ours(self, numbers: Collection[int]) -> list[int]:
-        """Those of these numbers whose state we have, handed over or not."""
+        """Returns the numbers whose state is in this process, handed over or not."""
         owned = {number: self.owned[number].partition for number in numbers if number in self.owned}
         return [number for number, each in owned.items() if each.is_active or each.has_handed_over]
 
     @property
     def waiting(self) -> list[int]:
-        """Numbers of those that are ours and not folded yet."""
+        """Numbers of the owned partitions that are not folded yet."""
         return [number for number, each in self.owned.items() if not each.partition.is_active]
 
     @property
     def unwritten_records(self) -> int:
-        """Records decided and not written, of all partitions."""
+        """Number of unwritten records of all partitions."""
         return sum(each.partition.outbox.records for each in self.owned.values())
 
     def inputs_of(self, numbers: Iterable[int]) -> list[TopicPartition]:
-        """The input partitions of these numbers."""
+        """Returns the input partitions of these numbers."""
         return [TopicPartition(topic, number) for number in numbers for topic in self._topics]
 
     def keep_only(self, numbers: Collection[int]) -> list[OwnedPartition]:
-        """Gives up the others, and what was known of where the broker is with any of them.
+        """Drops the other partitions, and the reading progress of all inputs.
 
         Returns:
-            Those given up, dropped.
+            The dropped partitions.
         """
         gone = [self.owned.pop(number) for number in list(self.owned) if number not in numbers]
         for each in gone:
@@ -175,13 +175,13 @@ class Assignment:
         return inputs
 
     def polled(self, polled: Mapping[int, Sequence[Records]]) -> None:
-        """These are about to be folded: how far the inputs are known depends on them, and what time it is.
+        """Notes records before they are folded: gaps, the times of the inputs, and proofs of the broker's time.
 
         Args:
-            polled: Records of one poll, by number; each run is of one topic, in order.
+            polled: Records of one poll by number, in runs of one topic each.
 
         Raises:
-            InputMadeAnewError: An input hands over other records under offsets that were read already.
+            InputMadeAnewError: An offset of an input came twice.
         """
         for number, runs in polled.items():
             partition = self.owned[number].partition
@@ -191,7 +191,7 @@ class Assignment:
                 tp, empty = inputs[first.topic].tp, inputs[first.topic].empty
                 begins_at = first.first_offset if isinstance(first, UndecodableRecord) else first.offset
                 self.gaps.handed_over(tp, partition.next_offsets[first.topic], begins_at, last.offset)
-                # The times of what cannot be decoded prove nothing.
+                # Times of undecodable records prove nothing.
                 is_dated = not isinstance(first, UndecodableRecord) and not isinstance(last, UndecodableRecord)
                 if empty is not None and is_dated and first.offset >= empty.position:
                     is_of_broker = first.timestamp_type == LOG_APPEND_TIME
@@ -204,25 +204,25 @@ class Assignment:
                     each.progress = each.caught_up_at_ms = None
 
     async def look(self, consumer: AIOKafkaConsumer, numbers: Iterable[int] | None = None) -> None:
-        """Learns how far inputs are read, from what the client knows: it never waits for the broker.
+        """Updates the progress of inputs from the state of the client, without waiting for the broker.
 
         Args:
             consumer: The client.
-            numbers: Active partitions to look at; None for all. What is looked at less often is known up to less.
+            numbers: Active partitions to update; None for all. An input that is updated rarely is known up to an earlier time.
         """
         assigned = consumer.assignment()  # in the middle of a rebalance it may be the next one
         clock = self._clock
         was_stepped = clock.was_stepped()
         now_ms = clock.now_ms()
         came_ms: dict[int, int] = {}  # by stamp: one answer is about many inputs
-        # After a step all are looked at: what came before it has a time that nobody could tell later.
+        # After a step of the wall clock all are updated: later, the time of answers from before it could not be computed.
         for number in self.active if numbers is None or was_stepped else numbers:
             owned = self.owned[number]
             partition = owned.partition
             positions: dict[str, int] = {}
             for topic, each in self._inputs_of(number).items():
                 tp = each.tp
-                # Without an answer there is perhaps no position either, and asking for that would wait.
+                # Without an answer there may be no position yet, and asking for it would wait.
                 visible_end = consumer.highwater(tp) if tp in assigned else None
                 if visible_end is None:
                     continue
@@ -230,8 +230,8 @@ class Assignment:
                 if stamp is not None and stamp != each.answers.stamp:
                     if stamp not in came_ms:
                         came_ms[stamp] = clock.steady_ms_of(stamp)
-                    # When it came is not known if the clock, by which the client stamps answers, was set about then; it was
-                    # after the one before it, at any rate.
+                    # If the wall clock, with which the client stamps answers, was set about then, the time of this answer is
+                    # not known. It came after the one before it.
                     latest_ms = each.answers.latest_ms
                     each.answers = _Answers(stamp, latest_ms, latest_ms if was_stepped else came_ms[stamp])
                 end = self._end(each, visible_end, consumer.last_stable_offset(tp))
@@ -262,17 +262,17 @@ class Assignment:
             owned.read_to(positions)
 
     def _end(self, each: _Input, visible_end: int, stable_end: int | None) -> End:
-        """Where an input ends, as it is known at the moment."""
-        # What stands after an open transaction cannot be read: for us it is not written yet.
+        """Returns the end of an input as it is known now."""
+        # Records behind an open transaction cannot be read, so they do not count as written yet.
         readable_end = visible_end if stable_end is None or stable_end < 0 else stable_end
-        # An answer may lie unread for as long as we are frozen, and says how things were when it was asked for: after
-        # the one before it had come.
+        # An answer may wait unread while this process is frozen. It is true for the moment of its request, which was sent after
+        # the previous answer had arrived.
         end = End(readable_end, each.answers.earlier_ms, each.answers.latest_ms)
         return end.or_of_log(self._log_ends[each.tp], visible_end) if each.tp in self._log_ends else end
 
     def fold(self, number: int, runs: Sequence[Records]) -> None:
-        """Folds one poll's records of an active partition, and those that waited, then lets time pass: all as far as its
-        inputs are known.
+        """Folds one poll's records of an active partition and the waiting ones, then lets time pass, as far as all its inputs
+        are known.
         """
         partition = self.owned[number].partition
         known_ms = self.known_ms(number)
@@ -287,11 +287,11 @@ class Assignment:
             self.fold(number, ())
 
     def pause_leading_inputs(self, consumer: AIOKafkaConsumer, full: Collection[int] = ()) -> None:
-        """Stops reading inputs that are far ahead of another of their number, and goes on where the other has come near.
+        """Pauses inputs that are far ahead of another of their number, and resumes them when the other has caught up.
 
         Args:
-            consumer: Whose partitions they are.
-            full: Numbers of which nothing is read on, because too much of them waits to be written.
+            consumer: The client.
+            full: Numbers to pause as a whole, because too many of their records are unwritten.
         """
         for number, owned in self.owned.items():
             merge = owned.partition.merge
@@ -308,7 +308,7 @@ class Assignment:
                     self.paused.remove(each.tp)
 
     def known_ms(self, number: int) -> int | None:
-        """Broker time up to which all inputs of a partition are known; None if one of them is not known at all."""
+        """Returns the broker time up to which all inputs of a partition are known; None if one is not known at all."""
         inputs = [each.progress for each in self._inputs_of(number).values()]
         known = [progress for progress in inputs if progress is not None]
         known_ms = broker_time_ms(known) if len(known) == len(inputs) else None

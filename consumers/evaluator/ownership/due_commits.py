@@ -1,4 +1,4 @@
-"""Holds the offsets of each partition until the records that follow from them are written; then they may be committed."""
+"""Keeps the offsets of each partition until the scores that follow from them are written. Then they may be committed."""
 
 import asyncio
 from collections import defaultdict
@@ -21,18 +21,18 @@ class _Due(NamedTuple):
 
 
 class DueCommits:
-    """Offsets that wait for writers, by partition number: a partition that is written waits for no other."""
+    """Offsets that wait for writers, by partition number. No partition waits for the writer of another."""
 
     def __init__(self) -> None:
-        """Starts with none."""
+        """Starts without offsets."""
         self._due: dict[int, _Due] = {}
 
     def note(self, offsets: Offsets, active: Mapping[int, OwnedPartition]) -> None:
-        """These may be committed when all that is decided by now is written. What still waits stays as it was noted.
+        """Notes offsets to commit once all records decided by now are written. Partitions that still wait keep earlier offsets.
 
         Args:
-            offsets: As `Assignment.to_commit`, of this moment.
-            active: The partitions they are of.
+            offsets: `Assignment.to_commit` of this moment.
+            active: The partitions of these offsets.
         """
         by_number: defaultdict[int, Offsets] = defaultdict(dict)
         for tp, at in offsets.items():
@@ -43,7 +43,7 @@ class DueCommits:
                 self._due[number] = _Due(each, outbox, outbox.put_so_far)
 
     async def until_written(self, seconds: float) -> None:
-        """Waits until all that was noted is written, at most so long."""
+        """Waits until the records of all noted offsets are written, at most for the given time."""
         waiting = [asyncio.ensure_future(due.outbox.until_written(due.put)) for due in self._due.values()]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=seconds)
@@ -51,10 +51,10 @@ class DueCommits:
                 each.cancel()
 
     def take_written(self) -> Offsets:
-        """The offsets of those partitions that are written, once."""
+        """Returns the offsets of the partitions that are written, and removes them."""
         written = [number for number, due in self._due.items() if due.outbox.has_written(due.put)]
         return {tp: at for number in written for tp, at in self._due.pop(number).offsets.items()}
 
     def clear(self) -> None:
-        """Forgets all: partitions come and go, and each is noted anew."""
+        """Drops all offsets, because partitions come and go in a rebalance."""
         self._due.clear()

@@ -1,4 +1,4 @@
-"""Watches for input records that are deleted before they are read, and says which calls are incomplete because of it."""
+"""Finds input records that were deleted before they were read, and reports the calls that are incomplete because of it."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,31 +14,30 @@ from consumers.evaluator.reading.input_gaps import InputMadeAnewError, losses
 from consumers.runtime.registry import Instruments
 
 ASK_EVERY_SECONDS: Final = 1.0
-"""How often the broker is asked where inputs begin, if something was passed over since: producers with transactions leave a
-gap with each of them."""
+"""How often the broker is asked for the first offsets of inputs with new gaps: each transaction of a producer leaves a gap."""
 ANSWER_SECONDS: Final = 10.0
-"""How long it may take to answer; then it is asked again."""
+"""How long the broker may take to answer before it is asked again."""
 GIVE_UP_SECONDS: Final = 3.0
-"""How long it may take to commit where a successor reads an input that was made anew: well within the session timeout."""
+"""How long the commit after an input was created again may take: well within the session timeout."""
 
 log = structlog.get_logger()
 
 
 class LostRecords:
-    """Counts and tells of what was deleted unread."""
+    """Counts and logs records that were deleted unread."""
 
     def __init__(self, assignment: Assignment, instruments: Instruments) -> None:
-        """Keeps what it needs.
+        """Stores its parts.
 
         Args:
-            assignment: What was handed over of each input.
+            assignment: Has the gaps of each input.
             instruments: Where losses are counted.
         """
         self._assignment = assignment
         self._instruments = instruments
 
     async def watch_for_ever(self, consumer: Callable[[], Any]) -> bool:
-        """Asks whenever there is something to ask about; it does not return.
+        """Asks whenever there are gaps, and does not return.
 
         Args:
             consumer: Gives the client that reads the inputs.
@@ -48,7 +47,7 @@ class LostRecords:
             await self.ask(consumer())
 
     async def ask(self, consumer: Any) -> None:
-        """Asks once where the inputs begin in which something was passed over, and tells what was lost."""
+        """Asks once for the first offsets of the inputs with gaps, and reports lost records."""
         gaps = self._assignment.gaps.take()
         if not gaps:
             return
@@ -76,12 +75,12 @@ class LostRecords:
                 owned.partition.records_lost()
 
     async def give_up(self, error: InputMadeAnewError, consumer: Any) -> None:
-        """Commits where a successor must begin: not at an offset that was of other records. Then the role must end.
+        """Commits new start offsets of inputs that were created again, for the successor. Then the role must end.
 
-        Inputs that are shorter now than what was read of them were made anew as well.
+        An input that is shorter now than the position of its reading was created again as well.
 
         Args:
-            error: Which input it was seen in.
+            error: Names the input in which it was seen.
             consumer: The client that reads the inputs.
         """
         log.error(

@@ -1,4 +1,4 @@
-"""How an evaluator is a member of its group, and what it keeps when the group shares the partitions out anew."""
+"""Membership of an evaluator in its group: options of the consumer, and the partitions it will probably lose in a rebalance."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -11,16 +11,16 @@ from aiokafka.errors import KafkaError
 from consumers.evaluator.settings import EvaluatorSettings
 
 FETCH_BYTES: Final = 128 * 1_024
-"""Of one input partition, in one answer of the broker. With a backlog this is what each of them keeps in memory, and how far
-one input can run ahead of another; a larger record comes alone."""
+"""Most bytes of one input partition in one answer of the broker. With a backlog, each keeps as much in memory, and one input can
+run as far ahead of another. A larger record comes alone."""
 HEARTBEAT_MS: Final = 1_000
-"""How often we ask whether the group shares its partitions out anew: after an orderly stop they are nobody's for that long."""
+"""Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no owner for that long."""
 ANSWER_SECONDS: Final = 0.5
-"""How long the broker may take to say who is in the group; nobody's calls are evaluated meanwhile."""
+"""How long the broker may take to list the members of the group. No call is evaluated meanwhile."""
 
 
 def member_options(settings: EvaluatorSettings) -> dict[str, Any]:
-    """Options of the consumer that make it a member as the evaluator needs it."""
+    """Returns the options of the consumer for the evaluator's membership."""
     return {
         "auto_offset_reset": "earliest",
         # The only assignor of the client that gives a member the same numbers of all topics.
@@ -33,7 +33,7 @@ def member_options(settings: EvaluatorSettings) -> dict[str, Any]:
 
 
 async def members_of(admin: AIOKafkaAdminClient, group_id: str) -> frozenset[str]:
-    """Ids of the members of a group, those that have just come included; none when the broker does not say."""
+    """Returns the ids of the members of a group, with those that just joined; none when the broker does not answer."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             answers = await admin.describe_consumer_groups([group_id])
@@ -50,16 +50,16 @@ async def members_of(admin: AIOKafkaAdminClient, group_id: str) -> frozenset[str
 def likely_given_away(
     ours: Collection[int], partitions: int, members: Collection[str], member_id: str
 ) -> Sequence[int]:
-    """Which of our partition numbers another member gets, as far as anybody can know before it is decided.
+    """Predicts which of our partition numbers another member gets, before the group has decided.
 
     Args:
-        ours: The numbers that we have.
-        partitions: How many there are.
-        members: Who is in the group now; none if that is not known.
-        member_id: Which of them we are.
+        ours: Our numbers.
+        partitions: Number of all partitions.
+        members: Ids of the group's members now; none if they are not known.
+        member_id: Our id.
 
     Returns:
-        Ascending; all of them when nothing is known.
+        The numbers, ascending; all of ours if the members are not known.
     """
     if member_id not in members:
         return sorted(ours)

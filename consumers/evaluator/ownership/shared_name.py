@@ -1,4 +1,4 @@
-"""When another process writes what the group gives to us: two installations share a name, and one of them must end."""
+"""Ends the role when two installations use the same group name, and so write the same partitions."""
 
 import time
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.runtime.errors import OperatorError
 
 FENCED_SECONDS: Final = 60.0
-"""How long the group may still give us a partition that another process writes; a rebalance takes seconds."""
+"""How long the group may still assign us a partition that another process writes. A rebalance takes seconds."""
 
 
 class SharedNameError(OperatorError):
-    """Another process writes a partition that the group gives to us: two installations share a name, so we end."""
+    """Another process writes a partition that the group assigns to us, so two installations share a group name."""
 
 
 def require_ours(owned: Mapping[int, OwnedPartition], group_id: str) -> None:
-    """Whether what the group gives to us is ours to write, or was until a moment ago.
+    """Checks that no other process has written one of our partitions for `FENCED_SECONDS`.
 
     Raises:
-        SharedNameError: It is not.
+        SharedNameError: Another process writes it.
     """
     now = time.monotonic()
     for number, each in owned.items():

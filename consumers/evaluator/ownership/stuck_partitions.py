@@ -1,7 +1,7 @@
-"""What is done when owner after owner of a partition ends before it gets on: a call is closed, as a limit.
+"""Closes a call as a limit when owner after owner of a partition ends without progress.
 
-The next owner reads as far as the earlier ones got and no further, while time stands still. So it is where they were before
-the step that ended them. There it closes the call that keeps most, and goes on when that is written.
+The next owner reads exactly as far as the earlier ones, while time stands still. So it stops before the step that ended them.
+There it closes the call with the largest state, and goes on when that is written.
 """
 
 from collections.abc import Collection
@@ -13,21 +13,21 @@ from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.progress import MAX_TAKEOVERS_WITHOUT_PROGRESS
 
 MAX_TAKEOVERS_WITH_SCORES: Final = 2 * MAX_TAKEOVERS_WITHOUT_PROGRESS
-"""Owners that may end before a call is closed without its final scores: perhaps it is they that cannot be made."""
+"""Owners that may end before a call is closed without its final scores, because computing these may be the cause."""
 
 HEAVY_BYTES: Final = 256 * 1_024
-"""A call that keeps less takes no second for any step, so kills or freezes that come one after the other are likelier."""
+"""Smallest state of a call that may take seconds for a step. For smaller calls, unrelated kills or freezes are likelier."""
 MAX_TAKEOVERS_WITH_LIGHT_CALLS: Final = 4 * MAX_TAKEOVERS_WITHOUT_PROGRESS
-"""Owners that may end before a call is closed that is not heavy: a value in it may end the process, however small it is."""
+"""Owners that may end before a small call is closed, because a single value in it may end the process."""
 
 log = structlog.get_logger()
 
 
 def close_what_stops(owned: Collection[OwnedPartition]) -> None:
-    """Closes one call when all stuck partitions of this process are as far as earlier owners got, then lets them go on.
+    """Closes one call when all stuck partitions of this process have come as far as earlier owners, then lets them go on.
 
-    Nobody can know which call ends the owners before it does so again. The one that keeps most is the likeliest, if it keeps
-    much. It is one call for all partitions of the process: they ended together, and most of them are healthy.
+    The call that ends the owners cannot be known before it does so again. The likeliest is the one with the largest state. One
+    call is closed for all partitions of the process, because they ended together and most of them are healthy.
 
     Args:
         owned: The active partitions.

@@ -1,4 +1,4 @@
-"""Taking partitions over: first nobody else can write to them, then what was written is recalled, then reading begins."""
+"""Takes partitions over: fences off former writers, then recalls the written scores, then starts to read the inputs."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class Takeover:
-    """Makes partitions ours."""
+    """Takes over partitions from their former owners."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class Takeover:
         clock: BrokerClock,
         restoring: SnapshotRestoring | None = None,
     ) -> None:
-        """Keeps what it needs; `admin` is connected by `start`.
+        """Stores its parts; `start` connects.
 
         Args:
             kafka: Where the broker is.
-            settings: The group whose offsets count.
+            settings: Names the group, whose committed offsets are read.
             instruments: Where lost records are counted.
             topics: The inputs, by their names on this cluster.
-            clock: By whose steady clock marks are timed.
-            restoring: Restores what an owner before us has handed over; None where calls are always replayed.
+            clock: Its steady clock dates the marks.
+            restoring: Restores states that former owners have handed over; None if calls are always replayed.
         """
         self._restoring = restoring
         self._clock = clock
@@ -68,21 +68,21 @@ class Takeover:
             await admin.close()
 
     async def likely_given_away(self, ours: Collection[int], subscription: Subscription) -> Sequence[int]:
-        """Which of our partition numbers another member gets now that the group shares them out anew; all if nobody knows."""
+        """Returns our partition numbers that another member will probably get in this rebalance; all if it is not known."""
         members = frozenset[str]() if self._admin is None else await members_of(self._admin, self._settings.group_id)
         partitions = len(subscription.consumer.partitions_for_topic(self._topics[0]) or ())
         return likely_given_away(ours, partitions, members, subscription.member_id)
 
     async def take(self, owned: Sequence[OwnedPartition], consumer: AIOKafkaConsumer) -> None:
-        """Fences former owners off, recalls what they wrote, and says where reading begins: then they are active.
+        """Fences off former owners, recalls their scores, and sets the start offsets. Then the partitions are active.
 
         Args:
-            owned: The partitions, new, with their writers.
-            consumer: Asked for the ends of the inputs.
+            owned: The new partitions with their writers.
+            consumer: Reports the ends of the inputs.
 
         Raises:
-            KafkaError: The broker refused something.
-            LedgerError: What was written cannot be read.
+            KafkaError: The broker refused a request.
+            LedgerError: The written scores cannot be read.
         """
         marks = await asyncio.gather(*(each.writer.fence() for each in owned))
         at_least = {each.partition.number: mark for each, mark in zip(owned, marks, strict=True)}
@@ -90,7 +90,7 @@ class Takeover:
         inputs = [TopicPartition(topic, number) for number in numbers for topic in self._topics]
         committed = await self._committed(inputs)
         firsts, ends = await asyncio.gather(consumer.beginning_offsets(inputs), consumer.end_offsets(inputs))
-        # A note about more than there is speaks of topics that were made anew.
+        # A note with offsets beyond the end is about topics that were created again since.
         notes = {tp: CommitNote.parse(at.metadata if at.offset <= ends[tp] else "") for tp, at in committed.items()}
         restored = await self._restored(numbers, notes, at_least, firsts, ends)
         starts: dict[int, dict[str, InputStart]] = {number: {} for number in numbers}
@@ -149,14 +149,14 @@ class Takeover:
         firsts: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> Mapping[int, Restored]:
-        """The states that were handed over and can be used, by partition number. Former owners are fenced off."""
+        """Returns the usable states that were handed over, by partition number. Former owners are fenced off before."""
         if self._restoring is None:
             return {}
         wanted: dict[int, NotedSnapshot] = {}
         for number in numbers:
             inputs = [TopicPartition(topic, number) for topic in self._topics]
             (place, *others) = {notes[tp].snapshot for tp in inputs}
-            # A partition that does not get on is replayed: a step of it may follow from its state.
+            # A partition without progress is replayed, because its state may be the cause.
             if place is None or others or max(notes[tp].takeovers for tp in inputs) >= MAX_TAKEOVERS_WITHOUT_PROGRESS:
                 continue
             there = {tp.topic: firsts[tp] for tp in inputs}, {tp.topic: ends[tp] for tp in inputs}
@@ -170,10 +170,10 @@ class Takeover:
         ledger_starts: Mapping[int, int],
         notes: Mapping[TopicPartition, CommitNote],
     ) -> dict[int, int]:
-        """Commits, before anything is folded, that there is one owner more: a process that dies of a call cannot say so later.
+        """Commits the number of owners before anything is folded, because a process that a call kills cannot do it later.
 
         Returns:
-            By partition number, the owners since the partition last got on, this one included.
+            By partition number, the owners since the partition last made progress, this one included.
         """
         takeovers = dict.fromkeys(starts, 1)
         for tp, note in notes.items():
@@ -208,7 +208,7 @@ class Takeover:
         return {tp: found.get(tp, OffsetAndMetadata(-1, "")) for tp in inputs}
 
     def _start(self, tp: TopicPartition, committed: int, first: int, end: int) -> int:
-        """The committed offset, as far as the topic still has it; nothing committed is the beginning."""
+        """Returns the committed offset, or the first offset if that is later or nothing is committed."""
         if committed < 0 or first <= committed <= end:
             return max(committed, first)
         if committed < first:

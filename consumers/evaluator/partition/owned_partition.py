@@ -1,4 +1,4 @@
-"""One partition that is ours: its state, its writer, and what a successor would need."""
+"""One partition that this process owns: its state, its writer, and the offsets and notes for a successor."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from consumers.evaluator.writing.partition_writer import PartitionWriter
 
 
 class OwnedPartition:
-    """A partition between two owners.
+    """A partition from its takeover until it is given up.
 
     Attributes:
         partition: Its state.
-        writer: Who writes what the state decides.
-        writing: The writer's work; None until it has begun.
-        fenced_at: When another process turned out to own it, in seconds of the loop's clock; None as long as it is ours.
+        writer: Writes the records that follow from the state.
+        writing: Task of the writer; None until it has begun.
+        fenced_at: When another process was found to own it, in seconds of the monotonic clock; None as long as it is ours.
     """
 
     def __init__(self, partition: Partition, writer: PartitionWriter) -> None:
-        """A partition that nothing is known of yet."""
+        """Starts before the takeover: nothing of the partition is known."""
         self.partition = partition
         self.writer = writer
         self.writing: asyncio.Task[None] | None = None
@@ -40,17 +40,17 @@ class OwnedPartition:
 
     @property
     def takeovers(self) -> int:
-        """Owners since the partition last got on, this one included; 0 once it has."""
+        """Owners since the partition last made progress, this one included; 0 once this one has made progress."""
         return self._progress.takeovers
 
     @property
     def scores_end(self) -> int:
-        """Offset after the last record of `scores` that is ours, or was recalled."""
+        """Offset after the last record of `scores` that this owner wrote or recalled."""
         return self._ledger_end if self.writer.scores_end is None else self.writer.scores_end
 
     @property
     def is_at_stops(self) -> bool:
-        """Whether everything before `partition.stops` is folded; false where there are none."""
+        """Whether everything before `partition.stops` is folded; false if there are no stops."""
         partition = self.partition
         return partition.stops is not None and all(
             max(self._positions.get(topic, -1), partition.merge.first_offset(topic)) >= stop
@@ -69,17 +69,17 @@ class OwnedPartition:
         takeovers: int = 0,
         goes_on_at: Mapping[str, int] | None = None,
     ) -> None:
-        """What was written is recalled, or the state restored; records are folded from here on.
+        """Starts folding, once the scores are recalled or the state is restored.
 
         Args:
-            starts: By topic, where a replay begins.
-            input_ends: By topic, the end when the former owner was fenced off: it had read no further.
-            ledger_start: From where `scores` was recalled.
-            ledger_end: Up to where.
-            now_ms: Our clock.
-            overlap_ms: As the settings say.
-            takeovers: Owners since the partition last got on, this one included; 0 where nobody counts them.
-            goes_on_at: By topic, where the restored state goes on; None where it is replayed.
+            starts: By topic, the offset at which a replay begins.
+            input_ends: By topic, the end when the former owner was fenced off. It had read no further.
+            ledger_start: First recalled offset of `scores`.
+            ledger_end: Offset of `scores` after the recalled records.
+            now_ms: Time on the steady clock.
+            overlap_ms: The overlap of the settings.
+            takeovers: Owners since the partition last made progress, this one included; 0 if owners are not counted.
+            goes_on_at: By topic, the offset at which the restored state goes on; None for a replay.
         """
         positions = {topic: start.offset for topic, start in starts.items()}
         self._marks = LedgerMarks(Mark(now_ms, positions, ledger_start), overlap_ms)
@@ -92,14 +92,16 @@ class OwnedPartition:
         self.partition.stops = self._progress.stops
 
     def read_to(self, positions: Mapping[str, int]) -> None:
-        """By topic, how far the client has handed records over."""
+        """Notes the positions of the client, by topic."""
         self._positions = positions
         if not self._has_caught_up:
             ends = self._input_ends
             self._has_caught_up = bool(ends) and all(positions.get(topic, -1) >= end for topic, end in ends.items())
 
     def as_found(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets and notes that the takeover found: an owner that ends because of the broker commits them, and does not count."""
+        """Returns the offsets and notes from before the takeover. An owner that ends because of the broker commits them, so that it
+        does not count as an owner without progress.
+        """
         takeovers = self.takeovers
         if not takeovers:
             return {}
@@ -113,13 +115,12 @@ class OwnedPartition:
     def to_commit(
         self, now_ms: int, *, hands_over: bool = False, snapshot: SnapshotPlace | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where a successor must start to read, and the note that tells it what to recall; nothing before it began.
+        """Returns the offsets at which a successor must start, with its notes; nothing before `began`.
 
         Args:
-            now_ms: Our clock.
-            hands_over: Whether this owner gives the partition up in order: then it does not count as one that ended without
-                getting on.
-            snapshot: Where the state of this moment is; None where it is not written.
+            now_ms: Time on the steady clock.
+            hands_over: Whether this owner gives the partition up in order. Then it does not count as an owner without progress.
+            snapshot: Place of the snapshot of this moment; None without one.
         """
         if self._marks is None:
             return {}

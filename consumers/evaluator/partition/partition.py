@@ -1,4 +1,4 @@
-"""One partition number over the four inputs, as long as it is assigned to this process."""
+"""State of one partition number of the four inputs, as long as it is assigned to this process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -20,9 +20,9 @@ from schemas.ledger_record import LedgerRecord
 from schemas.quarantine import QuarantineRecord
 
 MAX_QUARANTINE_LINES: Final = 5
-"""Log lines about refused records of one batch; a broken producer sends thousands, and the topic holds them all."""
+"""Most log lines about refused records of one batch. A broken producer sends thousands, and the quarantine topic has them all."""
 MAX_INCOMPLETE_NAMED: Final = 20
-"""Calls that one log line names as incomplete; the metric counts them all."""
+"""Most incomplete calls that one log line names. The metric counts all of them."""
 
 log = structlog.get_logger()
 
@@ -50,11 +50,11 @@ class Evaluates(Protocol):
 
 
 class InputStart(NamedTuple):
-    """Where reading an input partition begins.
+    """Start of reading an input partition.
 
     Attributes:
-        offset: Of the first record to fold.
-        seen_before: Records below this offset were read by an earlier owner: what it refused of them is in quarantine.
+        offset: Offset of the first record to fold.
+        seen_before: An earlier owner read the records below this offset, and wrote refused ones to quarantine.
     """
 
     offset: int
@@ -62,23 +62,23 @@ class InputStart(NamedTuple):
 
 
 class Partition:
-    """The engine's state of one partition number, and what of its effects is not written yet.
+    """The engine's state of one partition number, and its unwritten effects.
 
-    It begins when the partition becomes ours and is dropped when it is another's. Nothing here waits, so nothing can come
-    between a record and its effects.
+    It begins when the partition is assigned to this process and is dropped when the partition is given up. No method waits, so
+    nothing else can run between a record and its effects.
 
     Attributes:
         number: The partition number.
-        outbox: What to write, in order.
-        is_active: Whether records are folded. Those handed over while it is not are read again from `next_offsets`.
-        next_offsets: By topic, the offset after the last record folded.
-        last_record_ms: By topic, the latest broker timestamp of the records handed over.
-        merge: What was handed over and waits for an input that lags.
+        outbox: Records to write, in order.
+        is_active: Whether records are folded. Records that arrive while it is false are read again from `next_offsets`.
+        next_offsets: By topic, the offset after the last folded record.
+        last_record_ms: By topic, the latest broker timestamp of the records that were read.
+        merge: Records that were read and wait for an input that lags.
         stops: By topic, the offset before which folding stops, while time stands still; None for none. See `progress`.
-        time_ms: Broker time that it has come to; 0 before any is known.
-        has_cut: Whether a call was closed so that the partition gets on.
-        has_handed_over: Whether its state is written for a successor. It is not active then, so that this stays true.
-        is_being_snapshotted: Whether the engine's state is being written in another thread, so that nothing may change it.
+        time_ms: Broker time up to which the state has advanced; 0 before the first advance.
+        has_cut: Whether a call was closed so that the partition makes progress.
+        has_handed_over: Whether its state is written for a successor. Then it is inactive, so that the state does not change.
+        is_being_snapshotted: Whether another thread is writing the engine's state, so that nothing may change it.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class Partition:
 
         Args:
             number: The partition number.
-            evaluator: The engine's state, new.
+            evaluator: The engine's new state.
             limits: Bounds on records.
-            source_by_topic: Which input each topic is, by its name on this cluster.
-            instruments: Where counts go.
-            redactor: Goes over what is told of refused records; None is one with the default rules.
+            source_by_topic: The input of each topic, by its name on this cluster.
+            instruments: Take the counts.
+            redactor: Redacts reports about refused records; None for the default rules.
         """
         self.number = number
         self.outbox = Outbox()
@@ -127,7 +127,7 @@ class Partition:
 
     @property
     def heaviest_call(self) -> tuple[int, int, str] | None:
-        """Bytes, events and id of the open call that keeps most; None when none is open."""
+        """Bytes, events and id of the open call with the largest state; None when no call is open."""
         return self._evaluator.heaviest_call()
 
     def cut(self, conversation_id: str, *, is_scored: bool) -> None:
@@ -136,28 +136,28 @@ class Partition:
         carry_out(self._evaluator.cut(conversation_id, is_scored=is_scored), self.outbox, self._instruments)
 
     def start(self, starts: Mapping[str, InputStart], goes_on_at: Mapping[str, int] | None = None) -> None:
-        """Reading begins here: what earlier owners wrote has been recalled.
+        """Starts folding, once the scores of earlier owners are recalled.
 
         Args:
-            starts: By topic, where a replay begins, and how far earlier owners had read.
-            goes_on_at: By topic, where the restored state goes on; None where it is replayed.
+            starts: By topic, the offset at which a replay begins, and how far earlier owners had read.
+            goes_on_at: By topic, the offset at which the restored state goes on; None for a replay.
         """
         self._seen_before = {topic: start.seen_before for topic, start in starts.items()}
         if goes_on_at is None:
             self.next_offsets = {topic: start.offset for topic, start in starts.items()}
-            # Time has a beginning, though nobody knows yet how far it has come: what depends on it waits for it.
+            # Time starts at 0, because the broker's time is not known yet. Everything that depends on it waits.
             self._evaluator.advance(0)
         else:
             self.next_offsets = dict(goes_on_at)
         self.is_active = True
 
     def handed_over(self) -> None:
-        """The state is written for a successor: until it is known who that is, nothing is folded and no time passes."""
+        """Stops folding and time, because the state is written for a successor that is not known yet."""
         self.is_active = False
         self.has_handed_over = True
 
     def stays(self) -> None:
-        """We are our own successor: what came meanwhile is read again from `next_offsets`."""
+        """Resumes, because the partition stays here. Records that came meanwhile are read again from `next_offsets`."""
         self.is_active = True
         self.has_handed_over = False
 
@@ -166,33 +166,33 @@ class Partition:
         self._evaluator.write_snapshot(into)
 
     def go_on_with(self, evaluator: Evaluates) -> None:
-        """Takes the state that an earlier owner handed over, in place of recalling and replaying it; before `start`."""
+        """Takes the state that an earlier owner handed over, instead of a replay. Call it before `start`."""
         self._evaluator = evaluator
         self._redactor = evaluator.redactor
         self._replayed_counted = evaluator.replayed_elements
 
     def reading_starts_at(self, starts: Mapping[str, InputStart]) -> None:
-        """Reading will begin here: said before `recall`, so that calls which it cannot meet again are forgotten in time."""
+        """Sets the start of reading, before `recall`, so that recalled calls without later records can be forgotten."""
         self._evaluator.reading_starts_at({self._source_by_topic[topic]: at.offset for topic, at in starts.items()})
 
     def recall(self, record: LedgerRecord) -> None:
-        """A record that an earlier owner wrote."""
+        """Recalls a record that an earlier owner wrote."""
         self._evaluator.recall(record)
 
     def drop(self) -> None:
-        """The partition is another's: fold nothing more, write nothing more."""
+        """Stops folding and writing for good, because the partition is given up."""
         self.is_active = self.has_handed_over = False
         self.outbox.clear()
         self.merge.clear()
 
     def read_again(self) -> None:
-        """What was handed over and not folded comes once more, from `next_offsets`."""
+        """Drops waiting records, because reading starts again at `next_offsets`."""
         for topic in [topic for topic in self.last_record_ms if self.merge.waits(topic)]:
             del self.last_record_ms[topic]
         self.merge.clear()
 
     def polled(self, runs: Sequence[Records]) -> None:
-        """These are about to be folded: how far the inputs are known depends on them."""
+        """Notes the times of records before they are folded."""
         for run in runs:
             topic = run[0].topic
             # A producer's clock may step back, an offset does not.
@@ -200,12 +200,12 @@ class Partition:
             self.last_record_ms[topic] = max(newest_ms, self.last_record_ms.get(topic, newest_ms))
 
     def fold(self, runs: Sequence[Records], known_ms: int | None, until_ms: int | None = None) -> None:
-        """Folds one poll's records of this partition and what waited, time passing between them as it did at the broker.
+        """Folds one poll's records of this partition and the waiting ones. Between them, time passes as it did at the broker.
 
         Args:
-            runs: Of each topic those of this partition, in order.
+            runs: The partition's records of each topic, in order.
             known_ms: Broker time up to which every input is known, these records included; None if one is not known.
-            until_ms: Up to which broker time records may be folded: some input lags there; None if none does.
+            until_ms: Broker time up to which records may be folded, because an input lags; None if none lags.
         """
         receive, next_offsets = self._evaluator.receive, self.next_offsets
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
@@ -240,7 +240,7 @@ class Partition:
             self.time_ms = now_ms
 
     def records_lost(self) -> None:
-        """Records of this number were deleted unread: counts and names the calls that are incomplete now, each once."""
+        """Counts and logs the calls that are incomplete because records were deleted unread, each call once."""
         unfinished = frozenset(self._evaluator.unfinished_calls())
         incomplete = sorted(unfinished - self._incomplete)
         self._incomplete = unfinished
@@ -254,7 +254,7 @@ class Partition:
             )  # fmt: skip
 
     def offsets_to_commit(self) -> dict[str, int]:
-        """Per topic, where a successor must start to read: the oldest open call's first record, else after the last."""
+        """Returns by topic the offset at which a successor must start: the oldest open call's first record, or the next record."""
         watermarks = self._evaluator.low_watermarks()
         return {
             topic: min(offset, watermarks.get(self._source_by_topic[topic], offset))
@@ -262,7 +262,7 @@ class Partition:
         }
 
     def count_events(self) -> None:
-        """Moves the engine's own counts to the metrics; not while it is at rest."""
+        """Moves the engine's own counts to the metrics, except while a snapshot of it is being written."""
         if self.is_being_snapshotted:
             return
         carry_out(self._evaluator.drain_counts(), self.outbox, self._instruments)

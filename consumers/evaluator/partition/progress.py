@@ -1,8 +1,8 @@
-"""Whether a partition gets on under its owner.
+"""Detects whether a partition makes progress under its owner.
 
-A step of one call that takes longer than the session timeout, or ends the process, comes back to each new owner: it reads
-the same records again. So the commit note counts owners, each before it folds, and one that lives on past the place where
-the one before it was sets the count back. `stuck_partitions` says what is done when too many have not.
+If a step of one call takes longer than the session timeout, or ends the process, it does so to each new owner, which reads the
+same records again. So the commit note counts owners. Each adds itself before it folds, and resets the count when it has read
+further than its predecessor. `stuck_partitions` acts when too many owners made no progress.
 """
 
 from collections.abc import Mapping
@@ -11,24 +11,24 @@ from typing import Final
 from consumers.evaluator.partition.partition import InputStart
 
 MAX_TAKEOVERS_WITHOUT_PROGRESS: Final = 3
-"""Owners that may end without getting on: two crashes in a row are bad luck. Each costs a session timeout and a replay."""
+"""Owners that may end without progress. Two crashes in a row are bad luck; each costs a session timeout and a replay."""
 PROGRESS_LASTS_MS: Final = 3_000
-"""How long an owner must live after it has got on and broker time has passed: what it lives through is committed by then."""
+"""How long an owner must live after its progress before the count is reset. Its progress is committed by then."""
 
 
 class Progress:
-    """How a partition gets on under one owner.
+    """Progress of a partition under one owner.
 
     Attributes:
-        takeovers: Owners since the partition last got on, this one included; 0 once it has.
+        takeovers: Owners since the partition last made progress, this one included; 0 once this one has made progress.
     """
 
     def __init__(self, starts: Mapping[str, InputStart], takeovers: int) -> None:
-        """Nothing is folded yet.
+        """Starts before the first record.
 
         Args:
-            starts: By topic, where reading begins and how far an earlier owner got.
-            takeovers: As noted at the takeover, this one included; 0 where nobody counts.
+            starts: By topic, the start of reading and how far earlier owners had read.
+            takeovers: The count at the takeover, this owner included; 0 if owners are not counted.
         """
         self.takeovers = takeovers
         self._starts = starts
@@ -51,9 +51,10 @@ class Progress:
         *,
         has_caught_up: bool,
     ) -> None:
-        """How far it is: it gets on when a call is done with, when it reads what nobody read before, or when it waits for more.
+        """Notes how far the partition is. It makes progress when its oldest call has closed, when it reads records that no owner
+        read before, or when it has read everything.
 
-        Not before broker time has passed since then: many a step, a close above all, is taken when time comes to it.
+        Progress counts only after broker time has passed since then, because many steps, above all closing, happen in time.
 
         Args:
             now_ms: Our clock.

@@ -1,9 +1,9 @@
-"""Estimates the broker's time from a clock that nobody sets, corrected by the timestamps of records.
+"""Estimates the broker's time from a steady clock, which nobody can set, and corrects the estimate by timestamps of records.
 
-When calls end and what counts as silence is judged by the time at which the broker took records. This machine's wall clock
-may be set at any moment; a step of it must neither close calls nor hold them back. So the wall clock is read once, at the
-start, and from then on time goes as the machine counts it. A record that comes where the broker had nothing a moment before
-was taken within that moment: so records prove how far the estimate is off, and only they correct it.
+Silence and the end of calls are judged by the time at which the broker received records. This machine's wall clock may be set
+at any moment, and such a step must neither close calls nor delay their end. So the wall clock is read once, at the start, and
+then the steady clock counts. If an input had no outstanding record a moment ago and now has one, the broker received it in
+between: such records prove the error of the estimate, and only they correct it.
 """
 
 import time
@@ -17,18 +17,18 @@ from consumers.runtime.registry import Instruments
 from schemas.units import to_seconds
 
 STEP_MS: Final = 250
-"""The wall clock moves against the machine's count only when it is set. Less than this is not worth a word: it makes what
-the broker said that much older or newer, once."""
+"""Smallest step of the wall clock that is reported. A smaller one only shifts the age of one answer of the broker by as much."""
 ALLOWED_MS: Final = 1_000
-"""How far the estimate may be from what records prove before it is corrected: clocks of brokers differ by less, and a third
-of what counts as dead air is not lost."""
+"""Error of the estimate up to which it is not corrected: clocks of brokers differ by less, and it is a third of the shortest dead
+air."""
 RECENT_MS: Final = 60_000
-"""How long what an input has proved is asked of before the estimate moves: the clocks of several brokers must agree."""
+"""How long the proof of an input counts. The estimate is corrected only if all recent proofs agree, as brokers have clocks of
+their own."""
 UNPROVED_MS: Final = 2_000
-"""How long after everything is read time goes no further than the newest record, at the start, unless a record proves the
-wall clock right: nobody has seen yet whether it is. A topic with calls has a record in less."""
+"""How long after the start, once everything is read, time stays at the newest record, unless a record proves the wall clock
+right before. A topic with calls has a record in less time."""
 READ_TRIES: Final = 5
-"""How often the two clocks are read until nothing came between: a process that is frozen there would see a step."""
+"""How often the two clocks are read until no pause falls between the readings, which would look like a step."""
 LOG_APPEND_TIME: Final = 1
 """`timestamp_type` of a record that carries the broker's time, and not its producer's."""
 
@@ -36,14 +36,14 @@ log = structlog.get_logger()
 
 
 class Reading(NamedTuple):
-    """Two clocks of this machine at one moment, in ms: one that people set, and one that nobody can."""
+    """Wall clock and steady clock of this machine at one moment, in ms."""
 
     wall_ms: int
     steady_ms: int
 
 
 def read_clocks() -> Reading:
-    """Both clocks; the steady one goes on while the machine sleeps, where the system has such a clock."""
+    """Reads both clocks. The steady one goes on while the machine sleeps, if the system has such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     for _ in range(READ_TRIES):
         before_ns = time.clock_gettime_ns(clock)
@@ -55,7 +55,7 @@ def read_clocks() -> Reading:
 
 
 class _Proof(NamedTuple):
-    """By how much the broker's time is ahead of the steady clock: between these two, as one input's records prove."""
+    """Bounds of how far the broker's time is ahead of the steady clock, proved by records of one input."""
 
     at_ms: int
     least_ms: int
@@ -64,10 +64,10 @@ class _Proof(NamedTuple):
 
 
 class BrokerClock:
-    """The one estimate of broker time in an evaluator. Times on the steady clock stay right when the estimate is corrected."""
+    """Estimates the broker time for one evaluator. Moments of the steady clock stay right when the estimate is corrected."""
 
     def __init__(self, instruments: Instruments, read: Callable[[], Reading] = read_clocks) -> None:
-        """Believes the wall clock, this once.
+        """Starts with the time of the wall clock.
 
         Args:
             instruments: Where steps are counted and the offset is read.
@@ -85,27 +85,27 @@ class BrokerClock:
 
     @property
     def wall_offset_ms(self) -> int:
-        """By how much the wall clock is ahead of the estimate."""
+        """How far the wall clock is ahead of the estimate, in ms."""
         return self._wall_ahead_ms - self._broker_ahead_ms
 
     def steady_ms(self) -> int:
-        """Now, on the clock that nobody sets: for how long something took."""
+        """Returns the present moment of the steady clock."""
         return self._read().steady_ms
 
     def now_ms(self) -> int:
-        """Now, by the broker's time as far as we know it."""
+        """Returns the estimated broker time now."""
         return self.broker_ms(self.steady_ms())
 
     def broker_ms(self, steady_ms: int) -> int:
-        """The broker's time at a moment of the steady clock."""
+        """Returns the estimated broker time at a moment of the steady clock."""
         return steady_ms + self._broker_ahead_ms
 
     def steady_ms_of(self, wall_ms: int) -> int:
-        """The moment of the steady clock at which the wall clock showed this, after its latest step; never after now."""
+        """Returns the moment of the steady clock at which the wall clock showed `wall_ms` since its latest step; at most now."""
         return min(wall_ms - self._wall_ahead_ms, self.steady_ms())
 
     def was_stepped(self) -> bool:
-        """Looks at the wall clock: whether somebody has set it since the last look. Logs and counts it."""
+        """Whether the wall clock was set since the last call of this method. Logs and counts the step."""
         wall_ms, steady_ms = self._read()
         by_ms = wall_ms - steady_ms - self._wall_ahead_ms
         if abs(by_ms) < STEP_MS:
@@ -123,7 +123,7 @@ class BrokerClock:
         return True
 
     def is_trusted(self) -> bool:
-        """Whether time may go on without records; to be asked when everything is read."""
+        """Whether time may go on without records. Call it only when everything is read."""
         if not self._is_trusted:
             now_ms = self.steady_ms()
             if self._doubted_since_ms is None:
@@ -132,28 +132,28 @@ class BrokerClock:
         return self._is_trusted
 
     def weigh(self, tp: TopicPartition, empty_at_ms: int, first_ms: int, last_ms: int, *, is_of_broker: bool) -> None:
-        """Takes what records prove that came just now to an input of which nothing was outstanding.
+        """Notes the proof by records that just came to an input without outstanding records.
 
         Args:
             tp: The input.
-            empty_at_ms: When nothing was outstanding, on the steady clock: the records came after that.
-            first_ms: Timestamp of the first of them.
-            last_ms: Timestamp of the last.
-            is_of_broker: Whether the timestamps are the broker's, and not the producers'.
+            empty_at_ms: When nothing was outstanding, on the steady clock. The records came after that.
+            first_ms: Timestamp of the first record.
+            last_ms: Timestamp of the last record.
+            is_of_broker: Whether the timestamps are the broker's, not the producers'.
         """
         now_ms = self.steady_ms()
         least_ms, most_ms = last_ms - now_ms, first_ms - empty_at_ms
-        if least_ms <= most_ms:  # else it is not one clock that wrote them
+        if least_ms <= most_ms:  # otherwise several clocks wrote these timestamps
             self._proofs[tp] = _Proof(now_ms, least_ms, most_ms, is_of_broker)
 
     def correct(self) -> bool:
-        """Corrects the estimate, as far as every input that has proved something lately wants it corrected.
+        """Corrects the estimate as far as all recent proofs agree.
 
-        What the broker's timestamps prove counts at once. Those of producers count only where the wall clock is between
-        them: a producer whose clock is wrong must not move the time of all calls.
+        Proofs by the broker's timestamps count at once. Proofs by producers' timestamps count only if the wall clock agrees: a
+        producer with a wrong clock must not move the time of all calls.
 
         Returns:
-            Whether it was.
+            Whether the estimate was corrected.
         """
         now_ms = self.steady_ms()
         self._proofs = {tp: proof for tp, proof in self._proofs.items() if now_ms - proof.at_ms <= RECENT_MS}
@@ -173,7 +173,7 @@ class BrokerClock:
         return True
 
     def forget(self) -> None:
-        """The inputs are others now: what they proved is asked of no longer."""
+        """Drops the proofs, because the inputs are others now."""
         self._proofs.clear()
 
     def _correct_to(self, broker_ahead_ms: int) -> None:

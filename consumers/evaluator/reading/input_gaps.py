@@ -1,8 +1,8 @@
-"""Offsets that reading has passed over: what was deleted before we read it, and inputs that were made anew.
+"""Gaps between the offsets that were read: records deleted before we read them, and inputs that were created again.
 
-The ends of transactions, aborted ones and compaction leave gaps between the offsets of records, so a gap alone says nothing.
-It was a loss if the topic begins after the gap does: the broker has deleted what was there. An offset that comes again, on
-the other hand, can only be of another topic with the same name, or of one that was cut off.
+Transactions and compaction leave gaps between the offsets of records, so a gap alone proves nothing. It is a loss if the topic
+now begins after the start of the gap: then the broker has deleted its records. An offset that comes again is of a new topic
+with the same name, or of a topic that lost its end.
 """
 
 from collections import deque
@@ -14,12 +14,12 @@ from aiokafka import TopicPartition
 from consumers.runtime.errors import OperatorError
 
 MAX_GAPS: Final = 1_000
-"""Gaps of one input that wait for the broker to say where it begins, which it is asked once a second: more than there are
-polls in that time. Beyond it the oldest is taken for the end of a transaction."""
+"""Most gaps of one input that wait for the next answer of the broker, which comes once a second: more than polls in that time.
+Beyond it the oldest gap counts as the end of a transaction."""
 
 
 class Gap(NamedTuple):
-    """Offsets of one input that were not handed over: from `first` to before `end`."""
+    """Offsets of one input without a record, from `first` to before `end`."""
 
     first: int
     end: int
@@ -30,9 +30,9 @@ class Loss(NamedTuple):
 
     Attributes:
         tp: The input.
-        first: Offset at which they began.
-        records: How many offsets, which is how many records if no transactions ended there.
-        log_start: Where the input begins now.
+        first: Offset of the first lost record.
+        records: Number of lost offsets, an upper bound of the records, because ends of transactions take offsets too.
+        log_start: First offset of the input now.
     """
 
     tp: TopicPartition
@@ -42,15 +42,15 @@ class Loss(NamedTuple):
 
 
 class InputMadeAnewError(OperatorError):
-    """An input hands over offsets again that it has handed over already, so they are of other records: the role must end."""
+    """An offset of an input came twice, so the records are others and the topic was created again. The role must end."""
 
     def __init__(self, tp: TopicPartition, expected: int, seen: int) -> None:
-        """Says which.
+        """Writes the message.
 
         Args:
             tp: The input.
-            expected: Offset that was to come next.
-            seen: Offset that came.
+            expected: The next offset.
+            seen: The offset that came instead.
         """
         super().__init__(
             f"Input {tp.topic}[{tp.partition}]: offset {expected} was to come next, and {seen} came. The topic was deleted "
@@ -64,24 +64,24 @@ class InputMadeAnewError(OperatorError):
 
 
 class InputGaps:
-    """The offsets that each input has handed over, and the gaps between them that may be losses."""
+    """Tracks the offsets read of each input, and the gaps between them that may be losses."""
 
     def __init__(self) -> None:
-        """Knows of no input."""
+        """Starts without inputs."""
         self._next: dict[TopicPartition, int] = {}
         self._gaps: dict[TopicPartition, deque[Gap]] = {}
 
     def handed_over(self, tp: TopicPartition, begins_at: int, first: int, last: int) -> None:
-        """Takes note of the records of one poll.
+        """Notes the records of one poll.
 
         Args:
             tp: The input.
-            begins_at: Where reading began; only the first time is it looked at.
+            begins_at: Offset at which reading began. Only used the first time.
             first: Offset of the first record.
-            last: Of the last.
+            last: Offset of the last record.
 
         Raises:
-            InputMadeAnewError: The first one came already.
+            InputMadeAnewError: The first offset came before.
         """
         expected = self._next.get(tp, begins_at)
         if first < expected:
@@ -91,26 +91,26 @@ class InputGaps:
         self._next[tp] = last + 1
 
     def forget_positions(self) -> None:
-        """Reading begins elsewhere; what was passed over was passed over all the same."""
+        """Forgets the positions, because reading begins elsewhere. The gaps stay."""
         self._next.clear()
 
     def take(self) -> dict[TopicPartition, deque[Gap]]:
-        """The gaps to be asked about, which are here no longer."""
+        """Returns the gaps to ask the broker about, and removes them."""
         gaps, self._gaps = self._gaps, {}
         return gaps
 
     def put_back(self, gaps: Mapping[TopicPartition, deque[Gap]]) -> None:
-        """The broker did not answer: these are asked about again."""
+        """Adds gaps again, because the broker did not answer."""
         for tp, earlier in gaps.items():
             self._gaps[tp] = deque([*earlier, *self._gaps.get(tp, ())], MAX_GAPS)
 
 
 def losses(gaps: Mapping[TopicPartition, deque[Gap]], log_starts: Mapping[TopicPartition, int]) -> Sequence[Loss]:
-    """Which of the gaps were losses; one for each input at most.
+    """Returns the gaps that were losses, at most one for each input.
 
     Args:
-        gaps: By input, in the order of their offsets.
-        log_starts: Where each input begins, asked for after the gaps were found.
+        gaps: Gaps by input, in the order of their offsets.
+        log_starts: First offset of each input, asked for after the gaps were found.
     """
     found = []
     for tp, each in gaps.items():

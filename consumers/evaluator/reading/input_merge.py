@@ -1,8 +1,8 @@
-"""Records of the four inputs of one partition number, let through in the order in which the broker took them.
+"""Merges the records of the four inputs of one partition number in the order in which the broker received them.
 
-What a call is does not depend on the order in which its topics are read, but when it is over does: an end event that lies
-in a topic that lags must not be overtaken by what came long after it. So an input that runs ahead waits here for those that
-are behind, as far as they are known to be. While none is, which is nearly always, nothing waits.
+The turns of a call do not depend on the order in which its topics are read, but its end does: records must not overtake an end
+event in a topic that lags. So an input that runs ahead waits here for the inputs that are known to lag. Nearly always none
+lags, and nothing waits.
 """
 
 from bisect import bisect_left, bisect_right
@@ -13,13 +13,13 @@ from typing import Any, Final
 from consumers.evaluator.reading.record_order import Records
 
 MAX_AHEAD_RECORDS: Final = 2_000
-"""Records of an input that wait before it is not read on: more than one answer of the broker usually has."""
+"""Waiting records of an input at which its reading pauses: more than one answer of the broker usually has."""
 MAX_AHEAD_BYTES: Final = 2 * 2**20
-"""The same for records that are large."""
+"""Waiting bytes of an input at which its reading pauses."""
 
 
 class _Ahead:
-    """What of one input waits. `times_ms` never step back, though a producer's clock may."""
+    """Waiting records of one input. `times_ms` never decreases, although a producer's clock may step back."""
 
     __slots__ = ("latest_ms", "records", "size_bytes", "times_ms")
 
@@ -39,7 +39,7 @@ class InputMerge:
 
     @property
     def waiting_records(self) -> int:
-        """Records that wait, of all inputs."""
+        """Number of waiting records of all inputs."""
         return sum(len(ahead.records) for ahead in self._inputs.values())
 
     def waits(self, topic: str) -> bool:
@@ -48,11 +48,11 @@ class InputMerge:
         return ahead is not None and bool(ahead.records)
 
     def first_offset(self, topic: str) -> int:
-        """Offset of the first record of this topic that waits; -1 when none does."""
+        """Returns the offset of the first waiting record of this topic; -1 if none waits."""
         return int(self._inputs[topic].records[0].offset) if self.waits(topic) else -1
 
     def is_full(self, topic: str, *, is_paused: bool) -> bool:
-        """Whether this topic should not be read on; once it is not, not before half of what waits is gone."""
+        """Whether reading of this topic should pause. A paused topic goes on when half of its waiting records are gone."""
         ahead = self._inputs.get(topic)
         share = 2 if is_paused else 1
         return ahead is not None and (
@@ -60,7 +60,7 @@ class InputMerge:
         )
 
     def put(self, runs: Sequence[Records]) -> None:
-        """Takes records in; each run is of one topic and follows what was taken of it before."""
+        """Adds records. Each run is of one topic and follows its earlier records."""
         for run in runs:
             topic = run[0].topic
             ahead = self._inputs.get(topic)
@@ -73,11 +73,11 @@ class InputMerge:
             ahead.size_bytes += sum(len(record.value or b"") for record in run)
 
     def let_through(self, until_ms: int | None, stops: Mapping[str, int] | None = None) -> Records:
-        """Takes records out, by broker time and in each topic's own order.
+        """Removes and returns records, by broker time and in each topic's own order.
 
         Args:
-            until_ms: Up to which broker time, that included; None for all.
-            stops: By topic, the offset from which on records go on waiting; None for none.
+            until_ms: Broker time of the last records to return; None for all.
+            stops: By topic, the offset from which records keep waiting; None for none.
         """
         records: list[Any] = []
         times_ms: list[int] = []
@@ -95,7 +95,7 @@ class InputMerge:
         return [records[index] for index in sorted(range(len(records)), key=times_ms.__getitem__)]
 
     def clear(self) -> None:
-        """Forgets what waits: it is read again, or is another's."""
+        """Drops the waiting records: they are read again, here or by another owner."""
         self._inputs.clear()
 
 

@@ -1,8 +1,9 @@
-"""Who leads an input, and until when its replicas agree that it still does. Pure.
+"""The leader of an input, and the moment until which its replicas agree on it. Pure.
 
-A leader that is cut off from the other brokers does not learn that another has been chosen, and goes on to answer: nothing
-is outstanding, it says, while records come to the new one. But a new leader is one of the replicas in sync, and takes no
-record before it knows that it leads. So where a log ends is true up to the moment at which each of them followed the same leader.
+A leader that is cut off from the other brokers does not learn that another was elected. It goes on to answer that nothing is
+outstanding, while records arrive at the new leader. But a new leader is one of the replicas in sync, and accepts no record
+before it knows that it leads. So the reported end of a log is valid until the moment at which all of them followed the same
+leader.
 """
 
 from collections.abc import Iterable
@@ -11,18 +12,18 @@ from typing import Final, NamedTuple
 from consumers.evaluator.reading.partition_clock import LogEnd
 
 SILENT_REPLICA_MS: Final = 2_000
-"""A replica that has not answered for so long is not waited for as long as more than half have: one that hangs must not stop
-time on all inputs of which it has a copy, until the cluster does without it. Of those that answer each must agree."""
+"""Silence after which a replica is ignored, as long as more than half of them answer, and all that do agree. A broker that hangs
+must not stop time on all its inputs until the cluster removes it."""
 
 
 class Leadership(NamedTuple):
-    """What one broker knows about one input.
+    """Leadership of one input, as one broker knows it.
 
     Attributes:
-        leader: The broker that leads it; -1 for none.
-        epoch: Its reign; each new leader has a higher one.
-        in_sync: Brokers that may become its leader next, itself among them.
-        replicas: All that have a copy: any of them may be in sync soon.
+        leader: The broker that leads the input; -1 for none.
+        epoch: Number of its reign, higher for each new leader.
+        in_sync: Brokers that may become the next leader, itself included.
+        replicas: All brokers with a copy. Any of them may be in sync soon.
     """
 
     leader: int
@@ -32,10 +33,10 @@ class Leadership(NamedTuple):
 
 
 def newest(views: Iterable[Leadership]) -> Leadership:
-    """What is true if brokers differ: the latest reign counts, and whoever is in sync or has a copy as anybody sees it.
+    """Returns the newest leadership of views that may differ: the latest reign, with every replica that any view names.
 
     Args:
-        views: At least one.
+        views: One or more.
     """
     views = list(views)
     epoch = max(view.epoch for view in views)
@@ -45,14 +46,14 @@ def newest(views: Iterable[Leadership]) -> Leadership:
 
 
 class Agreement:
-    """What the replicas of one input have answered in one reign.
+    """Answers of the replicas of one input in one reign.
 
     Attributes:
-        leadership: Whom they follow.
+        leadership: The leader that they follow.
     """
 
     def __init__(self, leadership: Leadership) -> None:
-        """Nobody has answered yet."""
+        """Starts without answers."""
         self.leadership = leadership
         self._asked_at_ms: dict[int, int] = {}
         self._since_ms = 0
@@ -60,19 +61,19 @@ class Agreement:
         self._is_over = False
 
     def end_reign(self) -> None:
-        """A replica follows a later leader: this one is not believed any more, even by way of replicas that have not learned it."""
+        """Stops trusting this leader, because a replica follows a later one. Replicas that do not know it yet change nothing."""
         self._is_over = True
 
     def answered(self, node: int, offset: int, asked_at_ms: int) -> LogEnd | None:
-        """A replica follows this leader, or is it.
+        """Notes that a replica is this leader or follows it.
 
         Args:
             node: The replica.
-            offset: After the last record that it has; of a follower it is not the end.
+            offset: Offset after its last record. For a follower, this is not the end of the log.
             asked_at_ms: When it was asked, on the steady clock.
 
         Returns:
-            Where the log ends; None while too few have answered, or another leads.
+            The end of the log; None while too few have answered, or another replica leads.
         """
         asked = self._asked_at_ms
         if not asked or asked_at_ms > max(asked.values()) + SILENT_REPLICA_MS:  # nobody was asked for a while
@@ -86,7 +87,7 @@ class Agreement:
         silent_ms = max(asked.values()) - SILENT_REPLICA_MS
         times_ms = sorted((asked[each] for each in in_sync & asked.keys()), reverse=True)
         most = len(in_sync) // 2 + 1
-        # Who has not answered yet may know better.
+        # A replica that has not answered yet may follow a later leader.
         is_too_early = not replicas <= asked.keys() and self._since_ms >= silent_ms
         if self._is_over or is_too_early or leader not in asked or len(times_ms) < most:
             return None

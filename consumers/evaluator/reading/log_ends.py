@@ -1,9 +1,9 @@
-"""Where the logs of replicated inputs truly end, asked of their leaders and of whoever could be their leader next.
+"""Asks the brokers where the logs of replicated inputs end, including records that readers do not see yet.
 
-A leader shows a record to readers once the replicas in sync have it too. When one of those dies, that takes seconds, and
-a new leader begins with hiding the last records of the old one. Meanwhile readers are told that there is nothing more,
-though records were taken and have their times. Silence must not be read from that, so the leaders are asked for the end
-that replicas see, and the other replicas whether they still follow them (`leadership`).
+A leader shows a record to readers once the replicas in sync have it. If one of these dies, that takes seconds, and a new
+leader first hides the last records of the old one. Meanwhile readers see no further record, although the broker has accepted
+some and dated them. That must not count as silence. So the leaders are asked for the end that replicas see, and the other
+replicas whether they still follow that leader (`leadership`).
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from consumers.runtime.kafka.first_contact import TopicsRequest
 from consumers.runtime.kafka.log_end_request import LogEndRequest
 
 ASK_EVERY_SECONDS: Final = 0.1
-"""As often as silence is looked at."""
+"""How often the brokers are asked: as often as silence is checked."""
 ANSWER_MS: Final = 5_000
 """How long connecting, each step of logging in and each answer may take before a broker counts as silent."""
 RETRY_SECONDS: Final = 0.5
-"""How long a broker that did not answer is left alone, and all of them when it is not clear who leads."""
+"""Pause before a broker that did not answer is asked again, and before all are asked again while the leader is not clear."""
 LEADERS_SECONDS: Final = 60.0
-"""How often it is asked anew in any case: an input may have been given replicas, or a replica may be in sync again."""
+"""How often the leaders are asked for without a cause: an input may have new replicas, or a replica may be in sync again."""
 CLOSE_SECONDS: Final = 1.0
 """How long disconnecting may take."""
 
@@ -44,16 +44,16 @@ _REFUSALS: Final = {
     )
 }
 _FENCED_LEADER_EPOCH: Final = 74
-"""The error of a broker that knows of a later reign; aiokafka has no name for it."""
+"""Error code of a broker that knows of a later leader; aiokafka has no name for it."""
 _FIRST_CONTACT: Final = -1
-"""Whoever answered first, before the brokers have numbers."""
+"""Stands for the first broker that answered, before the numbers of the brokers are known."""
 _NO_ANSWER: Final = (OSError, errors.KafkaError, TimeoutError, ValueError)  # ValueError: no host name, or a false proof
 
 log = structlog.get_logger()
 
 
 class _Broker:
-    """One broker, and the connection to it as long as it answers. It is asked one question at a time."""
+    """A connection to one broker, kept while the broker answers. It carries one request at a time."""
 
     def __init__(self, kafka: KafkaSettings, host: str, port: int) -> None:
         self.host = host
@@ -62,7 +62,7 @@ class _Broker:
         self._connection: AIOKafkaConnection | None = None
 
     async def send(self, request: Any) -> Any:
-        """Its answer. Raises one of `_NO_ANSWER`; the next question gets a new connection then."""
+        """Returns the broker's answer. Raises one of `_NO_ANSWER`; then the next request gets a new connection."""
         try:
             if self._connection is None or not self._connection.connected():
                 self._connection = await self._kafka.connection("evaluator", self.host, self.port, ANSWER_MS)
@@ -72,17 +72,18 @@ class _Broker:
             raise
 
     def close(self) -> "asyncio.Future[None] | None":
-        """Disconnects; what is returned is done when that has come to its end, which may take a dead broker long."""
+        """Starts to disconnect. Returns a future that is done at the end of it, which can take long if the broker is dead."""
         connection, self._connection = self._connection, None
         return None if connection is None else connection.close()
 
 
 class LogEnds:
-    """Asks the replicas of inputs about ten times a second where the logs end, and whom they follow.
+    """Asks the replicas of inputs about ten times a second where the logs end and which leader they follow.
 
     Attributes:
-        ends: By input with more than one replica, what its leader last said that the others agreed to; None until then. Of
-            an input that is not in it, what readers see is all there is, or a broker refuses to say more.
+        ends: By input with more than one replica, the last end that its leader reported and the others agreed to; None
+            before the first. For an input that is not in it, the end that readers see is the end, or a broker refuses to
+            report more.
     """
 
     def __init__(
@@ -92,14 +93,14 @@ class LogEnds:
         clock: BrokerClock,
         read_from: Callable[[Mapping[TopicPartition, int]], None] = lambda _: None,
     ) -> None:
-        """Keeps what it needs; nothing is asked before `start`.
+        """Stores its settings; no broker is asked before `start`.
 
         Args:
-            kafka: Where the broker is.
+            kafka: The cluster.
             topics: The inputs, by their names on this cluster.
-            clock: By whose steady clock it counts when a broker was asked.
-            read_from: Learns again and again which broker leads each input with replicas. A reader that is with another
-                one, which is cut off, would read nothing new and not know it.
+            clock: Its steady clock dates the requests.
+            read_from: Called again and again with the leader of each input with replicas. A reader connected to another
+                broker, which is cut off, would read nothing new without noticing.
         """
         self._read_from = read_from
         self._leaders_passed_on_at = -math.inf  # on the monotonic clock
@@ -110,14 +111,14 @@ class LogEnds:
         self._brokers: dict[int, _Broker] = {}
         self._views: dict[int, dict[TopicPartition, Leadership]] = {}  # of each broker that answers
         self._looked_at: dict[int, float] = {}  # when each was last asked who leads, on the monotonic clock
-        self._doubted_at = -math.inf  # when somebody last said something else than that, by the same
+        self._doubted_at = -math.inf  # when a broker last disagreed with that, on the same clock
         self._agreements: dict[TopicPartition, Agreement] = {}
         self._busy: set[int] = set()  # brokers that are asked something, or left alone for a moment
         self._silent: set[int] = set()
         self._is_refused = False
 
     async def start(self) -> None:
-        """Learns which inputs have replicas, and who leads them; those of the embedded broker have none.
+        """Asks which inputs have replicas and who leads them. Inputs of the embedded broker have none.
 
         Raises:
             KafkaUnreachableError: No broker answers.
@@ -125,7 +126,9 @@ class LogEnds:
         if not self._kafka.is_embedded:
             async with self._kafka.first_contact("evaluator") as connection:
                 self._learn(_FIRST_CONTACT, await connection.send(TopicsRequest(self._topics)))
-            if not self.ends:  # else everybody is asked at once: whoever answered may be cut off from the others
+            if (
+                not self.ends
+            ):  # otherwise all brokers are asked at once: the one that answered may be cut off from the others
                 self._looked_at = dict.fromkeys(self._brokers, time.monotonic())
 
     async def stop(self) -> None:
@@ -135,10 +138,10 @@ class LogEnds:
             await asyncio.wait(closing, timeout=CLOSE_SECONDS)
 
     async def ask_for_ever(self, inputs: Callable[[], Collection[TopicPartition]]) -> bool:
-        """Keeps `ends` up to date; it does not return.
+        """Keeps `ends` up to date, and does not return.
 
         Args:
-            inputs: Those that are ours at the moment; no others are asked about.
+            inputs: Gives the inputs that are ours at the moment. Only these are asked about.
         """
         async with asyncio.TaskGroup() as questions:
             while True:
@@ -163,7 +166,7 @@ class LogEnds:
         return by_node
 
     def _who_knows(self, asked: Collection[int]) -> Collection[int]:
-        """Brokers to ask who leads: those that have copies of our inputs; if none of them answers, or none has, any."""
+        """Brokers to ask for the leaders: those with copies of our inputs, or all if none of these answers."""
         if self._is_refused:
             return ()
         answering = [node for node in asked if node not in self._silent]
@@ -211,7 +214,7 @@ class LogEnds:
                     self.ends[tp] = agreement.answered(node, found["offset"], asked_at_ms) or self.ends[tp]
 
     def _learn(self, node: int, answer: Any) -> None:
-        """What a broker knows of who leads. One that is cut off knows what was: whoever knows of a later reign is right."""
+        """Notes the leaders that a broker reports. A broker that is cut off reports old ones, so the latest reign counts."""
         found = answer.to_object()
         if found["brokers"]:
             self._know_brokers({each["node_id"]: (each["host"], each["port"]) for each in found["brokers"]})
@@ -227,7 +230,7 @@ class LogEnds:
         self._compare_views()
 
     def _compare_views(self) -> None:
-        """An input that no broker speaks of stays as it was: one that is starting knows of none."""
+        """Updates the leaders from all views. An input that is in no view stays as it was: a starting broker knows none."""
         for tp in frozenset[TopicPartition]().union(*self._views.values()):
             leadership = newest(view[tp] for view in self._views.values() if tp in view)
             known = self._agreements.get(tp)
@@ -254,7 +257,7 @@ class LogEnds:
             self._brokers.setdefault(node, _Broker(self._kafka, host, port))
 
     def _doubt(self) -> None:
-        """Somebody may lead that we do not know of: soon everybody is asked."""
+        """Notes that the leader may be unknown to us, so that all brokers are asked soon."""
         self._doubted_at = time.monotonic()
 
     def _not_answered(self, node: int, error: Exception) -> None:

@@ -1,10 +1,9 @@
-"""How far broker time has come in a partition: the clock by which silence is judged.
+"""Broker time of a partition: the clock by which silence is judged.
 
-Silence may only be read from inputs of which nothing is outstanding. An input that is read to its end is known up to
-the moment the broker last said so; one that lags, up to its last record. The partition is where its hindmost input is, so
-neither a backlog nor a broker that does not answer looks like silence. Of an input that has replicas the leader must say
-so, which knows of records that it does not show yet: they are a backlog like any other. And the replicas must agree that it
-leads.
+Silence counts only while no record of any input is outstanding. An input that is read to its end is known up to the moment at
+which the broker last confirmed that end; an input that lags, up to its last record. The time of the partition is that of its
+slowest input, so neither a backlog nor a broker that does not answer looks like silence. For an input with replicas, the leader
+must confirm the end, because it knows records that readers do not see yet, and the replicas must agree that it leads.
 """
 
 from collections.abc import Iterable
@@ -12,11 +11,11 @@ from typing import Final, NamedTuple
 
 
 class LogEnd(NamedTuple):
-    """Where the log of an input with replicas ends, whether readers see that far or not.
+    """End of the log of an input with replicas, including records that readers do not see yet.
 
     Attributes:
-        offset: After the last record that the leader has.
-        asked_at_ms: Up to when that is true, on the steady clock: the leader was asked by then, and nobody had replaced it.
+        offset: Offset after the leader's last record.
+        asked_at_ms: Until when that is true, on the steady clock: when the leader was asked, before another replaced it.
     """
 
     offset: int
@@ -24,12 +23,12 @@ class LogEnd(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where an input ends for us.
+    """End of an input, as far as it can be read.
 
     Attributes:
-        offset: After the last record that there is, or that may be read if a transaction is open.
-        valid_until_ms: Up to when that is true, on the steady clock; None if nobody knows.
-        answered_at_ms: When we were told last, on the steady clock; None if nobody knows.
+        offset: Offset after the last record, or after the last readable one while a transaction is open.
+        valid_until_ms: Until when that is true, on the steady clock; None if it is not known.
+        answered_at_ms: When the broker last reported it, on the steady clock; None if it is not known.
     """
 
     offset: int
@@ -37,11 +36,11 @@ class End(NamedTuple):
     answered_at_ms: int | None
 
     def or_of_log(self, log_end: LogEnd | None, visible_end: int) -> "End":
-        """The same of an input with replicas: only what its leader said of the log says that nothing is outstanding.
+        """Returns the end of an input with replicas. Only the end that its leader reported shows that nothing is outstanding.
 
         Args:
-            log_end: What it said; None if it has not spoken yet.
-            visible_end: After the last record that readers may see; more than `offset` while a transaction is open.
+            log_end: The end by the leader; None before its first answer.
+            visible_end: Offset after the last record that readers see; above `offset` while a transaction is open.
         """
         if log_end is None:
             return End(self.offset, None, None)
@@ -54,17 +53,17 @@ class End(NamedTuple):
 
 
 class InputProgress(NamedTuple):
-    """How far one input partition is read.
+    """Progress of reading one input partition. All moments are in our estimate of broker time.
 
     Attributes:
-        position: Offset of the next record to be handed over.
-        end: Offset after the last record that is to be read, as the broker last said.
-        valid_until_ms: Up to when that is true, by our estimate of broker time; None if nobody knows.
-        answered_at_ms: When we were told last.
-        last_record_ms: Broker timestamp of the last record handed over; None if there was none yet.
-        since_ms: When reading began, by our estimate of broker time.
-        moved_at_ms: When something was last handed over or nothing was outstanding or to be read on, by the same.
-        is_paused: Whether we do not read it on for now.
+        position: Offset of the next record to read.
+        end: Offset after the last record to read, as the broker last reported it.
+        valid_until_ms: Until when that end is true; None if it is not known.
+        answered_at_ms: When the broker last reported it; None if it is not known.
+        last_record_ms: Broker timestamp of the last record that was read; None before the first.
+        since_ms: When reading began.
+        moved_at_ms: When reading last moved on, or had nothing to read, or was paused.
+        is_paused: Whether reading is paused.
     """
 
     position: int
@@ -78,50 +77,50 @@ class InputProgress(NamedTuple):
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing was outstanding when the broker last spoke."""
+        """Whether nothing was outstanding when the broker last answered."""
         return self.valid_until_ms is not None and self.position >= self.end
 
     @property
     def known_ms(self) -> int | None:
-        """Broker time up to which it is known; None if it is not known at all."""
+        """Broker time up to which the input is known; None if it is not known at all."""
         return self.valid_until_ms if self.is_at_end else self.last_record_ms
 
     @property
     def lag_messages(self) -> int:
-        """Records still to be handed over."""
+        """Number of records still to read."""
         return max(0, self.end - self.position)
 
 
 STALE_MS: Final = 5_000
-"""The broker tells the end several times a second; when it has not for this long, nobody knows what is outstanding."""
+"""Age at which the reported end of an input is out of date. The broker reports it several times a second."""
 
 
 def broker_time_ms(inputs: Iterable[InputProgress]) -> int | None:
-    """The broker time up to which every input of a partition is known; None while one of them is not known at all."""
+    """Returns the broker time up to which every input of a partition is known; None while one is not known at all."""
     known = [progress.known_ms for progress in inputs]
     times_ms = [time_ms for time_ms in known if time_ms is not None]
     return min(times_ms) if times_ms and len(times_ms) == len(known) else None
 
 
 SILENT_MS: Final = 1_000
-"""When an input has not told its end for this long, records taken since may stand in it: other inputs wait for it."""
+"""Silence of the broker about an input after which the other inputs wait for it, because it may have new records."""
 PATIENCE_MS: Final = 30_000
-"""How long they wait for an input that says nothing at all, or hands nothing over though something is outstanding: longer
-than a partition needs to get another leader, or a leader to do without a dead replica. Then calls go on without it, which is
-worth more to whoever watches them than the exact order."""
+"""How long the other inputs wait for an input without answers, or with outstanding records that do not come. It is longer than a
+partition needs to elect a leader, or a leader to remove a dead replica. After that, calls go on without the input: live results
+are worth more than the exact order."""
 
 
 def in_order_until_ms(inputs: Iterable[InputProgress | None], since_ms: int, now_ms: int) -> int | None:
-    """Up to which broker time records may be folded in the order in which the broker took them.
+    """Returns the broker time up to which records may be folded in the order in which the broker received them.
 
     Args:
-        inputs: Those of one partition number; None for one of which nothing is known yet.
-        since_ms: When reading began, by our estimate of broker time.
-        now_ms: Now, by the same.
+        inputs: Progress of the inputs of one partition number; None for an input that is not known yet.
+        since_ms: When reading began, in our estimate of broker time.
+        now_ms: Now, on the same clock.
 
     Returns:
-        None when no input is known to lag, which is nearly always: every record may be folded. Never before
-        `broker_time_ms`, which would let time pass before the records that it holds.
+        None when no input is known to lag, which is nearly always: every record may be folded. Otherwise never before
+        `broker_time_ms`, so that time does not pass before waiting records.
     """
     bounds_ms: list[int] = []
     for progress in inputs:
@@ -140,15 +139,15 @@ def in_order_until_ms(inputs: Iterable[InputProgress | None], since_ms: int, now
 
 
 def lag_ms(progress: InputProgress, caught_up_at_ms: int | None, now_ms: int) -> int:
-    """At most how old the oldest outstanding record is, in ms; 0 if none is outstanding.
+    """Returns an upper bound of the age of the oldest outstanding record in ms; 0 if none is outstanding.
 
-    It came after the last record that was handed over, and after the last moment at which nothing was outstanding. When
-    the broker is silent, something may be outstanding since it last spoke.
+    That record came after the last record that was read, and after the last moment at which nothing was outstanding. While the
+    broker does not answer, records may be outstanding since its last answer.
 
     Args:
-        progress: The input partition now.
-        caught_up_at_ms: When it was last seen at its end; None if never.
-        now_ms: Now, by the same.
+        progress: Progress of the input partition.
+        caught_up_at_ms: When its end was last reached, in our estimate of broker time; None if never.
+        now_ms: Now, on the same clock.
     """
     if progress.valid_until_ms is None:
         return max(0, now_ms - progress.since_ms)

@@ -1,4 +1,4 @@
-"""Whether records lie where murmur2 of their key puts them: all inputs of a call must meet on one partition number."""
+"""Checks that records are on the partition that murmur2 of their key gives, so that all inputs of a call have one number."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
@@ -12,32 +12,32 @@ from consumers.runtime.registry import Instruments
 from schemas.events.codec import InputSource
 
 MAX_KEYS_REMEMBERED: Final = 32_768
-"""Keys whose place is remembered, some 6 MB: hashing one takes as long as reading twenty from here."""
+"""Most keys whose partition is cached, some 6 MB. Hashing a key takes as long as twenty look-ups."""
 
 log = structlog.get_logger()
 
 
 class KnowsPartitions(Protocol):
-    """What is asked of the client; it never waits for the broker."""
+    """The part of the client that is used here; it never waits for the broker."""
 
     def partitions_for_topic(self, topic: str) -> Collection[int] | None: ...
 
 
 @lru_cache(maxsize=MAX_KEYS_REMEMBERED)
 def murmur2_place(key: bytes, partitions: int) -> int:
-    """The partition number that Java's and aiokafka's default partitioner gives a key."""
+    """Returns the partition number that the default partitioner of Java and aiokafka gives a key."""
     return int((murmur2(key) & 0x7FFFFFFF) % partitions)
 
 
 class Placement:
-    """Counts what lies elsewhere. That is no error: one hash for all inputs will do, and this sees one record at a time."""
+    """Counts records on other partitions. They are no error by themselves: another hash is fine if all inputs use it."""
 
     def __init__(self, source_by_topic: Mapping[str, InputSource], instruments: Instruments) -> None:
-        """Starts with nothing seen.
+        """Starts without records.
 
         Args:
-            source_by_topic: Which input each topic is, by its name on this cluster. Verdicts go where their question
-                says, so they are not looked at.
+            source_by_topic: The input of each topic, by its name on this cluster. Verdicts are not checked, because their
+                question names the partition.
             instruments: Where misplaced records are counted.
         """
         self._sources = {topic: source for topic, source in source_by_topic.items() if source is not InputSource.JUDGE}
@@ -45,7 +45,7 @@ class Placement:
         self._logged: set[InputSource] = set()
 
     def look(self, runs: Sequence[Records], client: KnowsPartitions) -> None:
-        """Records as polled; each run is of one topic and one partition."""
+        """Checks polled records. Each run is of one topic and one partition."""
         partitions_of: dict[str, int] = {}
         for run in runs:
             topic, number = run[0].topic, run[0].partition

@@ -1,4 +1,4 @@
-"""The records of one poll in the order in which the broker took them, as far as their topics allow."""
+"""Orders the records of one poll by the time at which the broker received them, without reordering a topic."""
 
 from collections.abc import Sequence
 from itertools import accumulate, groupby
@@ -11,10 +11,10 @@ TIME_MS: Final = attrgetter("timestamp")
 
 
 def runs_by_partition(records: Records) -> dict[int, list[Records]]:
-    """The records by partition number; each run is of one topic, in its own order.
+    """Returns the records by partition number, in runs of one topic each.
 
     Args:
-        records: As polled: those of a topic's partition stand together.
+        records: Records as polled: those of one partition of a topic are next to each other.
     """
     runs: dict[int, list[Records]] = {}
     for (number, _), run in groupby(records, key=_PLACE):
@@ -23,10 +23,10 @@ def runs_by_partition(records: Records) -> dict[int, list[Records]]:
 
 
 def in_time_order(runs: Sequence[Records]) -> Records:
-    """One sequence of all the runs, by broker timestamp; a run's own order is kept whatever its timestamps say.
+    """Returns the records of all runs by broker timestamp. Each run keeps its order, even if its timestamps step back.
 
-    A poll hands over one topic after the other. The engine would get the same result from that, as late events, at the
-    price of replaying them; this is cheaper.
+    A poll returns one topic after the other. The engine would come to the same result, but would have to replay late events;
+    this is cheaper.
     """
     if len(runs) == 1:
         return runs[0]

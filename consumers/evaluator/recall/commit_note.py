@@ -1,14 +1,14 @@
-"""What stands beside a committed offset, for whoever owns the partition next."""
+"""The note beside a committed offset, for the next owner of the partition."""
 
 import json
 from typing import Final, NamedTuple
 
 MAX_NOTE_CHARS: Final = 512
-"""Longest commit note looked at; the broker takes 4,096, and ours has some 60."""
+"""Longest commit note that is read. The broker accepts 4,096 characters, and ours has some 60."""
 
 
 class SnapshotPlace(NamedTuple):
-    """Where a snapshot lies on its topic.
+    """Place of a snapshot on its topic.
 
     Attributes:
         partition: The number of its partition there.
@@ -22,13 +22,13 @@ class SnapshotPlace(NamedTuple):
 
 
 class CommitNote(NamedTuple):
-    """What stands beside a committed offset.
+    """The note beside a committed offset.
 
     Attributes:
         scores: First offset of the partition of `scores` that a successor must read.
-        read: Offset after the last record of the input that was read and dealt with, by whichever owner got furthest.
-        takeovers: Owners since the partition last got on, the newest included; see `progress`.
-        snapshot: Where the state is that this owner has handed over; None without one.
+        read: Offset after the last record of the input that any owner has processed.
+        takeovers: Owners since the partition last made progress, the newest included; see `progress`.
+        snapshot: Place of the state that this owner has handed over; None without one.
     """
 
     scores: int
@@ -37,14 +37,14 @@ class CommitNote(NamedTuple):
     snapshot: SnapshotPlace | None = None
 
     def text(self) -> str:
-        """As the broker keeps it."""
+        """Returns the note as text for the broker."""
         takeovers = {"takeovers": self.takeovers} if self.takeovers else {}
         snapshot = {} if self.snapshot is None else {"snapshot": self.snapshot}
         return json.dumps({"scores": self.scores, "read": self.read} | takeovers | snapshot)
 
     @classmethod
     def parse(cls, text: str) -> "CommitNote":
-        """From what the broker kept; when that is not ours, everything must be read."""
+        """Reads a note from the broker. If callgauge did not write it, everything must be read."""
         try:
             note = json.loads(text) if text and len(text) <= MAX_NOTE_CHARS else {}
         except ValueError:

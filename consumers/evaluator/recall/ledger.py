@@ -1,4 +1,4 @@
-"""Reads back what earlier owners of partitions wrote to `scores`, before anything of theirs is folded again."""
+"""Reads the records of `scores` that earlier owners of a partition wrote, before its inputs are folded again."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from schemas.undecodable import UndecodableRecord
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 2_000
 MAX_SILENT_SECONDS: Final = 30.0
-"""How long the broker may leave us without a record of those that it says are there."""
+"""How long reading may wait for a record that the broker says is there."""
 MAX_ODD_RECORD_LINES: Final = 5
 """Log lines of one reading about records that are not like ours; the metric counts them all."""
 
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class LedgerError(OperatorError):
-    """The ledger cannot be read to its end: without it scores would be doubled, so the process must end."""
+    """The ledger cannot be read to its end. Without it scores would be published twice, so the process must end."""
 
 
 async def read_ledger(
@@ -43,13 +43,13 @@ async def read_ledger(
     recalls: Mapping[int, Recall],
     instruments: Instruments,
 ) -> dict[int, int]:
-    """Hands every committed record of some partitions of `scores` over, in order.
+    """Passes every committed record of some partitions of `scores` on, in order.
 
     Args:
-        kafka: Where.
-        starts: By partition number, the first offset that matters.
-        at_least: By partition number, an offset to read up to even if the broker does not show as much yet.
-        recalls: By partition number, who takes the records.
+        kafka: The cluster.
+        starts: By partition number, the first offset to read.
+        at_least: By partition number, an offset to read up to, even if the broker does not show as much yet.
+        recalls: By partition number, the function that takes the records.
         instruments: Where records that this version cannot read in full are counted.
 
     Returns:
@@ -118,10 +118,11 @@ async def _read(
 
 
 def _require_foreign(record: UndecodableRecord, odd: "_OddRecords") -> None:
-    """Passes over a record that no evaluator wrote. Any other may be the end of a call, which would be scored again without it.
+    """Lets a record be skipped if no evaluator wrote it. Any other may be the end of a call, and skipping it would score the
+    call again.
 
     Raises:
-        LedgerError: An evaluator may have written it: all that they write there is in transactions.
+        LedgerError: An evaluator may have written it, because it is in a transaction, as all their records are.
     """
     if record.is_transactional is not False:
         raise LedgerError(
@@ -149,7 +150,7 @@ def _hand_over(value: bytes, where: str, recall: Recall, odd: "_OddRecords") -> 
 
 
 class _OddRecords:
-    """Records of one reading that are not like ours: counted all, and the first few logged."""
+    """Counts the unusual records of one reading, and logs the first few."""
 
     def __init__(self, instruments: Instruments) -> None:
         self.ignored = 0

@@ -1,4 +1,4 @@
-"""From where a successor must read `scores`: marks of how far inputs and scores were at moments of the past."""
+"""Finds the offset of `scores` from which a successor must read, by marks of how far inputs and scores had come in the past."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 MARK_EVERY_MS: Final = 10_000
 """Time between two marks: a successor reads at most this much more of `scores` than it needs."""
 MAX_MARKS: Final = 4_096
-"""Eleven hours; beyond it every second mark goes, and a successor reads more than it needs."""
+"""Most marks kept: eleven hours of them. Beyond that every second mark is dropped, and a successor reads more than it needs."""
 
 
 class Mark(NamedTuple):
@@ -40,10 +40,10 @@ class LedgerMarks:
             self._marks = deque(mark for place, mark in enumerate(self._marks) if place % 2 == 0)
 
     def start_for(self, watermarks: Mapping[str, int]) -> int:
-        """First offset of `scores` that matters to whoever reads the inputs from `watermarks`.
+        """Returns the first offset of `scores` that a successor needs if it reads the inputs from `watermarks`.
 
-        Every open call is recalled from there, and every call that closed less than the overlap before the watermarks: a
-        record of it that came later than that is not recognised.
+        From there on are the records of every open call, and of every call that closed less than the overlap before the
+        watermarks. An input record of a call that closed earlier is not recognised as late.
         """
         marks = self._marks
         reached_ms = max((mark.at_ms for mark in marks if _is_below(mark, watermarks)), default=marks[0].at_ms)

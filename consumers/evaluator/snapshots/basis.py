@@ -1,4 +1,4 @@
-"""What the snapshots of this process are based on, and a word where it has none."""
+"""The basis of this process's snapshots, and a log line if it writes none."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ _HOW_TO: Final = (
 
 
 def basis_of(settings: EvaluatorSettings) -> Basis:
-    """The group, the code, and a digest of every setting that decides what the state is or what comes of it."""
+    """Returns group, code, and a digest of every setting that decides the state or its results."""
     deciding = {
         "limits": settings.limits.model_dump(mode="json"),
         "goals": settings.goals.model_dump(mode="json"),
@@ -35,7 +35,7 @@ def basis_of(settings: EvaluatorSettings) -> Basis:
 
 
 def say_if_off(settings: EvaluatorSettings, *, is_embedded: bool) -> None:
-    """One line at the start where no state is handed over although it could be: what that costs, and what to do."""
+    """Logs one line at the start if states could be handed over but are not: the cost of that, and what to do."""
     if settings.snapshot_key is None and settings.uses_transactions and not is_embedded:
         log.info(
             "snapshots_are_off",

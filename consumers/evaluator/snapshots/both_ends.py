@@ -1,4 +1,4 @@
-"""Both ends of a hand-over as one evaluator has them: it writes for its successors, and restores what it takes over."""
+"""The two sides of a hand-over in one evaluator: writing snapshots for successors, and restoring those of predecessors."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from schemas.topics import SNAPSHOTS_TOPIC
 
 
 class Snapshots(NamedTuple):
-    """Who writes and who restores; both are None where there is no key."""
+    """Writer and reader of snapshots; both are None without a key."""
 
     writing: SnapshotWriting | None
     restoring: SnapshotRestoring | None
@@ -22,12 +22,12 @@ class Snapshots(NamedTuple):
 def snapshots_of(
     kafka: KafkaSettings, settings: EvaluatorSettings, goals: ChoosesGoals | None, instruments: Instruments
 ) -> Snapshots:
-    """Both ends by these settings.
+    """Builds both sides from the settings.
 
     Args:
-        kafka: Where the broker is.
-        settings: Group, key, and what snapshots are based on.
-        goals: Where the goal sets of further calls come from.
+        kafka: The cluster.
+        settings: Group, key, and the basis of snapshots.
+        goals: Chooses the goal sets of later calls.
         instruments: Where snapshots are counted.
     """
     if settings.snapshot_key is None or not settings.hands_over_state or kafka.is_embedded:

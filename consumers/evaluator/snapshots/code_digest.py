@@ -1,4 +1,4 @@
-"""Which code a snapshot belongs to: a digest of everything that decides what the state is and how it goes on."""
+"""Digest of the code that a snapshot belongs to: of everything that decides the state and its further course."""
 
 import hashlib
 import sys
@@ -16,9 +16,9 @@ _SUFFIXES: Final = frozenset({".py", ".so", ".pyd"})
 
 @cache
 def code_digest() -> str:
-    """Of the source of the engine and the contract, of Python and of pydantic, in hexadecimal.
+    """Returns a digest of the source of the engine and the contract, of Python and of pydantic, in hexadecimal.
 
-    A version number would not do: two builds of one version may differ, in a checkout above all.
+    A version number is not enough, because two builds of one version may differ, above all in a checkout.
     """
     digest = hashlib.sha256(f"{sys.implementation.cache_tag} {sys.version} pydantic {pydantic.VERSION}\n".encode())
     for package in (consumers.engine, schemas):

@@ -1,7 +1,7 @@
-"""Writes the state of partitions that we give up, so that a successor goes on where we were instead of replaying them.
+"""Writes the state of partitions that are given up, so that a successor goes on from it instead of replaying them.
 
-Everything that a partition has decided is written by then, and nothing is folded meanwhile: the state and the log say the same.
-Each snapshot is written in a transaction of its partition's producer, so whoever was fenced off writes none.
+All scores of the partition are written before, and nothing is folded meanwhile, so the state and the log agree. Each snapshot
+is written in a transaction of its partition's producer, so an owner that was fenced off writes none.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from consumers.evaluator.writing.partition_writer import FencedError, RejectedWr
 from consumers.runtime.registry import Instruments
 
 SNAPSHOT_SECONDS: Final = 5.0
-"""How long all partitions together may take. With what is written before, it is well within the session timeout, and within
-what a container is given to stop."""
+"""How long all partitions together may take. With the writes before it, it is well within the session timeout and the usual time
+for a container to stop."""
 ID_HEADER: Final = "callgauge-snapshot"
 """Name of the header in which each record of a snapshot carries its id."""
 
@@ -32,15 +32,15 @@ log = structlog.get_logger()
 
 
 class SnapshotWriting:
-    """Writes snapshots; `None` in place of it means that there is no key."""
+    """Writes snapshots. Without a key there is None instead."""
 
     def __init__(self, topic: str, basis: Basis, key: bytes, instruments: Instruments) -> None:
-        """Keeps what it needs.
+        """Stores its settings.
 
         Args:
-            topic: The name on this cluster.
-            basis: Who can use our snapshots.
-            key: Of the seal.
+            topic: Name of the topic on this cluster.
+            basis: Decides which evaluators can use the snapshots.
+            key: Key of the seal.
             instruments: Where snapshots are counted.
         """
         self._topic = topic
@@ -51,16 +51,16 @@ class SnapshotWriting:
     async def write(
         self, leaving: Collection[OwnedPartition], seconds: float = SNAPSHOT_SECONDS
     ) -> list[tuple[OwnedPartition, SnapshotPlace]]:
-        """Writes a snapshot of each partition, as far as there is time.
+        """Writes a snapshot of each partition that fits into the time.
 
-        Nothing may be folded or advanced until this returns, also when it is cancelled.
+        Nothing may be folded or advanced until this returns, even if it is cancelled.
 
         Args:
             leaving: Active partitions.
             seconds: How long it may take.
 
         Returns:
-            The partitions whose state is written, and where.
+            The partitions with a written snapshot, and its place.
         """
         began = time.monotonic()
         deadline = began + seconds

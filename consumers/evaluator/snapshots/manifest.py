@@ -1,4 +1,4 @@
-"""What a snapshot says of itself, under a seal that only holders of the key can make. Pure: bytes in, bytes out."""
+"""The manifest of a snapshot, under a seal that only holders of the key can make. Pure: bytes in, bytes out."""
 
 import hashlib
 import hmac
@@ -9,17 +9,17 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 MAX_MANIFEST_BYTES: Final = 65_536
-"""Ours have about a thousand."""
+"""Largest manifest that is read; a real one has about a thousand bytes."""
 SEAL_BYTES: Final = hashlib.sha256().digest_size
 _PURPOSE: Final = b"callgauge snapshot 1\n"
-"""Goes into the seal, so that nothing that is sealed with the same key for something else is taken for a manifest."""
+"""Part of the seal, so that data sealed with the same key for another purpose is not taken for a manifest."""
 
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Offset = Annotated[int, Field(ge=0)]
 
 
 class Refusal(StrEnum):
-    """Why a snapshot that should be there is not used. The partition is replayed then, as if there were none."""
+    """Why a snapshot is not used. Then the partition is replayed as if there were none."""
 
     MISSING = "missing"
     WRONG_KEY = "wrong_key"
@@ -33,10 +33,10 @@ class Refusal(StrEnum):
 
 
 class RefusedError(Exception):
-    """A snapshot is not used.
+    """A snapshot cannot be used.
 
     Attributes:
-        reason: As it is counted.
+        reason: Label value of the metric.
     """
 
     def __init__(self, reason: Refusal, seen: str) -> None:
@@ -45,13 +45,13 @@ class RefusedError(Exception):
 
 
 class Basis(BaseModel):
-    """What must be the same for whoever writes a snapshot and whoever restores it.
+    """Everything that must be equal in the writer and the reader of a snapshot.
 
     Attributes:
         group: The consumer group.
-        code_version: The installed version; it stands in every score record.
-        code_digest: As `code_digest` gives it.
-        settings_digest: Of all settings that decide results.
+        code_version: The installed version, which every score record carries.
+        code_digest: The result of `code_digest`.
+        settings_digest: Digest of all settings that decide results.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,18 +63,18 @@ class Basis(BaseModel):
 
 
 class Manifest(BaseModel):
-    """One snapshot of one partition: what it covers and what it consists of.
+    """Description of one snapshot of one partition.
 
     Attributes:
-        snapshot_id: A name of its own, which each of its chunks carries.
-        basis: Who can use it.
+        snapshot_id: Unique id, which each of its chunks carries.
+        basis: Decides which evaluators can use it.
         number: The partition number.
-        positions: By topic, the offset after the last record folded: where reading goes on.
-        scores_end: Every record of `scores` below it is covered, and none at or after it.
-        chunks: How many records follow with its bytes.
-        size_bytes: Of all chunks.
-        unpacked_bytes: Of the state that they unpack to.
-        chunks_digest: SHA-256 of all chunks, one after the other.
+        positions: By topic, the offset after the last folded record, at which reading goes on.
+        scores_end: The snapshot covers the records of `scores` below this offset.
+        chunks: Number of records with its bytes, which follow.
+        size_bytes: Size of all chunks.
+        unpacked_bytes: Size of the unpacked state.
+        chunks_digest: SHA-256 of all chunks in order.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,7 +91,7 @@ class Manifest(BaseModel):
 
 
 def digest_of(chunks: Sequence[bytes]) -> str:
-    """SHA-256 of the chunks, one after the other, in hexadecimal."""
+    """Returns the SHA-256 of the chunks in order, in hexadecimal."""
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk)
@@ -99,16 +99,16 @@ def digest_of(chunks: Sequence[bytes]) -> str:
 
 
 def sealed(manifest: Manifest, key: bytes) -> bytes:
-    """The manifest as it is written: the seal, then the text. The digest in the text has the chunks under the seal too."""
+    """Returns the bytes of the manifest: the seal, then the text. The seal covers the chunks through their digest in the text."""
     text = manifest.model_dump_json().encode()
     return _seal(text, key) + text
 
 
 def opened(value: bytes | None, key: bytes) -> Manifest:
-    """The manifest in a record, once its seal is right. Nothing else of a record is looked at before.
+    """Reads the manifest in a record, after verifying its seal before anything else.
 
     Raises:
-        RefusedError: It is no manifest that a holder of the key has written.
+        RefusedError: No holder of the key wrote it, or it is not a manifest.
     """
     if value is None or not SEAL_BYTES < len(value) <= MAX_MANIFEST_BYTES:
         raise RefusedError(Refusal.DAMAGED, "the record is no manifest of a snapshot")
@@ -122,10 +122,10 @@ def opened(value: bytes | None, key: bytes) -> Manifest:
 
 
 def require_fit(manifest: Manifest, basis: Basis, number: int) -> None:
-    """Whether the snapshot is one of this partition that we can go on with.
+    """Checks that this process can go on from the snapshot, and that it is of this partition.
 
     Raises:
-        RefusedError: It is not.
+        RefusedError: It cannot.
     """
     theirs = manifest.basis
     if (manifest.number, theirs.group) != (number, basis.group):
@@ -146,10 +146,10 @@ def require_fit(manifest: Manifest, basis: Basis, number: int) -> None:
 
 
 def require_whole(manifest: Manifest, chunks: Sequence[bytes]) -> None:
-    """Whether these are the chunks that the manifest speaks of, all of them and in order.
+    """Checks that these are all chunks of the manifest, in order.
 
     Raises:
-        RefusedError: They are not.
+        RefusedError: A chunk is missing, wrong or out of order.
     """
     if len(chunks) != manifest.chunks:
         raise RefusedError(Refusal.MISSING, f"{len(chunks)} of {manifest.chunks} chunks are there")

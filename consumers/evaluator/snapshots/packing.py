@@ -1,6 +1,6 @@
-"""The state of a partition, packed into chunks that a broker takes, and unpacked again.
+"""Packs the state of a partition into chunks that fit Kafka records, and unpacks them.
 
-Works in a thread beside the event loop, which has its turn whenever a piece goes through zlib.
+Packing runs in a thread beside the event loop, which gets its turn while zlib compresses a piece.
 """
 
 import time
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 CHUNK_BYTES: Final = 512 * 1_024
-"""Of one record: half of what brokers take unless they are told otherwise."""
+"""Bytes of one record: half of the default limit of brokers."""
 MAX_PACKED_BYTES: Final = 64 * 2**20
-"""Of one partition: some 15,000 open calls. A larger state is not written; it would not fit into the time there is."""
+"""Most bytes of one partition: some 15,000 open calls. A larger state is not written, because it would take too long."""
 MAX_UNPACKED_BYTES: Final = 512 * 2**20
-"""The same before packing: what packs very well must not fill the memory of who unpacks it."""
+"""Most unpacked bytes, so that a state that compresses very well does not fill the memory of its reader."""
 LEVEL: Final = 1
-"""Of zlib: a third of the size, for a tenth of the time that making the bytes takes."""
+"""Level of zlib: it reduces the size to a third, in a tenth of the time that serialising takes."""
 
 
 class TooLargeError(Exception):
@@ -23,26 +23,26 @@ class TooLargeError(Exception):
 
 
 class TooLateError(Exception):
-    """The state is not packed in the time there is."""
+    """The state is not packed before the deadline."""
 
 
 class Packed(NamedTuple):
-    """A packed state: its chunks in order, and the size of what they unpack to."""
+    """A packed state: its chunks in order, and its unpacked size."""
 
     chunks: Sequence[bytes]
     unpacked_bytes: int
 
 
 def packed(write_into: Callable[[Any], None], deadline: float) -> Packed:
-    """Packs what is written.
+    """Packs a state.
 
     Args:
-        write_into: Writes the state into what it is given.
-        deadline: In seconds of the monotonic clock.
+        write_into: Writes the state into its argument.
+        deadline: Seconds of the monotonic clock.
 
     Raises:
-        TooLargeError: It has more bytes than a snapshot may have.
-        TooLateError: The deadline came first.
+        TooLargeError: The state has more bytes than a snapshot may have.
+        TooLateError: The deadline passed first.
     """
     packer = _Packer(deadline)
     write_into(packer)
@@ -50,7 +50,7 @@ def packed(write_into: Callable[[Any], None], deadline: float) -> Packed:
 
 
 class _Packer:
-    """Takes bytes and packs them as they come."""
+    """Packs bytes as they are written."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -60,11 +60,11 @@ class _Packer:
         self._loose = bytearray()
 
     def write(self, piece: Any) -> int:
-        """Takes a piece.
+        """Packs one piece.
 
         Raises:
-            TooLargeError: It is one too many.
-            TooLateError: It came after the deadline.
+            TooLargeError: There are too many bytes now.
+            TooLateError: The deadline has passed.
         """
         view = memoryview(piece)
         self._unpacked_bytes += view.nbytes
@@ -73,7 +73,7 @@ class _Packer:
         return view.nbytes
 
     def end(self) -> Packed:
-        """What was packed."""
+        """Returns the packed state."""
         self._keep(self._zlib.flush())
         self._check()
         if self._loose:
@@ -96,21 +96,21 @@ class _Packer:
 
 
 class Unpacker:
-    """A file of what chunks unpack to, read once from its beginning. Chunks that are read are forgotten."""
+    """A file with the unpacked content of chunks. It is read once from its start, and frees the chunks on the way."""
 
     def __init__(self, chunks: Sequence[bytes], unpacked_bytes: int) -> None:
-        """Nothing is unpacked yet.
+        """Starts at the first chunk.
 
         Args:
-            chunks: Known to be ours.
-            unpacked_bytes: How many bytes may come out.
+            chunks: Chunks with a verified seal.
+            unpacked_bytes: Most bytes to unpack.
         """
         self._pieces = _unpacked(chunks, unpacked_bytes)
         self._ready = b""
         self._at = 0
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes; fewer at the end, and all for a negative number."""
+        """Reads the given number of bytes; fewer at the end, and all for a negative number."""
         parts = []
         while size:
             if self._at == len(self._ready) and not self._next():
@@ -122,7 +122,7 @@ class Unpacker:
         return b"".join(parts)
 
     def readline(self) -> bytes:
-        """Up to the next line break."""
+        """Reads up to the next line break."""
         line = bytearray()
         while byte := self.read(1):
             line += byte
@@ -139,7 +139,7 @@ _PIECE_BYTES: Final = 256 * 1_024
 
 
 def _unpacked(chunks: Sequence[bytes], most_bytes: int) -> Iterator[bytes]:
-    """The bytes, never more than `most_bytes`: what ends early or is longer is found out by whoever reads it."""
+    """Yields the unpacked bytes, at most `most_bytes`. The reader notices if there are fewer or more."""
     inflate = zlib.decompressobj()
     left = most_bytes
     for chunk in chunks:

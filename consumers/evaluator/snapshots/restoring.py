@@ -1,4 +1,4 @@
-"""Reads what the owner before us has handed over, and refuses whatever is not exactly that: then the partition is replayed."""
+"""Reads the state that the previous owner of a partition handed over. If it does not fit exactly, the partition is replayed."""
 
 import asyncio
 import gc
@@ -31,23 +31,23 @@ from schemas.topics import SCORES_TOPIC, SNAPSHOTS_TOPIC
 from schemas.undecodable import UndecodableRecord
 
 RESTORE_SECONDS: Final = 10.0
-"""How long reading all of them may take: about what replaying some hundred calls takes, which is what comes next."""
+"""How long reading all snapshots may take: about as long as the replay of some hundred calls, which is the alternative."""
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 16
-"""At a time, of half a megabyte each."""
+"""Most records of one poll, of half a megabyte each."""
 FETCH_WAIT_MS: Final = 10
-"""How long the broker may hold an empty answer: everything that is to be read is there, and the next partition waits for it."""
+"""How long the broker may delay an empty answer. All records to read exist already, and the next partition waits."""
 
 log = structlog.get_logger()
 
 
 class NotedSnapshot(NamedTuple):
-    """A snapshot that an earlier owner's note speaks of.
+    """A snapshot that an earlier owner's note names.
 
     Attributes:
-        place: Where it should be.
-        mark: Offset of our own mark in the partition of `scores`: we own it from there on.
-        firsts: By input topic, the first offset that is there.
+        place: Its place on the topic.
+        mark: Offset of our own mark in the partition of `scores`, at which our ownership starts.
+        firsts: By input topic, the first available offset.
         ends: By input topic, the offset after the last record.
     """
 
@@ -58,11 +58,11 @@ class NotedSnapshot(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A state to go on with.
+    """A restored state.
 
     Attributes:
         evaluator: The engine's state.
-        positions: By input topic, where reading goes on.
+        positions: By input topic, the offset at which reading goes on.
     """
 
     evaluator: PartitionEvaluator
@@ -75,13 +75,13 @@ class SnapshotRestoring:
     def __init__(
         self, kafka: KafkaSettings, basis: Basis, key: bytes, goals: ChoosesGoals | None, instruments: Instruments
     ) -> None:
-        """Keeps what it needs; nothing is connected.
+        """Stores its settings; nothing is connected.
 
         Args:
-            kafka: Where the broker is.
-            basis: What a snapshot must be based on.
-            key: Of the seal.
-            goals: Where the goal sets of further calls come from.
+            kafka: The cluster.
+            basis: The required basis of a snapshot.
+            key: Key of the seal.
+            goals: Chooses the goal sets of later calls.
             instruments: Where snapshots are counted.
         """
         self._kafka = kafka
@@ -91,9 +91,9 @@ class SnapshotRestoring:
         self._instruments = instruments
 
     async def restore(self, wanted: Mapping[int, NotedSnapshot]) -> dict[int, Restored]:
-        """The states of those partitions, by number, whose snapshots can be used. Nobody else may be able to write to them.
+        """Returns the states of the partitions with a usable snapshot, by number. Former owners must be fenced off before.
 
-        What does not come within `RESTORE_SECONDS`, or cannot be read, is left out.
+        A snapshot that is not read within `RESTORE_SECONDS`, or cannot be read, is left out.
         """
         restored: dict[int, Restored] = {}
         if not wanted:
@@ -132,11 +132,11 @@ class SnapshotRestoring:
         return restored
 
     async def _restored(self, consumer: AIOKafkaConsumer, number: int, wanted: NotedSnapshot) -> Restored:
-        """One partition's state.
+        """Returns the state of one partition.
 
         Raises:
             RefusedError: Its snapshot cannot be used.
-            KafkaError: It cannot be read.
+            KafkaError: The snapshot cannot be read.
         """
         manifest, chunks = await self._read(consumer, number, wanted.place)
         require_whole(manifest, chunks)
@@ -159,7 +159,7 @@ class SnapshotRestoring:
     async def _read(
         self, consumer: AIOKafkaConsumer, number: int, place: SnapshotPlace
     ) -> tuple[Manifest, list[bytes]]:
-        """The manifest at its place, and what follows there under its id; no more bytes than it speaks of."""
+        """Reads the manifest at its place and the chunks with its id behind it, not more bytes than the manifest names."""
         tp = TopicPartition(self._kafka.topic(SNAPSHOTS_TOPIC), place.partition)
         consumer.assign([tp])
         firsts, ends = await consumer.beginning_offsets([tp]), await consumer.end_offsets([tp])
@@ -189,10 +189,10 @@ class SnapshotRestoring:
         return manifest, chunks
 
     async def _require_newest(self, consumer: AIOKafkaConsumer, number: int, manifest: Manifest, mark: int) -> None:
-        """Whether nothing was written to `scores` since the snapshot, not even by another owner, until our own mark.
+        """Checks that no owner wrote to `scores` between the snapshot and our own mark.
 
         Raises:
-            RefusedError: Something was.
+            RefusedError: An owner wrote something.
         """
         tp = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
         consumer.assign([tp])
@@ -224,7 +224,7 @@ class SnapshotRestoring:
 
 
 def _restored(source: Unpacker, goals: ChoosesGoals | None) -> PartitionEvaluator:
-    """The state, made without looking for cycles among objects that all stay: that takes a fifth of the time."""
+    """Unpickles the state with the cycle collector off: all objects stay, and searching them takes a fifth of the time."""
     gc.disable()
     try:
         return PartitionEvaluator.restore(source, goals)

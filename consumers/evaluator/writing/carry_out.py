@@ -1,4 +1,4 @@
-"""What each effect of the engine means to this shell: one `match`."""
+"""Carries out the effects of the engine: one `match`."""
 
 from collections.abc import Iterable
 from typing import assert_never
@@ -10,15 +10,15 @@ from schemas.transcript import Transcript
 
 
 def carry_out(effects: Iterable[Effect], outbox: Outbox, instruments: Instruments) -> None:
-    """Counts what is to be counted and puts what is to be written into the outbox, in order.
+    """Adds counts to the metrics and records to the outbox, in order.
 
-    The records of a closing call are one group: a call is closed with all its final scores and its transcript, or not at
-    all. The `closed` fact stands last.
+    The records of a closing call are one group, with the `closed` fact last: a call is closed with all its final scores and its
+    transcript, or not at all.
 
     Args:
-        effects: As the engine returned them.
+        effects: Effects as the engine returned them.
         outbox: Records to write, of one partition.
-        instruments: Where `Count` goes.
+        instruments: Take the counts.
     """
     for effect in effects:
         match effect:

@@ -1,4 +1,4 @@
-"""What a partition has decided and nobody has written yet: in order, in groups that are written whole or not at all."""
+"""Unwritten records of a partition: in order, in groups that are written whole or not at all."""
 
 import asyncio
 from collections import deque
@@ -14,11 +14,11 @@ Written = AnyScoreRecord | QuarantineRecord | JudgeRequest | Transcript
 Group = tuple[Written, ...]
 
 MAX_TRANSACTION_RECORDS: Final = 1_000
-"""Records after which a transaction takes no further group: some 500 kB, a small part of what the broker accepts."""
+"""Number of records at which a transaction takes no further group: some 500 kB, far below the broker's limit."""
 
 
 class Outbox:
-    """Groups waiting to be written, and who waits for that."""
+    """Groups of records that wait to be written, and the tasks that wait for that."""
 
     def __init__(self) -> None:
         self._groups: deque[Group] = deque()
@@ -31,16 +31,16 @@ class Outbox:
 
     @property
     def records(self) -> int:
-        """Records not written yet."""
+        """Number of unwritten records."""
         return self._records
 
     @property
     def put_so_far(self) -> int:
-        """Groups put since the beginning: a moment that `until_written` and `has_written` understand."""
+        """Number of groups put since the start. It marks a moment for `until_written` and `has_written`."""
         return self._put
 
     def put(self, group: Group) -> None:
-        """One more group, behind all others."""
+        """Adds a group behind all others."""
         if group:
             self._groups.append(group)
             self._records += len(group)
@@ -49,7 +49,7 @@ class Outbox:
             self._emptied.clear()
 
     def first(self) -> list[Group]:
-        """The groups to write next, which stay here until `written` says so: as many as one transaction takes."""
+        """Returns the groups of the next transaction. They stay here until `written`."""
         groups: list[Group] = []
         records = 0
         for group in self._groups:
@@ -60,7 +60,7 @@ class Outbox:
         return groups
 
     def written(self, count: int) -> None:
-        """The first `count` groups are written; after `clear` meanwhile there is nothing to take out."""
+        """Removes the first `count` groups, which are written. After a `clear` in between there may be none."""
         count = min(count, len(self._groups))
         self._records -= sum(len(group) for group in islice(self._groups, count))
         for _ in range(count):
@@ -69,22 +69,22 @@ class Outbox:
         self._settle()
 
     def clear(self) -> None:
-        """Forget everything: it is no longer ours to write."""
+        """Drops all groups, because another owner writes them."""
         self._done += len(self._groups)
         self._groups.clear()
         self._records = 0
         self._settle()
 
     async def until_filled(self) -> None:
-        """Wait until there is something to write."""
+        """Waits until there is a group to write."""
         await self._filled.wait()
 
     def has_written(self, put: int) -> bool:
-        """Whether everything is written, or cleared, that was put up to this moment, as `put_so_far` gave it."""
+        """Whether all groups put until a moment, a value of `put_so_far`, are written or cleared."""
         return self._done >= put
 
     async def until_written(self, put: int | None = None) -> None:
-        """Wait until everything is written, or cleared, that was put up to this moment; None is this call's."""
+        """Waits until all groups put until a moment, a value of `put_so_far`, are written or cleared; None means now."""
         put = self._put if put is None else put
         while self._done < put:
             self._emptied.clear()

@@ -1,4 +1,4 @@
-"""A record on its way to the broker: where it goes, as which bytes, and whether the rest can be written without it."""
+"""A record for the broker: its address, its bytes, and whether its group can be written without it."""
 
 from typing import Final, NamedTuple
 
@@ -17,11 +17,11 @@ _WITHOUT_QUARANTINE: Final = "The refused record is not on the quarantine topic;
 
 
 class LeftOut(NamedTuple):
-    """What it means to write a group without one of its records.
+    """Consequence of writing a group without one of its records.
 
     Attributes:
         limit: The value of the label `limit` under which it is counted.
-        what_happens_now: For a person.
+        what_happens_now: Explanation for a person.
     """
 
     limit: str
@@ -32,13 +32,13 @@ class Outgoing(NamedTuple):
     """One record, ready to be sent.
 
     Attributes:
-        topic: The name on this cluster.
-        key: The conversation's id; of a refused record its own key.
+        topic: Name of the topic on this cluster.
+        key: The conversation's id, or the own key of a refused record.
         value: The bytes.
-        partition: Its number, or None where the key decides.
-        headers: None for none.
-        kind: Of a score its kind, for the count; None of anything else.
-        left_out: What comes of leaving it out; None of a score, without which nothing may be written.
+        partition: Partition number; None if the key decides.
+        headers: Headers; None for none.
+        kind: Kind of a score, for its count; None for other records.
+        left_out: Consequence of leaving it out; None for a score, which must not be left out.
     """
 
     topic: str
@@ -51,14 +51,14 @@ class Outgoing(NamedTuple):
 
 
 class Addresses:
-    """Where the records of one partition number go."""
+    """Addresses of the records of one partition number."""
 
     def __init__(self, number: int, kafka: KafkaSettings) -> None:
-        """Keeps the names.
+        """Stores the names of the topics.
 
         Args:
             number: The partition number.
-            kafka: How topics are named on this cluster.
+            kafka: Has the prefix of topic names on this cluster.
         """
         self.scores = kafka.topic(SCORES_TOPIC)
         self.transcripts = kafka.topic(TRANSCRIPTS_TOPIC)
@@ -69,7 +69,7 @@ class Addresses:
         self._reply_to = [(REPLY_PARTITION_HEADER, str(number).encode())]
 
     def of(self, record: Written) -> Outgoing:
-        """The record with its address."""
+        """Returns the record with its address."""
         if isinstance(record, Transcript):
             key, left_out = record.conversation_id.encode(), LeftOut("transcript", _WITHOUT_TRANSCRIPT)
             return Outgoing(self.transcripts, key, record.value, None, None, None, left_out)

@@ -1,4 +1,4 @@
-"""Writes what one partition decided, in transactions of a producer that only the partition's owner can have."""
+"""Writes the records of one partition, in transactions of a producer that only the partition's owner can have."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ from schemas.topics import OWNER_MARK_KEY
 from schemas.units import to_seconds
 
 REPLACED_SECONDS: Final = 5.0
-"""How long a producer may take to disconnect before another takes its place; nothing of it is on its way then."""
+"""How long a producer may take to disconnect before another replaces it. It has nothing in flight by then."""
 
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class WriteError(OperatorError):
-    """A record could not be written, so what was read must be read again: end the role without committing."""
+    """A record could not be written. End the role without committing, so that its inputs are read again."""
 
 
 class FencedError(Exception):
@@ -43,18 +43,18 @@ class FencedError(Exception):
 
 
 class RejectedWriteError(Exception):
-    """The broker did not take records that the partition can do without; nothing of them is written."""
+    """The broker rejected records that are optional for the partition. None of them is written."""
 
 
 class PartitionWriter:
-    """The producer of one partition number. Starting it fences off whoever had the partition before.
+    """The producer of one partition number. Starting it fences off the former owner.
 
-    What gathers between two commits goes in one transaction, because a transaction costs the same whatever it holds. On
-    a broker without transactions, which the demo has inside its process, records are written one by one.
+    All records that gather between two commits are one transaction, because the cost of a transaction does not depend on its
+    size. On a broker without transactions, such as the demo's, records are written one by one.
 
     Attributes:
         scores_end: Offset after the last record written to the partition of `scores`; None before the first.
-        writing_since: When the write under way began, in seconds of the monotonic clock; None while there is none.
+        writing_since: When the current write began, in seconds of the monotonic clock; None while there is none.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PartitionWriter:
         settings: EvaluatorSettings,
         instruments: Instruments,
     ) -> None:
-        """Keeps the settings; nothing is connected before `fence`.
+        """Stores its settings; `fence` connects.
 
         Args:
             number: The partition number.
@@ -88,15 +88,15 @@ class PartitionWriter:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a former owner is fenced off."""
+        """Whether records are written in transactions, which fence off a former owner."""
         return self._is_transactional
 
     async def fence(self) -> int:
         """Connects. When this returns, no earlier owner can write to the partition any more.
 
-        A broker that was killed while it ended a former owner's transaction can leave it without an end in the log of
-        `scores`: decided, but hidden from readers until the next transaction of this id ends there. So one is: it writes a
-        mark, a record without a value. Whoever has read past it has read everything.
+        A broker that is killed while it ends a transaction can leave it without its end in the log of `scores`. Then the
+        transaction is decided but hidden from readers, until the next transaction with this id ends there. So this method
+        writes one with a mark, a record without a value. A reader that is past the mark has read everything before it.
 
         Returns:
             Offset after the mark; 0 on a broker without transactions.
@@ -113,7 +113,7 @@ class PartitionWriter:
         return int(mark.offset) + 1
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Disconnects; harmless when repeated. A transaction that is open then is aborted by whoever fences us."""
+        """Disconnects; harmless when repeated. The next owner's fence aborts a transaction that is still open."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
@@ -123,14 +123,13 @@ class PartitionWriter:
             log.warning("producer_not_stopped", partition=self._number, error=str(error) or type(error).__name__)
 
     async def run(self) -> None:
-        """Writes whatever comes into the outbox until cancelled.
+        """Writes the content of the outbox until cancelled.
 
-        A record that the topic does not take because of its size is left out and counted, and what else was to be written
-        with it is written.
+        A record that is too large for its topic is left out and counted; the others of its group are written.
 
         Raises:
-            FencedError: The partition is another process's.
-            WriteError: Writing failed in a way that leaves open what was written, or `scores` does not take a score.
+            FencedError: Another process owns the partition.
+            WriteError: It is not known which records were written, or `scores` rejects a score.
         """
         while True:
             await self._outbox.until_filled()
@@ -150,15 +149,15 @@ class PartitionWriter:
                 await asyncio.sleep(max(0.0, to_seconds(self._settings.write_interval_ms) - (time.monotonic() - began)))
 
     async def write_apart(self, records: Sequence[Outgoing]) -> list[Any]:
-        """Writes records that the partition can do without, in a transaction of their own: all or none.
+        """Writes optional records in a transaction of their own: all or none.
 
         Returns:
-            What the client says of each: topic, partition and offset.
+            The client's metadata of each: topic, partition and offset.
 
         Raises:
-            RejectedWriteError: The broker did not take them; whatever comes next is written as before.
-            FencedError: The partition is another process's.
-            WriteError: It is not known what was written.
+            RejectedWriteError: The broker rejected them. Later records are written as before.
+            FencedError: Another process owns the partition.
+            WriteError: It is not known which records were written.
         """
         async with self._one_at_a_time:
             producer = self._producer
@@ -195,7 +194,7 @@ class PartitionWriter:
         """Writes the records, all or none.
 
         Returns:
-            The places of those that are too large; when there are any, nothing is written.
+            Indexes of records that are too large. If there are any, nothing is written.
         """
         producer = self._producer
         if producer is None:
@@ -236,10 +235,10 @@ class PartitionWriter:
         return ()
 
     def _leave_out(self, refused: Sequence[Outgoing]) -> None:
-        """Counts what is not written, with a line for each topic.
+        """Counts records that are not written, and logs a line for each topic.
 
         Raises:
-            WriteError: A score is among it: without it no final score of its call would be right.
+            WriteError: A score is among them. Without it, the final scores of its call would be wrong.
         """
         by_topic: dict[tuple[str, LeftOut], list[Outgoing]] = {}
         for each in refused:
@@ -273,15 +272,15 @@ class PartitionWriter:
         return producer
 
     async def _replace_producer(self) -> None:
-        """Goes on with another producer of the same id, after a transaction that was aborted.
+        """Replaces the producer by one with the same id, after an aborted transaction.
 
-        The broker numbers the records of a producer and still waits for those it refused: it would refuse whatever comes
-        next on that partition. A new producer begins to count anew, but its start also fences off whoever had the id. If
-        that was not our own former one, the partition had another owner in between, who has recalled what we had written and
-        goes on from there: so we must not write. Each start has the next epoch, and a gap shows it.
+        The broker numbers the records of a producer and still expects those that it rejected, so it would reject all later ones.
+        A new producer starts a new numbering, but also fences off the last user of the id. If that was another process, it
+        owns the partition and has recalled our scores, so we must not write. Each start has the next epoch, and a gap between
+        the epochs shows the other process.
 
         Raises:
-            FencedError: Another process had the id in between.
+            FencedError: Another process used the id in between.
         """
         former = self._epoch()
         await self.stop(REPLACED_SECONDS)
@@ -290,7 +289,7 @@ class PartitionWriter:
             raise FencedError(f"partition {self._number} was written by another evaluator in between")
 
     def _epoch(self) -> tuple[int, int]:
-        """The broker's name for the producer, and how often one of its id has started; the client keeps them to itself."""
+        """Returns the broker's number for the producer and its epoch, which are private attributes of the client."""
         manager = self._producer._txn_manager  # type: ignore[union-attr]  # noqa: SLF001  # it is started here
         return int(manager.producer_id), int(manager.producer_epoch)
 

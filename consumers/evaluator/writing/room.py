@@ -1,4 +1,4 @@
-"""Which partitions are read on while what others decided waits to be written."""
+"""Decides which partitions pause while too many records wait to be written."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -7,17 +7,17 @@ from typing import Final
 from consumers.evaluator.writing.outbox import Outbox
 
 PATIENCE_SECONDS: Final = 0.5
-"""How long reading waits for a writer before it stops the writer's partition: some transactions. The client forgets what it has
-fetched of a partition that stops, so to stop at once, with a backlog, costs more than to wait."""
+"""How long reading waits for a writer before it pauses the writer's partition: some transactions. The client drops the fetched
+records of a paused partition, so with a backlog, an immediate pause costs more than the wait."""
 
 
 async def until_there_is_room(outboxes: Mapping[int, Outbox], most: int, before: Collection[int]) -> None:
-    """Waits a moment for the writers of partitions that would have to stop now; for none that has stopped already.
+    """Waits a moment for the writers of partitions that would have to pause now, but not for those that are paused already.
 
     Args:
-        outboxes: What waits to be written, by partition number.
-        most: How many records may wait, of all partitions.
-        before: Partitions that are not read on so far.
+        outboxes: Unwritten records by partition number.
+        most: Most unwritten records of all partitions.
+        before: Partitions that are paused already.
     """
     waiting = {number: outbox.records for number, outbox in outboxes.items()}
     full = without_room(waiting, most, ()) - set(before)
@@ -29,16 +29,16 @@ async def until_there_is_room(outboxes: Mapping[int, Outbox], most: int, before:
 
 
 def without_room(waiting: Mapping[int, int], most: int, before: Collection[int]) -> set[int]:
-    """The partitions that must not be read on for now, so that memory stays bounded and each waits for its own writer only.
+    """Returns the partitions to pause, so that memory stays bounded and each partition waits for its own writer only.
 
-    As long as all partitions together have room, every one is read. Beyond that the room is shared evenly: who has more
-    than an even share waiting is not read on until half of it is written. So all of them together hold at most twice
-    `most`, and what comes of one poll.
+    As long as the unwritten records of all partitions are within `most`, none pauses. Beyond it, a partition with more than an
+    even share pauses until half of that share is left. So all partitions together keep at most twice `most`, and the
+    records of one poll.
 
     Args:
-        waiting: Records decided and not written, by partition number.
-        most: How many of them there may be of all partitions before anything is held back.
-        before: Those that were not read on so far.
+        waiting: Number of unwritten records by partition number.
+        most: Most unwritten records of all partitions before any pauses.
+        before: Partitions that are paused already.
     """
     share = most / max(1, len(waiting))
     is_full = sum(waiting.values()) > most

@@ -1,9 +1,10 @@
-"""The OpenAI-compatible endpoint: one request, one reply, whatever happens to it.
+"""The OpenAI-compatible endpoint: one request gives one reply, also if it fails.
 
-The official client repeats what failed, by itself: after a pause that grows and varies, or after the one that `Retry-After`
-names, and a reply says how often. So nothing else here repeats requests.
+The official client retries failed requests by itself, after growing random pauses or after the pause of `Retry-After`. So
+nothing else here retries. The reply has the number of tries.
 
-Nothing that an endpoint sends is logged but a status and an error's code, which could carry the question or the key.
+Of an endpoint's answers, only the status and the code of an error are logged, because other parts may repeat the question or
+the key.
 """
 
 import re
@@ -33,9 +34,9 @@ _STATUS_REQUEST_TIMEOUT: Final = 408
 _STATUS_CONFLICT: Final = 409
 _STATUS_SERVER_ERROR: Final = 500
 _MAX_CHOICES: Final = 128
-"""One is asked for; the interface allows so many."""
+"""Most choices in a reply by the interface; one is asked for."""
 _ERROR_CODE: Final = re.compile(r"[A-Za-z_]{1,64}")
-"""Of an error: a word such as `model_not_found`. Anything else might be the key or what a call's people say."""
+"""Form of an error's code that is logged, such as `model_not_found`. Other texts might contain the key or words of a call."""
 
 _NOT_READ: Final[Mapping[ReplyFault, tuple[str, str]]] = MappingProxyType(
     {
@@ -49,7 +50,7 @@ _NOT_READ: Final[Mapping[ReplyFault, tuple[str, str]]] = MappingProxyType(
         ),
     }
 )
-"""What happened, and what to do."""
+"""Message of each fault: what happened, and what to do."""
 
 
 class _Message(BaseModel):
@@ -73,7 +74,7 @@ class _Usage(BaseModel):
 
 
 class _Completion(BaseModel):
-    """As much of a chat completion as is read, checked: what the client returns is what the endpoint sent, whatever it is."""
+    """The used part of a chat completion, validated, because the client returns the endpoint's reply unchecked."""
 
     choices: list[_Choice] = Field(min_length=1, max_length=_MAX_CHOICES)
     usage: Any = None
@@ -83,12 +84,12 @@ class Endpoint:
     """The client of one endpoint."""
 
     def __init__(self, settings: JudgeSettings, api_key: str, network: httpx2.AsyncBaseTransport | None = None) -> None:
-        """Keeps a client; nothing is connected before the first question.
+        """Creates a client; nothing is connected before the first question.
 
         Args:
-            settings: Where the endpoint is, and how it is asked.
-            api_key: Its key.
-            network: Stands in for the connections, in tests.
+            settings: Address of the endpoint, model, and limits of a request.
+            api_key: The endpoint's key.
+            network: Replaces the connections in tests.
         """
         self._settings = settings
         self._logged: set[object] = set()
@@ -101,7 +102,7 @@ class Endpoint:
         self._create = self._client.chat.completions.with_raw_response.create  # loads a good part of the library
 
     async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
-        """As in `Asks`. Repeats what fails, so that only the caller's deadline bounds how long it takes."""
+        """See `Asks.ask`. Retries failures, so only the caller's deadline bounds its duration."""
         began = time.monotonic()
         CURRENT_DELIVERY.set(delivery)
         text: str | None = None
@@ -122,7 +123,7 @@ class Endpoint:
         return Reply(outcome, text, tokens, max(1, delivery.tries), round((time.monotonic() - began) * MS_PER_SECOND))
 
     async def close(self) -> None:
-        """As in `Asks`."""
+        """See `Asks.close`."""
         await self._client.close()
 
     def _of_status(self, error: openai.APIStatusError, delivery: Delivery) -> TrialOutcome:
@@ -164,7 +165,7 @@ class Endpoint:
                 )  # fmt: skip
 
     def _is_first(self, trouble: object) -> bool:
-        """Whether it is new: a person must remove it, so one line about it is enough."""
+        """Whether this fault is new. A person must fix it, so one log line about it is enough."""
         if trouble in self._logged:
             return False
         self._logged.add(trouble)
@@ -202,7 +203,7 @@ def _read(body: bytes, delivery: Delivery) -> tuple[TrialOutcome, str | None, To
 
 
 def _tokens_in(usage: Any, delivery: Delivery) -> TokenUse | None:
-    """The endpoint's count; None when there is none, or something that is no count."""
+    """Returns the endpoint's token count; None when there is none or it is not a count."""
     if usage is None:
         return None
     try:

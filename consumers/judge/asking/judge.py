@@ -1,4 +1,4 @@
-"""Answers questions: each exactly once, in order of urgency, by its deadline, with a verdict or the reason for none."""
+"""Answers questions, each once, in order of urgency and by its deadline, with a verdict or the reason why there is none."""
 
 import asyncio
 import contextlib
@@ -35,14 +35,14 @@ from schemas.judging import (
 from schemas.units import to_seconds
 
 LEAST_PAUSE_MS: Final = 100
-"""How often it is looked whether a broken endpoint may be tried again."""
+"""Shortest pause before checking again whether a broken endpoint may be tried."""
 _HASH_VALUES: Final = 2**64
 
 log = structlog.get_logger()
 
 
 def is_sampled(conversation_id: str, ratio: float) -> bool:
-    """Whether a call is in the sample: by its id alone, so the same for every question, process and restart."""
+    """Whether a call is in the sample. Only its id decides, so the result is the same for all questions, processes and restarts."""
     digest = hashlib.blake2b(conversation_id.encode(), digest_size=8, person=b"sample").digest()
     return int.from_bytes(digest, "big") < ratio * _HASH_VALUES
 
@@ -55,7 +55,7 @@ class _Running:
 
 
 class Judge:
-    """The questions of one process. It knows nothing of Kafka."""
+    """Answers the questions of one process. It knows nothing of Kafka."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Judge:
         endpoint: Asks | None = None,
         redactor: Redactor | None = None,
     ) -> None:
-        """Wires it; nobody is asked before `run`. To be called inside a running event loop.
+        """Builds its parts; `run` starts to ask. Call it inside a running event loop.
 
         Args:
-            settings: Whom to ask, how fast, and for how much.
+            settings: Endpoint, rates and budgets.
             instruments: Built for the role `judge`, perhaps among others.
-            endpoint: Stands in for the settings' own, in tests.
-            redactor: Goes over what the model explains; None is one with the default rules.
+            endpoint: Replaces the endpoint of the settings in tests.
+            redactor: Redacts the model's explanations; None for the default rules.
         """
         self._redactor = redactor or Redactor()
         self._settings = settings
@@ -92,10 +92,10 @@ class Judge:
         instruments.read_gauge("callgauge_judge_budget_left", self._budget_left)
 
     def ask(self, request: JudgeRequest) -> "asyncio.Future[JudgeVerdict]":
-        """The verdict on a question, when there is one; a question that is asked again meanwhile gets the same.
+        """Starts to answer a question. If it is asked again meanwhile, both get the same verdict.
 
         Returns:
-            What comes by the deadline at the latest, while `run` runs. Cancelled when the question is withdrawn.
+            The future verdict, done by the deadline while `run` runs. It is cancelled when the question is withdrawn.
         """
         known = self._promised.get(request.request_id)
         if known is not None:
@@ -115,7 +115,7 @@ class Judge:
         return promised
 
     def withdraw(self, request_ids: Collection[str]) -> None:
-        """These are another judge's now: nothing more is asked or answered about them here."""
+        """Drops questions that another judge owns now."""
         self._line.withdraw(request_ids)
         for running in self._running.values():
             if running.waiting.request_id in request_ids:
@@ -125,15 +125,15 @@ class Judge:
                 promised.cancel()
 
     def recall(self, verdict: JudgeVerdict) -> None:
-        """Counts what an earlier owner of the question spent on it.
+        """Counts the money that an earlier owner spent on the question.
 
-        A verdict of the future counts as one of now: otherwise the budget would wait for that hour, and count nothing until then.
+        A verdict with a future time counts as of now. Otherwise the budget would wait for that hour and count nothing until then.
         """
         at_ms = min(verdict.timestamp, wall_clock_ms())
         self._budget.spend(verdict.conversation_id, verdict.agent, verdict.cost, at_ms)
 
     async def finish(self) -> None:
-        """Begins with no more questions, and waits for those that are being asked."""
+        """Starts no more questions, and waits for those in progress."""
         self._is_finishing = True
         if self._running:
             await asyncio.wait([running.task for running in self._running.values()])
@@ -142,7 +142,7 @@ class Judge:
         """Puts questions to the model until cancelled.
 
         Raises:
-            Exception: A mistake of ours; what a model or a network may do becomes a verdict.
+            Exception: A fault of callgauge. Faults of the model or the network become verdicts.
         """
         try:
             while True:
@@ -160,7 +160,7 @@ class Judge:
                 await self._endpoint.close()
 
     def _obstacle(self, request: JudgeRequest, now_ms: int) -> UnjudgedReason | None:
-        """Why nobody will be asked, whatever the time brings."""
+        """Returns the reason why the question will never be put to the model; None if it may be."""
         settings = self._settings
         is_off = request.kind is not JudgeKind.SUBGOAL and request.kind not in settings.text_judges
         if self._endpoint is None or is_off:
@@ -235,7 +235,7 @@ class Judge:
             promised.set_result(verdict)
 
     async def _until_something_changes(self) -> None:
-        """A question comes or is over, the first in the line has waited too long, or a broken endpoint may be tried."""
+        """Waits until a question arrives or ends, the next deadline passes, or a broken endpoint may be tried."""
         now_ms = wall_clock_ms()
         due_ms = [] if self._line.next_deadline_ms is None else [self._line.next_deadline_ms - now_ms]
         if len(self._line) and self._breaker.is_open:

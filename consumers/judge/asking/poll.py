@@ -1,4 +1,4 @@
-"""One question put to the model: in waves, within the limits, until it is decided."""
+"""Puts one question to the model, in waves and within the limits, until it is decided."""
 
 import asyncio
 import time
@@ -38,25 +38,25 @@ _REASONS: Final = (
     (frozenset({TrialOutcome.REJECTED}), UnjudgedReason.REJECTED),
     (_ENDPOINT_FAILED, UnjudgedReason.UNAVAILABLE),
 )
-"""Why a vote failed, by what all of its invalid answers were; a mixture is `INVALID_ANSWERS`."""
+"""Reason of a failed vote by the outcomes of its invalid answers. Other mixtures are `INVALID_ANSWERS`."""
 
 _PERHAPS_CHARGED: Final = frozenset(TrialOutcome) - {
     TrialOutcome.RATE_LIMITED,
     TrialOutcome.REJECTED,
     TrialOutcome.UNAVAILABLE,
 }
-"""Without a count of tokens these are taken to cost what they can at most; an error is not charged, nor is a request that
-never reached the endpoint."""
+"""Outcomes that cost the highest possible amount if the tokens were not counted. Errors, and requests that never reached the
+endpoint, cost nothing."""
 
 
 @dataclass(slots=True)
 class Means:
-    """What all questions share: whom to ask, and how much of it may be done.
+    """The parts that all questions share: the endpoint and the limits.
 
     Attributes:
-        slots: Places of requests that are on their way.
-        now_ms: The wall clock, which deadlines and budgets are held against.
-        redactor: Goes over what the model explains.
+        slots: Limits the number of requests in flight.
+        now_ms: The wall clock, for deadlines and budgets.
+        redactor: Redacts the model's explanations.
     """
 
     settings: JudgeSettings
@@ -72,12 +72,12 @@ class Means:
 
 @dataclass(slots=True)
 class Poll:
-    """The trials of one question so far. What is here when it is cut off is what was learnt.
+    """The trials of one question so far. After a cut-off at the deadline, it has the results until then.
 
     Attributes:
-        wave: How many requests are on their way, or about to be.
+        wave: Number of requests in flight, or about to be sent.
         voting: The votes so far; None for EVA's metrics.
-        cost: In the currency of the prices.
+        cost: Cost so far, in the currency of the prices.
         first_sent_ms: When the first request was sent; None before.
     """
 
@@ -101,14 +101,14 @@ class Poll:
 
     @property
     def votes(self) -> Votes:
-        """How the trials went; all zero for EVA's metrics."""
+        """Votes of the trials; all zero for EVA's metrics."""
         voting = self.voting
         if voting is None:
             return Votes()
         return Votes(complete=voting.votes_complete, incomplete=voting.votes_incomplete, invalid=voting.votes_invalid)
 
     async def run(self) -> VerdictResult:
-        """Asks until there is a result; late only as far as the caller lets it run on."""
+        """Asks until there is a result. The caller bounds the time."""
         question = question_of(self.request, self.means.settings.answer_form)
         if self.voting is not None:
             return await self._vote(question, self.voting)
@@ -131,7 +131,7 @@ class Poll:
         return Unjudged(reason=reason)
 
     async def _wave(self, question: Question, count: int) -> list[Answer | None] | None:
-        """Asks so often at once; None when there is no money for all of them."""
+        """Sends `count` requests at once; None when there is no money for all of them."""
         means, request, now_ms = self.means, self.request, self.means.now_ms()
         most = TokenUse(prompt=question.most_tokens, answer=means.settings.max_answer_tokens)
         most_cost = means.settings.prices.cost_of(most)
@@ -148,7 +148,7 @@ class Poll:
             return await asyncio.gather(*(self._ask(trial, wait_ms) for wait_ms in waits_ms))
 
     async def _ask(self, trial: "_Trial", wait_ms: float) -> Answer | None:
-        """One request, sent when its turn has come. None is an invalid answer."""
+        """Sends one request in its turn, and returns its answer; None for an invalid one."""
         means = self.means
         self._trials += 1
         number = self._trials
@@ -171,7 +171,9 @@ class Poll:
                 latency_ms = round((time.monotonic() - sent_at) * MS_PER_SECOND)
                 cut_off = Reply(TrialOutcome.TIMED_OUT, requests=max(1, delivery.tries), latency_ms=latency_ms)
                 self._learn(cut_off, delivery, None, number, trial)
-                if means.now_ms() >= self.deadline_ms:  # else it was cut off because another judge has the question now
+                if (
+                    means.now_ms() >= self.deadline_ms
+                ):  # before that, it was cut off because another judge owns the question
                     means.breaker.failed(means.now_ms())
         answer = None
         if reply.outcome in (TrialOutcome.ANSWERED, TrialOutcome.TRUNCATED):
@@ -186,7 +188,7 @@ class Poll:
     def _learn(
         self, reply: Reply, delivery: Delivery, answer: Answer | None, number: int, trial: "_Trial"
     ) -> TrialOutcome:
-        """Takes what one request brought, and what it cost."""
+        """Notes the result of one request, and its cost."""
         means = self.means
         outcome = _outcome(reply, answer)
         used = reply.believed_tokens
@@ -217,12 +219,12 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What the requests of one wave share.
+    """The common parts of the requests of one wave.
 
     Attributes:
-        most_tokens: What one of them may use.
-        most_cost: What one of them may cost.
-        promise: The money set aside for all of them.
+        most_tokens: Most tokens of one request.
+        most_cost: Highest cost of one request.
+        promise: The money set aside for all requests.
     """
 
     question: Question
@@ -232,12 +234,12 @@ class _Trial:
 
 
 def _all_of(used: TokenUse | None, most_tokens: int) -> int:
-    """The tokens of one request; without a count as many as it may have."""
+    """Returns the tokens of one request; without a count, the most it may have."""
     return most_tokens if used is None else used.prompt + used.answer
 
 
 def _outcome(reply: Reply, answer: Answer | None) -> TrialOutcome:
-    """What the request came to, now that its text was read."""
+    """Returns the outcome of the request after reading its text."""
     if answer is not None:
         return TrialOutcome.ANSWERED
     return TrialOutcome.UNREADABLE if reply.outcome is TrialOutcome.ANSWERED else reply.outcome

@@ -1,4 +1,4 @@
-"""What comes back from the endpoint, how far the question got, and what asking is."""
+"""The reply of the endpoint, the delivery of a request, and the interface for asking."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
@@ -7,23 +7,23 @@ from consumers.judge.prompting.questions import Question
 from schemas.judging import TokenUse, TrialOutcome
 
 MAX_REPORTED_TOKENS: Final = 10_000_000
-"""Most tokens that an endpoint is believed to have counted for one request: several times the longest context of any
-model. Beyond it, or below 0, what it counted is unknown, and the request costs what it can at most."""
+"""Highest token count that is accepted for one request: several times the longest context of any model. A higher or negative
+count is ignored, and the request costs the highest possible amount."""
 
 ReplyFault = Literal["too_large", "compressed", "redirected", "token_count"]
-"""What was wrong with a reply, so that it, or a part of it, was not taken: more bytes than are read; packed although it was
-asked for plain; a redirect, which is never followed; a count of tokens that cannot be."""
+"""Fault of a reply that was dropped in whole or in part: too many bytes, compressed although plain text was requested, a
+redirect, which is never followed, or an impossible token count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one request brought.
+    """Reply to one request.
 
     Attributes:
-        outcome: `ANSWERED` when there is text, which may still be no answer.
-        text: What the model wrote.
-        tokens: As counted by the endpoint, whatever it counted; None when it did not say.
-        requests: How often it was tried.
+        outcome: `ANSWERED` when there is text, which may still be no valid answer.
+        text: The model's text.
+        tokens: The endpoint's token count, unchecked; None without one.
+        requests: Number of tries.
         latency_ms: From the first sending to the end of the last reply.
     """
 
@@ -35,7 +35,7 @@ class Reply:
 
     @property
     def believed_tokens(self) -> TokenUse | None:
-        """The endpoint's count, if it can be; None when it did not say."""
+        """The endpoint's token count if it is possible; None without one."""
         tokens = self.tokens
         if tokens is None:
             return None
@@ -45,13 +45,13 @@ class Reply:
 
 @dataclass(slots=True)
 class Delivery:
-    """How far a question got. The asker keeps it, so it is known even of a question that was cut off.
+    """How far the tries of a request got. The caller keeps it, so it is known even if the request is cut off.
 
     Attributes:
-        tries: How often a connection was wanted for it.
-        departed: The numbers of the tries of which something was written to the endpoint, so that it may have arrived. The
-            others cost nothing: refused connections, unknown names, failed TLS.
-        faults: What was wrong with the replies.
+        tries: Number of tries.
+        departed: Numbers of the tries that wrote something to the endpoint, so they may have arrived. The others cost nothing:
+            refused connections, unknown names, failed TLS.
+        faults: Faults of the replies.
     """
 
     tries: int = 0
@@ -60,20 +60,20 @@ class Delivery:
 
     @property
     def tries_that_stayed(self) -> int:
-        """How many tries never reached the endpoint."""
+        """Number of tries that never reached the endpoint."""
         return self.tries - len(self.departed)
 
 
 class Asks(Protocol):
-    """Takes questions."""
+    """An endpoint that answers questions."""
 
     async def ask(self, question: Question, timeout_seconds: float, delivery: Delivery) -> Reply:
-        """One reply to the question. Never raises for what an endpoint or a network may do.
+        """Returns the reply to a question. Faults of the endpoint or the network do not raise.
 
         Args:
-            question: What to ask.
+            question: The prompt.
             timeout_seconds: Silence after which one try counts as failed.
-            delivery: Takes how far it got, as it gets there. One that leaves it as it is says that it got everywhere.
+            delivery: Updated while the tries go on. If it stays unchanged, all tries count as delivered.
         """
 
     async def close(self) -> None:

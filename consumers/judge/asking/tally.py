@@ -13,17 +13,17 @@ class Tally:
     """The judge's counters."""
 
     def __init__(self, instruments: Instruments, model: str) -> None:
-        """Keeps what it counts with.
+        """Stores the instruments.
 
         Args:
             instruments: Built for the role `judge`, perhaps among others.
-            model: Who is asked.
+            model: Name of the model.
         """
         self._instruments = instruments
         self._model = model
 
     def request(self, reply: Reply, outcome: TrialOutcome, cost: float, faults: Collection[ReplyFault]) -> None:
-        """One request to the model is over, as often as it was sent."""
+        """Counts a finished request to the model, with its retries."""
         labels = (self._model, outcome)
         self._instruments.inc("callgauge_judge_requests_total", labels)
         self._instruments.observe("callgauge_judge_request_seconds", labels, to_seconds(reply.latency_ms))
@@ -40,7 +40,7 @@ class Tally:
             self._instruments.inc("callgauge_judge_tokens_total", (*labels, kind), max(0, count))
 
     def verdict(self, verdict: JudgeVerdict, redactions: Counter[str]) -> None:
-        """One question is answered. What was taken out of answers since the last one is counted too, and emptied."""
+        """Counts a verdict, and the redactions in answers since the last verdict, which it then clears."""
         for kind, count in redactions.items():
             self._instruments.inc("callgauge_judge_redactions_total", (kind,), count)
         redactions.clear()
@@ -50,7 +50,7 @@ class Tally:
             self._instruments.inc("callgauge_judge_votes_not_unanimous_total", (self._model,))
 
     def refused(self) -> None:
-        """A record of `judge.requests` is no question."""
+        """Counts a record of `judge.requests` that is no question."""
         self._instruments.inc("callgauge_judge_questions_refused_total")
 
 

@@ -1,7 +1,7 @@
-"""The HTTP below the client of the endpoint: what goes out is counted, and what comes back is bounded before anybody reads it.
+"""The HTTP transport below the endpoint's client: it counts requests, and bounds replies before the client reads them.
 
-The client unpacks, decodes, redirects and keeps cookies as an endpoint asks for. So it gets a reply of which nothing is
-left but the status, the pause until a repeat, and a body of bounded size: there is nothing to follow, keep or unpack.
+The client decompresses, follows redirects and keeps cookies as the endpoint asks. So it gets replies with only the status, the
+pause before a retry, and a body of bounded size: there is nothing to follow, keep or decompress.
 """
 
 from contextvars import ContextVar
@@ -13,25 +13,25 @@ import httpx2
 from consumers.judge.asking.reply import Delivery
 
 MAX_REPLY_BYTES: Final = 1_000_000
-"""Largest reply that is read. An answer of the most tokens a setting allows has half of it, and a usual one 2 kB; more
-would be memory that an endpoint takes, times the requests that are on their way."""
+"""Largest reply that is read. An answer with the most tokens that the settings allow has half of it, and a usual one 2 kB. Each
+request in flight may take this much memory."""
 _KEPT_HEADERS: Final = ("retry-after", "retry-after-ms", "x-should-retry")
-"""What the client's repeats go by."""
+"""Headers that the client needs for its retries."""
 _PLAIN_ENCODINGS: Final = ("", "identity")
 
 CURRENT_DELIVERY: Final[ContextVar[Delivery]] = ContextVar("current_delivery")
-"""Of the request that the running task is about; the client has no place to pass it through."""
+"""Delivery of the request of the running task. The client has no parameter to pass it through."""
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Hands over bounded replies, and notes in `CURRENT_DELIVERY` how far each try of a request got."""
+    """Returns bounded replies, and notes in `CURRENT_DELIVERY` how far each try of a request got."""
 
     def __init__(self, network: httpx2.AsyncBaseTransport) -> None:
-        """Keeps the transport that has the connections."""
+        """Wraps the transport that has the connections."""
         self._network = network
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """One try: its reply, read to its end or dropped.
+        """Sends one try and returns its reply, with the body read to its end or dropped.
 
         Raises:
             httpx2.TransportError: The network failed, or the endpoint broke HTTP.
@@ -63,7 +63,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 def client_for(
     base_url: str, max_connections: int, network: httpx2.AsyncBaseTransport | None = None
 ) -> httpx2.AsyncClient:
-    """An HTTP client for one endpoint, by way of the proxy that the environment names for it, if any.
+    """Returns an HTTP client for one endpoint, through the proxy of the environment if there is one.
 
     Args:
         base_url: The endpoint.
@@ -77,7 +77,7 @@ def client_for(
 
 
 def _proxy_for(url: httpx2.URL) -> str | None:
-    """What `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` say; the client asks them only without a transport."""
+    """Returns the proxy by `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, which the client ignores with a transport."""
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if not proxy or proxy_bypass(url.host):
@@ -86,7 +86,7 @@ def _proxy_for(url: httpx2.URL) -> str | None:
 
 
 async def _bounded_body(response: httpx2.Response, delivery: Delivery) -> bytes:
-    """The body as it was sent; empty when it is packed or too large, and then that is noted."""
+    """Reads the body as it was sent. If it is compressed or too large, notes that and returns nothing."""
     if response.headers.get("content-encoding", "").strip().lower() not in _PLAIN_ENCODINGS:
         delivery.faults.add("compressed")
         return b""

@@ -1,4 +1,4 @@
-"""The record that answers a question."""
+"""Builds the verdict on a question."""
 
 from typing import Final
 
@@ -6,20 +6,20 @@ from consumers.judge.asking.poll import Poll
 from schemas.judging import JudgeRequest, JudgeVerdict, VerdictResult
 
 MAX_KEPT_ANSWERS: Final = 100
-"""Answers kept in a verdict, the newest: so that it fits a record of Kafka however many trials there were."""
+"""Answers kept in a verdict, the newest, so that it fits a Kafka record with any number of trials."""
 _COST_DIGITS: Final = 9
 
 
 def verdict_of(
     request: JudgeRequest, result: VerdictResult, poll: Poll | None, *, arrived_ms: int, now_ms: int
 ) -> JudgeVerdict:
-    """The verdict.
+    """Builds the record of a verdict.
 
     Args:
         request: The question.
-        result: What was decided, or why nothing was.
-        poll: Its trials; None when nobody was asked.
-        arrived_ms: When the question came to this judge.
+        result: The decision, or why there is none.
+        poll: The trials; None when the model was not asked.
+        arrived_ms: When the question arrived at this judge.
         now_ms: The time of the verdict.
     """
     answered = JudgeVerdict(

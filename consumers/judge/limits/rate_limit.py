@@ -1,15 +1,15 @@
-"""How many requests and tokens go out in a minute. Pure; time is an argument."""
+"""Limits the requests and tokens of a minute. Pure; time is an argument."""
 
 from typing import Final
 
 from schemas.units import MINUTE_MS
 
 BURST_MS: Final = 10_000
-"""What may go out at once after a silence: so much of a minute. Endpoints look at shorter times than the minute they name."""
+"""Part of a minute's limit that may be used at once after a pause. Endpoints apply their limits to less than a minute, too."""
 
 
 class Bucket:
-    """A measure that fills with time and empties with use; it may be overdrawn, and then everyone waits."""
+    """A token bucket: it fills with time and empties with use. It may be overdrawn, and then all requests wait."""
 
     def __init__(self, per_minute: float) -> None:
         """Starts full."""
@@ -19,12 +19,12 @@ class Bucket:
         self._at_ms: float | None = None
 
     def wait_ms(self, now_ms: float, amount: float) -> float:
-        """How long until `amount` is there; at most the whole measure is waited for."""
+        """Returns the time until `amount` is available, or the whole bucket if that is less."""
         self._fill(now_ms)
         return max(0.0, (min(amount, self._most) - self._level) / self._per_ms)
 
     def take(self, amount: float) -> None:
-        """Takes it, also where it is not there yet; a negative amount gives back."""
+        """Takes an amount, even if it is not available yet. A negative amount is given back."""
         self._level = min(self._most, self._level - amount)
 
     def _fill(self, now_ms: float) -> None:
@@ -34,7 +34,7 @@ class Bucket:
 
 
 class RateLimit:
-    """Requests and tokens a minute together. Places are given in the order of asking."""
+    """Limits requests and tokens a minute together. Reservations are served in their order."""
 
     def __init__(self, requests_per_minute: int, tokens_per_minute: int) -> None:
         """Starts with a full burst of both."""

@@ -1,6 +1,6 @@
-"""What judging costs, and how much of it is allowed: per call, per agent and hour, per hour. Pure; time is an argument.
+"""Costs and budgets of judging: per call, per agent and hour, and per hour. Pure; time is an argument.
 
-Money is in the currency of the prices. An hour is one of the clock, so that it is known when there is money again.
+Money is in the currency of the prices. An hour begins on the full hour of the clock, so it is known when a budget is renewed.
 """
 
 from collections import OrderedDict, defaultdict
@@ -13,9 +13,9 @@ from schemas.judging import TokenUse
 from schemas.units import HOUR_MS
 
 MAX_CALLS: Final = 20_000
-"""Calls whose spending is remembered; of more, the one that spent longest ago begins anew."""
+"""Most calls whose spending is remembered. Beyond it, the call with the oldest spending starts at 0 again."""
 MAX_AGENTS: Final = 1_000
-"""Agents with an hourly budget of their own; further ones share one."""
+"""Most agents with an hourly budget of their own. Further agents share one."""
 _TOKENS_PRICED: Final = 1_000_000
 _OTHERS: Final = ""
 
@@ -24,21 +24,21 @@ BudgetName = Literal["hour", "agent"]
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of a million tokens: read, read before (cached), written."""
+    """Prices of a million tokens: of prompts, of cached prompts, and of answers."""
 
     prompt: float
     cached: float
     answer: float
 
     def cost_of(self, tokens: TokenUse) -> float:
-        """What the tokens cost."""
+        """Returns the cost of these tokens."""
         fresh = max(0, tokens.prompt - tokens.cached)
         return (fresh * self.prompt + tokens.cached * self.cached + tokens.answer * self.answer) / _TOKENS_PRICED
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much may be spent."""
+    """Limits of spending."""
 
     per_call: float
     per_agent_hour: float
@@ -46,10 +46,10 @@ class Allowance:
 
 
 class Budget:
-    """What was spent and what is promised to requests on their way. A promise is kept even if an answer takes longer."""
+    """Money that was spent, and money promised to requests in flight. A promise stays in force past the end of its hour."""
 
     def __init__(self, allowance: Allowance) -> None:
-        """Nothing is spent yet."""
+        """Starts without spending."""
         self._allowance = allowance
         self._hour = 0
         self._spent = 0.0
@@ -60,13 +60,16 @@ class Budget:
         self._promised_by_call: defaultdict[str, float] = defaultdict(float)
 
     def promise(self, conversation_id: str, agent: str, cost: float, now_ms: int) -> "Promise | None":
-        """Sets money aside for requests; None when one of the budgets has not so much left.
+        """Sets money aside for requests.
 
         Args:
             conversation_id: The call.
-            agent: Its agent.
-            cost: What the requests cost at most.
+            agent: The call's agent.
+            cost: Highest cost of the requests.
             now_ms: The time, which decides the hour.
+
+        Returns:
+            The promise; None if one of the budgets has less left.
         """
         self._turn_hour(now_ms)
         agent = self._budget_of(agent)
@@ -85,7 +88,7 @@ class Budget:
         return Promise(self, conversation_id, agent, cost)
 
     def spend(self, conversation_id: str, agent: str, cost: float, at_ms: int) -> None:
-        """Counts money that was spent; what an earlier hour spent counts for the call only."""
+        """Counts money that was spent. Spending of an earlier hour counts for the call only."""
         self._turn_hour(at_ms)
         if at_ms // HOUR_MS == self._hour:
             agent = self._budget_of(agent)
@@ -96,7 +99,7 @@ class Budget:
             self._spent_by_call.popitem(last=False)
 
     def left(self, now_ms: int) -> Mapping[BudgetName, float]:
-        """What is left of this hour, and the least that any agent has left of it."""
+        """Returns the money left for this hour, and the least that any agent has left."""
         self._turn_hour(now_ms)
         spent, promised = self._spent_by_agent, self._promised_by_agent
         used = [spent.get(agent, 0.0) + promised.get(agent, 0.0) for agent in spent.keys() | promised.keys()]
@@ -106,7 +109,7 @@ class Budget:
         }
 
     def _hold(self, conversation_id: str, agent: str, cost: float) -> None:
-        """Promises so much more, or less."""
+        """Raises the promised money by an amount, or lowers it if negative."""
         self._promised += cost
         for promised, key in ((self._promised_by_agent, agent), (self._promised_by_call, conversation_id)):
             promised[key] += cost
@@ -124,7 +127,7 @@ class Budget:
 
 
 class Promise:
-    """Money set aside. Used as a context, it gives back on leaving what was not spent."""
+    """Money set aside for requests. As a context manager, it returns the rest on leaving."""
 
     def __init__(self, budget: Budget, conversation_id: str, agent: str, cost: float) -> None:
         self._budget = budget
@@ -133,7 +136,7 @@ class Promise:
         self._held = cost
 
     def settle(self, held: float, spent: float, at_ms: int) -> None:
-        """A part of it is over: `held` was set aside for it, `spent` is what it cost."""
+        """Settles a part of the promise: `held` was set aside for it, `spent` is its cost."""
         self._give_back(min(held, self._held))
         self._budget.spend(self._conversation_id, self._agent, spent, at_ms)
 

@@ -1,7 +1,7 @@
-"""Questions that wait for their turn: who is next, who has waited too long, who is not wanted any more. Pure.
+"""The line of waiting questions: which is next, which has expired, and which is superseded. Pure.
 
-Calls at risk come first, then the nearest deadline, then who came first. The line is bounded: when it is full, whoever
-would come last has to go.
+Calls at risk come first, then the nearest deadline, then the earliest arrival. The line is bounded: when it is full, the last
+question in this order leaves.
 """
 
 from bisect import bisect_left, insort
@@ -12,7 +12,7 @@ from typing import Final
 from schemas.judging import JudgeKind, JudgeRequest, UnjudgedReason
 
 RUNNING_KINDS: Final = frozenset({JudgeKind.CONVERSATION_PROGRESSION})
-"""Judged over the whole call again and again: one at a time for each call, and only the newest of those that wait."""
+"""Kinds that judge the whole call again and again. Of each call, one is asked at a time, and only the newest waits."""
 
 Subject = tuple[str, JudgeKind, str | None]
 _Rank = tuple[int, int, int, str]
@@ -24,9 +24,9 @@ class Waiting:
 
     Attributes:
         request: The question.
-        arrived_ms: When it came.
-        deadline_ms: When it is too late.
-        number: Grows with every question, so that none have the same rank.
+        arrived_ms: When it arrived.
+        deadline_ms: When a verdict is too late.
+        number: Grows with every question, so that no two have the same rank.
     """
 
     request: JudgeRequest
@@ -36,29 +36,29 @@ class Waiting:
 
     @property
     def request_id(self) -> str:
-        """Names the question."""
+        """Id of the question."""
         return self.request.request_id
 
     @property
     def subject(self) -> Subject:
-        """What is judged, whatever the turn."""
+        """The judged subject of the call, without the turn."""
         return (self.request.conversation_id, self.request.kind, self.request.subgoal_id)
 
     @property
     def rank(self) -> _Rank:
-        """Its place among the others; the least is next."""
+        """Sort key of the line; the question with the lowest is next."""
         return (-self.request.priority, self.deadline_ms, self.number, self.request_id)
 
 
 class WaitingLine:
-    """The line."""
+    """The bounded line of waiting questions."""
 
     def __init__(self, max_waiting: int, *, skips_superseded: bool) -> None:
-        """Nobody waits.
+        """Starts empty.
 
         Args:
-            max_waiting: How many may.
-            skips_superseded: Whether a question leaves when one about a later state of the same subject comes.
+            max_waiting: Most waiting questions.
+            skips_superseded: Whether a question leaves when one about a later state of the same subject arrives.
         """
         self._max_waiting = max_waiting
         self._skips_superseded = skips_superseded
@@ -73,19 +73,19 @@ class WaitingLine:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the first of them will have waited too long."""
+        """The earliest deadline; None if the line is empty."""
         return self._deadlines[0][0] if self._deadlines else None
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the one came that has waited longest."""
+        """Arrival of the question that has waited longest; None if the line is empty."""
         return min((waiting.arrived_ms for waiting in self._by_id.values()), default=None)
 
     def put(self, waiting: Waiting) -> Iterator[tuple[Waiting, UnjudgedReason]]:
-        """One more, perhaps in the place of others.
+        """Adds a question.
 
         Yields:
-            Who leaves the line for it, and why; it may be itself.
+            Questions that leave the line for it, with the reason; it may be the new one.
         """
         if self._skips_superseded or waiting.request.kind in RUNNING_KINDS:
             other = self._newest.get(waiting.subject)
@@ -105,7 +105,7 @@ class WaitingLine:
             yield last, UnjudgedReason.QUEUE_FULL
 
     def take(self) -> Waiting | None:
-        """The next one, who leaves the line; None when nobody may be asked now."""
+        """Removes and returns the next question; None when none may be asked now."""
         for rank in self._ranks:
             waiting = self._by_id[rank[-1]]
             if waiting.subject in self._running:
@@ -117,11 +117,11 @@ class WaitingLine:
         return None
 
     def finished(self, waiting: Waiting) -> None:
-        """One that was taken is done with, for whatever reason."""
+        """Notes that a taken question is finished, with or without a verdict."""
         self._running.discard(waiting.subject)
 
     def expired(self, now_ms: int) -> list[Waiting]:
-        """Those who have waited too long; they leave the line."""
+        """Removes and returns the questions past their deadline."""
         gone = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             gone.append(self._by_id[self._deadlines[0][1]])
@@ -129,7 +129,7 @@ class WaitingLine:
         return gone
 
     def withdraw(self, request_ids: Collection[str]) -> list[Waiting]:
-        """Takes those out of the line who are in it."""
+        """Removes questions by id, if they are in the line."""
         gone = [self._by_id[request_id] for request_id in request_ids if request_id in self._by_id]
         for waiting in gone:
             self._remove(waiting)

@@ -1,6 +1,6 @@
-"""What a model's answer says: its shape for each kind of question, and how it is read.
+"""Reads a model's answer: its form for each kind of question, and its grade or rating.
 
-An answer that is not of its shape is none: nothing is guessed from half of one.
+An answer in another form counts as no answer. Nothing is guessed from a part of one.
 """
 
 import json
@@ -40,19 +40,19 @@ DIMENSIONS: Final[Mapping[JudgeKind, tuple[str, ...]]] = MappingProxyType(
     }
 )
 MAX_READ_CHARS: Final = 4_000
-"""What is read of an explanation, from which less is kept."""
+"""Characters read of an explanation; fewer are kept."""
 WORST, SLIGHT, BEST = 1, 2, 3
 """EVA's scale of three; speakability has 0 and 1."""
 _FLAGS_OF_A_BAD_CALL: Final = 3
-"""So many flagged dimensions make a call's progression the worst, however slight each is."""
+"""Number of flagged dimensions that gives a call's progression the worst rating, even if each flag is slight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of the right shape.
+    """One answer in the right form.
 
     Attributes:
-        explanation: What the model says about it, cut, in one line.
+        explanation: The model's explanation, cut, in one line.
         grade: Whether the subgoal is complete; None for EVA's metrics.
         rating: For EVA's metrics; None for a subgoal.
     """
@@ -63,7 +63,7 @@ class Answer:
 
 
 def schema_of(kind: JudgeKind) -> dict[str, Any]:
-    """The JSON schema of an answer: closed, every field required, the explanation first so that it comes before the grade."""
+    """Returns the JSON schema of an answer: closed, with every field required, and the explanation before the grade."""
     fields: dict[str, Any] = {"explanation": {"type": "string"}}
     if kind is JudgeKind.SUBGOAL:
         fields["grade"] = {"type": "string", "enum": ["C", "I"]}
@@ -78,14 +78,13 @@ def schema_of(kind: JudgeKind) -> dict[str, Any]:
 
 
 def read_answer(kind: JudgeKind, form: AnswerForm, text: str | None, redactor: Redactor | None = None) -> Answer | None:
-    """The answer in a model's text; None when there is none.
+    """Reads the answer in a model's text; None when there is none.
 
     Args:
-        kind: What was asked.
-        form: How it was asked: `grade` means free text that ends with a grade, for subgoals only.
-        text: What the model wrote.
-        redactor: Goes over its explanation: it was shown no personal data, and may make some up. None is one with the default
-            rules.
+        kind: Kind of the question.
+        form: Form of the answer: `grade` is free text that ends with a grade, for subgoals only.
+        text: The model's text.
+        redactor: Redacts the explanation, because a model may invent personal data. None for the default rules.
     """
     if text is None:
         return None
@@ -110,7 +109,7 @@ def _shortened(text: str, redactor: Redactor) -> str:
 
 
 def _object_in(text: str) -> Mapping[str, Any]:
-    """The JSON object of the text, which may stand in a fence; empty when there is none."""
+    """Returns the JSON object in the text, with or without a code fence; empty when there is none."""
     start, end = text.find("{"), text.rfind("}")
     if start < 0:
         return {}

@@ -1,4 +1,4 @@
-"""What somebody said, as one line of text in which nothing is hidden."""
+"""Turns an utterance into one line of text without hidden characters."""
 
 import re
 import unicodedata

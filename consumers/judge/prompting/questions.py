@@ -1,8 +1,8 @@
-"""A question as the model gets it: what was said first, what is asked of it last.
+"""Builds the prompt of a question: the call first, the question last.
 
-Everything before END is the same for all subgoals and trials of a turn, and the beginning of the next turn's: an
-endpoint that caches prefixes reads the call once. Words of a call stand each on a line of their own, as JSON text, and the
-code after END follows from them, so nobody on the call can know it or write a line that looks like ours.
+The part before END is the same for all subgoals and trials of a turn, and is the start of the next turn's prompt, so an
+endpoint that caches prefixes reads the call once. Each utterance is on a line of its own, as JSON text. The code after END is
+derived from the prompt, so nobody on the call can know it or write a line that looks like ours.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ from consumers.judge.prompting.plain_text import plain
 from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeKind, JudgeRequest, TranscriptItem
 
 CHARS_PER_TOKEN: Final = 3
-"""A low guess of how many characters make a token, so that what a question may cost is not guessed too low: English has
-4, other languages fewer."""
+"""Low estimate of the characters of a token, so that the cost of a question is not underestimated: English has 4, other languages
+fewer."""
 
 _SECTION: Final = re.compile(r"^\[(\w+)\]\n", re.MULTILINE)
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
 class UnknownPromptError(ValueError):
-    """A question wants a prompt that this version does not have: nobody is asked."""
+    """A question needs a prompt that this version does not have. The model is not asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is sent to the model.
+    """The prompt for the model.
 
     Attributes:
         system: The rules.
-        user: The call and what is asked about it.
-        schema: JSON schema of the answer; None to leave its form to the words.
+        user: The call and the question about it.
+        schema: JSON schema of the answer; None if the prompt describes its form in words.
     """
 
     system: str
@@ -51,19 +51,19 @@ class Question:
 
     @property
     def most_tokens(self) -> int:
-        """About how many tokens the prompt has at most."""
+        """High estimate of the prompt's tokens."""
         return self.chars // CHARS_PER_TOKEN + 1
 
 
 def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
-    """The question in words.
+    """Builds the prompt.
 
     Args:
-        request: What is asked.
-        form: `structured` for an answer by JSON schema; `grade` for an endpoint that knows no schemas.
+        request: The question.
+        form: `structured` for an answer by JSON schema; `grade` for an endpoint without schemas.
 
     Raises:
-        UnknownPromptError: It wants another version of the prompt.
+        UnknownPromptError: The question needs another version of the prompt.
     """
     if request.prompt_version != PROMPT_VERSIONS[request.kind]:
         raise UnknownPromptError(f"prompt {request.prompt_version} is not {PROMPT_VERSIONS[request.kind]}")
@@ -80,14 +80,14 @@ def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
 
 @cache
 def sections_of(prompt_version: str) -> Mapping[str, str]:
-    """The parts of a prompt's file by name, without the blank lines around them."""
+    """Returns the sections of a prompt's file by name, without the blank lines around them."""
     text = files(__package__).joinpath("prompts", f"{prompt_version}.txt").read_text(encoding="utf-8")
     _, *parts = _SECTION.split(text)
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _lines(request: JudgeRequest) -> Iterator[str]:
-    """What comes before END: what is known beforehand, then the call."""
+    """Yields the lines before END: the known facts, then the call."""
     if request.user_instruction:
         yield f"The user set out to: {_quoted(request.user_instruction)}"
     if request.kind is JudgeKind.FAITHFULNESS:
@@ -125,7 +125,7 @@ def _is_json(text: str) -> bool:
 
 
 def _mark(request: JudgeRequest, call: str) -> str:
-    """A code that follows from what is asked and does not occur in it."""
+    """Returns a code that is derived from the prompt and does not occur in it."""
     attempt = 0
     while True:
         mark = hashlib.blake2b(f"{request.input_hash}{attempt}".encode(), digest_size=6).hexdigest()

@@ -1,8 +1,8 @@
-"""Bounds for the connections of our HTTP server: clients that send nothing, little or slowly keep nobody out.
+"""Bounds for the connections of our HTTP server, so that slow or silent clients keep no other client out.
 
-uvicorn waits for a request for as long as the client likes. Here every connection has a deadline at every moment: for
-its next whole request, or for its answer to be sent. When too many connections are open, the oldest one gives way, so
-there is always room for the probe that comes next.
+uvicorn waits for a request without a limit. Here every connection has a deadline at every moment: for its next complete
+request, or for sending its answer. When too many connections are open, the oldest one is closed, so there is always room for
+the next probe.
 """
 
 import asyncio
@@ -12,28 +12,28 @@ from typing import Any, Final, Literal
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 5.0
-"""How long a connection may be open without a whole request, from its start or from the end of its last answer. Headers
-that come byte by byte do not extend it; a client that is well sends them at once."""
+"""How long a connection may be open without a complete request, from its start or the end of its last answer. Single bytes of
+headers do not extend it; a healthy client sends them at once."""
 ANSWER_SECONDS: Final = 15.0
-"""How long an answer may take, from the request's headers to the last piece that we hand to the operating system.
-Prometheus gives up after 10 s unless its `scrape_timeout` says otherwise."""
+"""How long an answer may take, from the request's headers to the last piece given to the operating system. Prometheus gives up
+after 10 s by default (`scrape_timeout`)."""
 MAX_CONNECTIONS: Final = 128
-"""Connections at a time; Prometheus, a browser and a probe need three. It is more than twice `MAX_ACCEPTED_AT_ONCE`, so
-that in any burst a client's request is read before its connection is the oldest."""
+"""Most connections at a time. Prometheus, a browser and a probe need three. It is more than twice `MAX_ACCEPTED_AT_ONCE`, so that
+in any burst a client's request is read before its connection is the oldest."""
 MAX_ACCEPTED_AT_ONCE: Final = 32
 """New connections that one turn of the event loop takes; the others wait in the operating system's queue."""
 MAX_PENDING: Final = 1_024
-"""Connections in that queue: a burst that comes while the loop is busy must not make the system drop a probe's."""
+"""Most connections in that queue: during a burst while the loop is busy, the system must not drop a probe."""
 
 HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes"]
 """The bounds of the HTTP server, as the label `limit` of `callgauge_http_limits_hit_total` names them."""
 
 
 class OpenConnections:
-    """The open connections of one server, the oldest first, and where it is counted that a bound was reached."""
+    """The open connections of one server, oldest first. It counts reached bounds."""
 
     def __init__(self, count: Callable[[HttpLimit], None]) -> None:
-        """Begins with none.
+        """Starts without connections.
 
         Args:
             count: Called once for each connection that a bound ends.
@@ -45,14 +45,14 @@ class OpenConnections:
         return len(self._open)
 
     def add(self, connection: "BoundedConnection") -> None:
-        """Takes one in. When there are too many, the oldest without a request ends, or the oldest of all."""
+        """Adds a connection. If there are too many, ends the oldest without a request, or the oldest of all."""
         if len(self._open) >= MAX_CONNECTIONS:
             waiting = (each for each in self._open if not each.is_answering)
             next(waiting, next(iter(self._open))).end("connections")
         self._open[connection] = None
 
     def remove(self, connection: "BoundedConnection") -> None:
-        """Forgets one that has ended; twice is harmless."""
+        """Removes a connection that has ended; harmless when repeated."""
         self._open.pop(connection, None)
 
 
@@ -64,11 +64,11 @@ class BoundedConnection(H11Protocol):
     """
 
     def __init__(self, open_connections: OpenConnections, **of_uvicorn: Any) -> None:
-        """Has no deadline before it is made.
+        """Starts without a deadline, until the connection is made.
 
         Args:
             open_connections: The connections of this server.
-            of_uvicorn: What uvicorn gives to each connection.
+            of_uvicorn: uvicorn's arguments for each connection.
         """
         super().__init__(**of_uvicorn)
         self.is_answering = False
@@ -78,24 +78,24 @@ class BoundedConnection(H11Protocol):
         """False between an answer and the first byte of the next request: ending it then is nothing to count."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Begins to wait for a request."""
+        """Starts the deadline of the first request."""
         super().connection_made(transport)
         self._open_connections.add(self)
         self._wait_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Takes the deadline back."""
+        """Cancels the deadline."""
         self._clear_deadline()
         self._open_connections.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Reads a part of a request; the deadline stays unless it is a whole one."""
+        """Reads a part of a request. The deadline stays until the request is complete."""
         self._owes_request = True
         super().data_received(data)
 
     def handle_events(self) -> None:
-        """Begins the answer to a request whose headers are complete."""
+        """Starts the deadline of the answer once the headers of a request are complete."""
         before = self.cycle
         super().handle_events()
         if self.cycle is not before:
@@ -103,14 +103,14 @@ class BoundedConnection(H11Protocol):
             self._set_deadline(ANSWER_SECONDS, "answer_time")
 
     def on_response_complete(self) -> None:
-        """Waits for the next request; what is left of the answer has to be sent meanwhile."""
+        """Starts the deadline of the next request. The rest of the answer must be sent within it."""
         self.is_answering = False
         self._owes_request = False
         self._wait_for_request()
         super().on_response_complete()
 
     def end(self, limit: HttpLimit) -> None:
-        """Ends the connection at once, with whatever was not sent yet, because of this bound."""
+        """Ends the connection at once because of this bound, without sending the rest."""
         if limit == "request_time" and self.transport.get_write_buffer_size():
             limit = "answer_time"  # handed over, and the client did not read it
         if self._owes_request or limit != "request_time":

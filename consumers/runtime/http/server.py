@@ -1,15 +1,15 @@
 """`/metrics`, `/healthz` and `/readyz`, served inside our event loop.
 
-Liveness: whoever gets an answer from `/healthz` knows that the loop turns. It is 503 only for what a restart mends: a
-role whose work has died, or whose own steps have stopped although the loop turns. It never depends on the broker: all
-waits for the broker are bounded, or do not count, so a broker that is down makes nobody restart us.
+Liveness: an answer of `/healthz` shows that the event loop runs. It is 503 only if a restart helps: the task of a role has
+ended, or its ticks have stopped although the loop runs. It never depends on the broker, because all waits for the broker are
+bounded or do not count. So a broker that is down causes no restart.
 
-Readiness: `/readyz` is 200 while every role does its work, so from its first assignment, or a ledger that is read, to
-the moment when stopping begins.
+Readiness: `/readyz` is 200 while every role works: from its first assignment, or the end of reading its ledger, until it starts
+to stop.
 
-Both are for probes, which carry no token, so what they say is nothing secret: names of roles and what they wait for.
-Nothing that clients do to this server turns a probe: connections have bounds of their own (`http_connections`), and
-only `/metrics` answers 503 when too many read it at once.
+Probes have no token, so both answers contain nothing secret: only names of roles and what they wait for. Clients cannot change
+the answer to a probe: connections have bounds of their own (`http_connections`), and only `/metrics` answers 503 when too many
+clients read it at once.
 """
 
 import asyncio
@@ -40,25 +40,25 @@ from consumers.runtime.http.connections import (
 from consumers.runtime.registry import Instruments
 
 STOP_SECONDS: Final = 0.4
-"""How long open connections may take to finish when the server stops; then they are cut."""
+"""How long open connections may take to finish when the server stops, before they are cut."""
 MAX_SCRAPES: Final = 4
-"""Readers of /metrics at a time, from the request until the page is sent: each holds a page in memory. Two Prometheus
-servers and a person need three; one more is answered 503, and probes are not counted."""
+"""Most readers of /metrics at a time, from the request until the page is sent, because each keeps a page in memory. Two
+Prometheus servers and a person need three. Further readers get 503; probes do not count."""
 RETRY_SCRAPE_SECONDS: Final = 5
-"""When a reader of /metrics that is one too many should come again."""
+"""Pause after which a rejected reader of /metrics should try again."""
 PAGE_PIECE_BYTES: Final = 65_536
-"""How much of a page is handed over at once: the rest waits until the client has read."""
+"""Bytes of a page that are sent at once. The rest waits until the client has read them."""
 MAX_TOKEN_CHARS: Final = 1_024
-"""A header line has room for more; whoever sets a longer one has set a file's content by mistake."""
+"""Longest token. A header line has room for more, but a longer one is probably the content of a file, set by mistake."""
 
 Sentences = Callable[[], Sequence[str]]
 
 
 def fit_for_a_header(token: SecretStr) -> SecretStr:
-    """The token, if a header line can carry it.
+    """Returns the token if a header line can carry it.
 
     Raises:
-        ValueError: It cannot; the text says why, and nothing of the token.
+        ValueError: It cannot. The text has the reason, and no part of the token.
     """
     text = token.get_secret_value()
     if not text:
@@ -74,7 +74,7 @@ HttpToken = Annotated[SecretStr, AfterValidator(fit_for_a_header)]
 
 
 class HttpSettings(BaseModel):
-    """Where the HTTP server listens, and who may read the metrics."""
+    """Address of the HTTP server, and the token for reading the metrics."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -86,11 +86,11 @@ class HttpSettings(BaseModel):
 
 
 class AddressInUseError(OperatorError):
-    """The address cannot be listened on; choose another port, or end what holds it."""
+    """The address is taken. Choose another port, or end the program that uses it."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, as signals belong to the application, and with a queue of our length."""
+    """uvicorn without its signal handlers, because the application handles signals, and with our length of the queue."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -103,7 +103,7 @@ class _Server(uvicorn.Server):
 
 
 class MetricsServer:
-    """Serves the instruments to Prometheus, and tells probes how the roles in this process are."""
+    """Serves the instruments to Prometheus, and the state of the roles to probes."""
 
     def __init__(
         self,
@@ -113,13 +113,13 @@ class MetricsServer:
         stalled: Sentences = tuple,
         not_ready: Sentences = tuple,
     ) -> None:
-        """Keeps the settings; nothing listens before `start`.
+        """Stores its settings; `start` listens.
 
         Args:
             settings: Address, port and token.
-            instruments: What `/metrics` shows.
-            stalled: What only a restart mends, a sentence each; `/healthz` answers 503 while there is one.
-            not_ready: Why no work is done now, a sentence for each role; `/readyz` answers 503 while there is one.
+            instruments: The content of `/metrics`.
+            stalled: Returns reasons why only a restart helps, a sentence each; `/healthz` answers 503 while there is one.
+            not_ready: Returns reasons why a role does not work now, a sentence each; `/readyz` answers 503 while there is one.
         """
         self._settings = settings
         self._instruments = instruments
@@ -131,7 +131,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """The address of `/metrics`, with the port that was taken."""
+        """Address of `/metrics`, with the actual port."""
         return f"http://{self._settings.host}:{self._port}/metrics"
 
     async def start(self) -> None:
@@ -180,7 +180,7 @@ class MetricsServer:
 
 
 class _MetricsPage:
-    """`/metrics` as an ASGI application: renders the page, and hands it over no faster than its reader reads."""
+    """`/metrics` as an ASGI application: renders the page, and sends it no faster than the client reads."""
 
     def __init__(self, token: SecretStr | None, instruments: Instruments) -> None:
         self._token = token
@@ -219,7 +219,7 @@ class _MetricsPage:
             await send({"type": "http.response.body", "body": page[begin:end], "more_body": end < len(page)})
 
     def _refused(self, request: Request) -> Response | None:
-        """The answer to who may not read the metrics; None for who may."""
+        """Returns the rejection of a request without the right token; None for an allowed request."""
         if self._token is None:
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")

@@ -1,4 +1,4 @@
-"""What a process needs to be allowed to do on the cluster, asked for before it does anything."""
+"""Checks the rights of this process on the cluster before it does anything."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ _COORDINATION: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a process does on the cluster.
+    """Operations of a process on the cluster.
 
     Attributes:
-        operations: For each topic of the topic table what is done with it: `READ`, `WRITE` or both.
-        groups: Consumer groups it joins.
-        transactional_ids: Ids it writes under.
-        co_partitioned: Those of the topics that need one partition count.
+        operations: By topic of the topic table, its operations: `READ`, `WRITE` or both.
+        groups: Consumer groups that it joins.
+        transactional_ids: Transactional ids of its producers.
+        co_partitioned: Topics that need equal partition counts.
     """
 
     operations: Mapping[str, frozenset[str]]
@@ -42,14 +42,14 @@ class Needs:
 
 
 async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
-    """Asks the broker whether the topics are there and this user may do what is needed.
+    """Asks the broker whether the topics exist and this user has the needed rights.
 
-    A broker that does not tell rights (before Kafka 2.3) is believed to give them; what it refuses shows when it is
-    needed. The embedded broker has all that is asked for.
+    A broker that does not report rights (before Kafka 2.3) counts as granting them; a refusal then comes with the operation.
+    The embedded broker grants everything.
 
     Args:
-        kafka: Where the broker is, and who we are.
-        needs: What will be done.
+        kafka: The cluster, and our login.
+        needs: The needed operations.
 
     Raises:
         KafkaUnreachableError: No broker answers, or it does not let us in.

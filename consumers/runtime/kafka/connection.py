@@ -1,4 +1,4 @@
-"""How this process reaches Kafka: one set of settings, from which every client is built."""
+"""Connects this process to Kafka: one set of settings, from which every client is built."""
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -27,27 +27,27 @@ CONNECT_SECONDS: Final = 10.0
 REQUEST_TIMEOUT_MS: Final = 10_000
 """How long an administrative request may take."""
 LINGER_MS: Final = 5
-"""How long the producer waits for more records of a batch: a fiftieth of the delay we promise."""
+"""How long a producer waits for more records of a batch: a fiftieth of the promised delay."""
 METADATA_AGE_MS: Final = 20_000
-"""How often a reader asks anew how many partitions its topics have: calls on those that were added wait for so long."""
+"""How often a reader asks for the partitions of its topics. Calls on added partitions wait for up to this time."""
 HANDLER_STOP_SECONDS: Final = 0.5
-"""How long stopping waits for the batch in hand."""
+"""How long stopping waits for the current batch."""
 
 
 log = structlog.get_logger()
 
 
 class _PollErrors:
-    """FastStream's errors in our log; its line for each batch is left out. Polls that fail are `PollWatch`'s."""
+    """Passes FastStream's errors to our log, without its line for each batch. `PollWatch` handles failed polls."""
 
     def log(self, level: int, msg: Any, /, *, exc_info: Any = None, extra: Mapping[str, Any] | None = None) -> None:
-        """Takes one line of FastStream's."""
+        """Logs one line of FastStream."""
         if level >= logging.ERROR:
             log.error("kafka_subscriber_failed", detail=str(msg), error=repr(exc_info))
 
 
 class KafkaSettings(BaseModel):
-    """Where Kafka is and how topics are named there."""
+    """Address of the cluster, prefix of topic names, and credentials."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -67,29 +67,29 @@ class KafkaSettings(BaseModel):
     security: SecuritySettings = Field(SecuritySettings(), description="TLS, and how to log in.")
 
     def topic(self, name: str) -> str:
-        """The name on this cluster of a topic of the topic table."""
+        """Returns the name on this cluster of a topic of the topic table."""
         return self.topic_prefix + name
 
     def reader_options(self) -> dict[str, Any]:
-        """Options of every consumer: only committed records, and checked ones where the broker's checksums are right."""
+        """Options of every consumer: only committed records, with checked checksums if the broker computes them right."""
         return {"isolation_level": "read_committed", "check_crcs": not self.is_embedded}
 
     def client_options(self) -> dict[str, Any]:
-        """Options of every client of aiokafka: where the broker is, and how to prove who we are."""
+        """Options of every client of aiokafka: addresses and credentials."""
         return {"bootstrap_servers": self.bootstrap_servers, **self.security.client_options()}
 
     def admin(self, role: str) -> AIOKafkaAdminClient:
-        """A client for topics and their settings; its `start` raises as `first_contact` does."""
+        """Returns a client for topics and their settings; its `start` raises like `first_contact`."""
         return _Admin(self, role)
 
     def consumer(self, role: str, *topics: str, **options: Any) -> AIOKafkaConsumer:
-        """A consumer of committed records; nothing is connected before its `start`.
+        """Returns a consumer of committed records; its `start` connects.
 
-        What it cannot decode it hands over as an `UndecodableRecord`.
+        It passes records that it cannot decode on as `UndecodableRecord`.
 
         Args:
-            role: Ends the client's name.
-            topics: Full names, as `topic` gives them.
+            role: Last part of the client's name.
+            topics: Full names, from `topic`.
             options: Further arguments of aiokafka's consumer; without a `group_id` it is in no group.
         """
         read_tolerantly()
@@ -100,11 +100,11 @@ class KafkaSettings(BaseModel):
     def producer(
         self, role: str, transactional_id: str | None = None, transaction_timeout_ms: int = 60_000
     ) -> AIOKafkaProducer:
-        """A producer whose retries neither double nor reorder records; nothing is connected before its `start`.
+        """Returns a producer whose retries neither double nor reorder records; its `start` connects.
 
         Args:
-            role: Ends the client's name.
-            transactional_id: Whose records are written in transactions; whoever had this id before is fenced off.
+            role: Last part of the client's name.
+            transactional_id: Id of its transactions, whose last user is fenced off; None for no transactions.
             transaction_timeout_ms: How long a transaction may stay open before the broker aborts it.
         """
         return AIOKafkaProducer(
@@ -118,7 +118,7 @@ class KafkaSettings(BaseModel):
         )
 
     def broker(self, role: str) -> "KafkaBroker":
-        """A FastStream broker that only reads: no producer, no administration, no topics made on the way."""
+        """Returns a FastStream broker that only reads: without producer and administration, and without creating topics."""
         from faststream.kafka import KafkaBroker  # only roles need it, and commands without one start sooner
 
         read_tolerantly()
@@ -135,12 +135,12 @@ class KafkaSettings(BaseModel):
         )
 
     async def connection(self, role: str, host: str, port: int, answer_ms: int) -> AIOKafkaConnection:
-        """A connection to this broker and no other, logged in; whoever asked for it closes it.
+        """Connects to this broker and logs in. The caller closes the connection.
 
         Args:
-            role: Ends the client's name.
-            host: As the cluster names the broker.
-            port: As the cluster names it.
+            role: Last part of the client's name.
+            host: Host of the broker, as the cluster names it.
+            port: Port of the broker, as the cluster names it.
             answer_ms: How long connecting, each step of logging in, and later each answer may take.
 
         Raises:
@@ -155,10 +155,10 @@ class KafkaSettings(BaseModel):
 
     @asynccontextmanager
     async def first_contact(self, role: str) -> AsyncIterator[AIOKafkaConnection]:
-        """A connection made by hand, logged in, to a cluster that can be reached: what fails here says why.
+        """Connects and logs in without a client of aiokafka, so that a failure has its cause.
 
         Raises:
-            KafkaUnreachableError: No broker can be used, at the start or later.
+            KafkaUnreachableError: No broker can be used. The text has the cause.
         """
         try:
             async with first_contact(self.client_options(), self._client_name(role)) as connection:
@@ -167,13 +167,13 @@ class KafkaSettings(BaseModel):
             raise self.unreachable(error) from error
 
     def unreachable(self, error: BaseException) -> "KafkaUnreachableError":
-        """What to say when a client could not connect, or was refused what it needs.
+        """Returns the error to show when a client could not connect, or was refused something.
 
         Args:
-            error: What aiokafka or `first_contact` raised.
+            error: The error of aiokafka or `first_contact`.
 
         Returns:
-            A `KafkaRefusedError` when a broker answered, and not as we need it.
+            A `KafkaRefusedError` if a broker answered with a refusal.
         """
         causes = error.causes if isinstance(error, NoContactError) else ((self.bootstrap_servers, error),)
         explanations = [(address, explained(cause, self.security)) for address, cause in causes]
@@ -189,7 +189,7 @@ class KafkaSettings(BaseModel):
 
 
 class _Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # the library has no type hints
-    """An admin client that says why it cannot start; the library logs that, and raises something else."""
+    """An admin client that raises the cause if it cannot start. The library only logs it and raises another error."""
 
     def __init__(self, kafka: KafkaSettings, role: str) -> None:
         self._kafka = kafka
@@ -207,23 +207,23 @@ _ENDS: Final = "callgauge cannot work like this, so it ends."
 
 
 class KafkaUnreachableError(OperatorError):
-    """No broker could be reached at the start; the caller ends the process and shows the text."""
+    """No broker could be reached at the start. The caller ends the process and shows the text."""
 
 
 class KafkaRefusedError(KafkaUnreachableError):
-    """A broker answered and did not let us in, or not do what we need; a person must change settings or rights."""
+    """A broker refused our login or an operation. A person must change settings or rights."""
 
 
 class TopicsUnfitError(OperatorError):
-    """Topics are missing or their partitions do not fit together; a person must mend them before a start."""
+    """Topics are missing or have different partition counts. A person must fix them before a start."""
 
 
 async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
-    """How many partitions each topic of the topic table has here; on the embedded broker, asking makes them.
+    """Returns the partition counts of topics of the topic table. On the embedded broker, this creates the topics.
 
     Raises:
-        KafkaUnreachableError: No broker answers, or it does not let us see one of them.
-        TopicsUnfitError: A topic does not exist; the text names all that are missing.
+        KafkaUnreachableError: No broker answers, or it refuses to describe a topic.
+        TopicsUnfitError: A topic does not exist. The text names all missing topics.
     """
     wanted = tuple(names)
     request = TopicsRequest([kafka.topic(name) for name in wanted], make_missing=kafka.is_embedded)
@@ -237,7 +237,7 @@ async def partition_counts(kafka: KafkaSettings, names: Iterable[str]) -> Mappin
 
 
 def counts_in(topics: Iterable[Mapping[str, Any]], kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, int]:
-    """The partition counts in a broker's answer to a `TopicsRequest`; errors as in `partition_counts`."""
+    """Returns the partition counts in a broker's answer to a `TopicsRequest`; errors as in `partition_counts`."""
     wanted = {name: kafka.topic(name) for name in names}
     counts = {topic["topic"]: 0 if topic["error_code"] else len(topic["partitions"]) for topic in topics}
     missing = [topic for topic in wanted.values() if not counts.get(topic)]
@@ -250,10 +250,10 @@ def counts_in(topics: Iterable[Mapping[str, Any]], kafka: KafkaSettings, names: 
 
 
 def require_equal_counts(counts: Mapping[str, int]) -> int:
-    """The partition count that all the topics share.
+    """Returns the partition count of all the topics.
 
     Raises:
-        TopicsUnfitError: They differ, so records of one conversation would be on different partition numbers.
+        TopicsUnfitError: The counts differ, so records of one conversation would be on different partition numbers.
     """
     if len(set(counts.values())) != 1:
         seen = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))

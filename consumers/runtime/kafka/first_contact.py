@@ -1,6 +1,6 @@
-"""The first connection to a cluster, made by hand so that its failure tells the cause.
+"""Makes the first connection to a cluster without aiokafka's clients, so that a failure has its cause.
 
-aiokafka's clients log why an address failed and then raise that none was left. Here the cause is what is raised.
+Those clients only log why an address failed, and then raise that no address is left. Here the cause is raised.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,14 +18,14 @@ from consumers.runtime.kafka.refusals import NoBrokersError, UnreachableNamesErr
 ANSWER_MS: Final = 10_000
 """How long one connection and each answer on it may take."""
 UNKNOWN_RIGHTS: Final = -(2**31)
-"""What a broker sends as rights when it does not know them."""
+"""The value that a broker sends for unknown rights."""
 
 
 class NoContactError(Exception):
     """None of the addresses could be used.
 
     Attributes:
-        causes: For each address tried, in order, why not.
+        causes: The error of each tried address, in order.
     """
 
     def __init__(self, causes: Sequence[tuple[str, Exception]]) -> None:
@@ -82,9 +82,9 @@ class _TopicsRequest(RequestStruct):  # type: ignore[misc]  # as above
 
 
 class TopicsRequest(Request[MetadataRequest_v5 | _TopicsRequest]):  # type: ignore[misc]  # as above
-    """Kafka's Metadata request with the question what we may do with each topic; aiokafka stops at a version before it.
+    """Kafka's Metadata request including our rights on each topic; aiokafka only has versions without them.
 
-    Brokers before Kafka 2.3 are asked without it.
+    For brokers before Kafka 2.3, the request is sent without them.
     """
 
     API_KEY = 3
@@ -94,7 +94,7 @@ class TopicsRequest(Request[MetadataRequest_v5 | _TopicsRequest]):  # type: igno
         self._make_missing = make_missing
 
     def build(self, request_struct_class: type[RequestStruct]) -> Any:
-        """The request in a version that the broker knows."""
+        """Builds the request in a version that the broker knows."""
         if request_struct_class is _TopicsRequest:
             asks_for_cluster, asks_for_topics = False, bool(self._topics)
             return _TopicsRequest(self._topics, self._make_missing, asks_for_cluster, asks_for_topics)
@@ -103,14 +103,14 @@ class TopicsRequest(Request[MetadataRequest_v5 | _TopicsRequest]):  # type: igno
 
 @asynccontextmanager
 async def first_contact(options: Mapping[str, Any], client_id: str) -> AsyncIterator[AIOKafkaConnection]:
-    """A connection to the first address that answers, logged in, and to a cluster that can be reached.
+    """Connects to the first address that answers, logs in, and checks that the cluster's own addresses can be reached.
 
     Args:
-        options: Those of any client of aiokafka.
-        client_id: The name to give.
+        options: Options of any client of aiokafka.
+        client_id: The client's name.
 
     Raises:
-        NoContactError: There is none.
+        NoContactError: No address can be used.
     """
     connecting = {"client_id": client_id, "request_timeout_ms": ANSWER_MS, **options}
     causes: list[tuple[str, Exception]] = []
@@ -132,7 +132,7 @@ async def first_contact(options: Mapping[str, Any], client_id: str) -> AsyncIter
 
 
 async def _opened(host: str, port: int, connecting: Mapping[str, Any]) -> AIOKafkaConnection:
-    """A connection that has proved to be one; closed again when it has not."""
+    """Opens a connection and tests it; closes it if the test fails."""
     connection = await create_conn(host, port, **connecting)
     try:
         await _require_cluster(host, port, connection, connecting)
@@ -143,7 +143,7 @@ async def _opened(host: str, port: int, connecting: Mapping[str, Any]) -> AIOKaf
 
 
 async def _require_cluster(host: str, port: int, connection: AIOKafkaConnection, connecting: Mapping[str, Any]) -> None:
-    """One of the addresses that the cluster gives itself must be reachable: clients go on with those."""
+    """Checks that one of the cluster's own addresses can be reached, because clients go on with those."""
     answer = await connection.send(TopicsRequest([]))
     known = sorted({(broker[1], broker[2]) for broker in answer.brokers})
     if not known:

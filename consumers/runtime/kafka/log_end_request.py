@@ -1,6 +1,6 @@
-"""Kafka's ListOffsets request as replicas may send it: the answer is where a log ends, not where it ends for readers.
+"""Kafka's ListOffsets request in the form for replicas. The answer is the end of the log, not the end that readers see.
 
-aiokafka stops at a version before the one that names the leader's epoch.
+aiokafka only has versions without the leader's epoch.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int8, Int16, Int32, Int64, Schema, String
 
 _DEBUGGING_REPLICA: Final = -2
-"""The replica id that Kafka keeps for tools: no right is needed but Describe. Followers answer to it as well, and theirs is
-not the end; so the leader's epoch must be named, which whoever follows another leader refuses."""
+"""Kafka's replica id for tools, which needs only the right Describe. Followers answer it too, with an end that is not the log's. So
+the request names the leader's epoch, and a replica that follows another leader refuses it."""
 _UNCOMMITTED: Final = 0
 _LATEST: Final = -1
 
@@ -59,20 +59,20 @@ class _Request(RequestStruct):  # type: ignore[misc]  # as above
 
 
 class LogEndRequest(Request[_Request]):  # type: ignore[misc]  # as above
-    """Where the logs of some partitions end that one broker leads."""
+    """Request for the ends of the logs of some partitions, to their leader."""
 
     API_KEY = 2
 
     def __init__(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """Asks about these partitions.
+        """Stores the partitions.
 
         Args:
-            epochs: In which the broker leads them, as the answer to a `TopicsRequest` says.
+            epochs: By partition, the leader's epoch from the answer to a `TopicsRequest`.
         """
         self._topics: dict[str, list[tuple[int, int, int]]] = {}
         for tp, epoch in epochs.items():
             self._topics.setdefault(tp.topic, []).append((tp.partition, epoch, _LATEST))
 
     def build(self, request_struct_class: type[_Request]) -> _Request:
-        """The request in the one version that is known here."""
+        """Builds the request, of which this module has one version."""
         return request_struct_class(_DEBUGGING_REPLICA, _UNCOMMITTED, list(self._topics.items()))

@@ -1,7 +1,7 @@
-"""Tries now and then whether Kafka would still let us in, so that a changed password is seen before it matters.
+"""Tries a new login to Kafka now and then, to notice a changed password before connections are lost.
 
-Connections outlive what they were made with: after a password has changed, or a certificate has expired, everything goes
-on until a connection is lost. Then aiokafka tries for ever, and neither its clients nor its polls raise anything.
+Connections outlive their credentials: after a password has changed or a certificate has expired, everything works until a
+connection is lost. Then aiokafka tries for ever, and neither its clients nor its polls raise an error.
 """
 
 import asyncio
@@ -18,33 +18,33 @@ from consumers.runtime.kafka.refusals import Explanation, UnreachableNamesError,
 from consumers.runtime.registry import Instruments
 
 TRIAL_SECONDS: Final = 10.0
-"""Time between two trials: how late a refusal is seen. Each is one connection, and the broker has dozens of each process."""
+"""Time between two trials, and so the longest delay of noticing a refusal. Each is one connection; a process has dozens."""
 CONFIRM_SECONDS: Final = 2.0
-"""Time to the second trial, which has to be refused too: a broker that is just stopping also ends connections."""
+"""Time until the second trial, which confirms a refusal, because a stopping broker also closes connections."""
 
 log = structlog.get_logger()
 
 
 class LoginWatch:
-    """Says whether Kafka refuses new connections of this process."""
+    """Finds out whether Kafka refuses new connections of this process."""
 
     def __init__(self, kafka: KafkaSettings, instruments: Instruments) -> None:
-        """Knows nothing before `follow`.
+        """Stores its settings; `follow` starts the trials.
 
         Args:
-            kafka: Where Kafka is, and what every client tries to get in with.
-            instruments: Where refusals are counted.
+            kafka: The cluster, and the credentials of every client.
+            instruments: Count refusals.
         """
         self._kafka = kafka
         self._instruments = instruments
         self._refusal = ""
 
     def problems(self) -> Sequence[str]:
-        """Why a new connection would not come about, for `/readyz`; nothing while it would, or nobody answers."""
+        """Reasons why Kafka refuses new connections, for `/readyz`; none while it accepts them or does not answer."""
         return (self._refusal,) if self._refusal else ()
 
     async def follow(self, stop: asyncio.Event) -> None:
-        """Tries until `stop` is set. Without TLS and login there is nothing to refuse, so nothing is tried."""
+        """Tries until `stop` is set. Without TLS and login nothing can be refused, so nothing is tried."""
         if self._kafka.security.protocol == "PLAINTEXT":
             return
         while not stop.is_set():
@@ -83,7 +83,7 @@ class LoginWatch:
 
 
 def _refused_by(error: BaseException, kafka: KafkaSettings) -> tuple[str, Explanation] | None:
-    """Which broker refused us and why; None where nobody did, as when no broker answers."""
+    """Returns the broker that refused us and the reason; None if none did, for example because none answers."""
     causes = error.causes if isinstance(error, NoContactError) else ((kafka.bootstrap_servers, error),)
     for address, cause in causes:
         if not isinstance(cause, UnreachableNamesError):  # a login went well, and other brokers do not answer

@@ -1,6 +1,6 @@
-"""What a person is told when a broker cannot be used: what was seen, and what to do about it.
+"""Explains to a person why a broker cannot be used: the symptom and the remedy.
 
-aiokafka's errors name a symptom; most causes are in what they were raised from, or in the kind of moment they came at.
+aiokafka's errors name a symptom. Most causes are in the error they were raised from, or follow from the step that failed.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ class UnreachableNamesError(errors.KafkaError):  # type: ignore[misc]  # the lib
 
 
 class Explanation(NamedTuple):
-    """What to say about an error.
+    """Explanation of an error for a person.
 
     Attributes:
-        seen: What the broker did; goes on where the sentence named it. Without an answer, what was seen instead.
-        remedy: What to do, as sentences.
-        answers: Whether there was a broker at all.
+        seen: The broker's reaction, as the end of a sentence that begins with the broker; or the symptom without an answer.
+        remedy: The next steps, as sentences.
+        answers: Whether a broker answered at all.
     """
 
     seen: str
@@ -43,11 +43,11 @@ class Explanation(NamedTuple):
 
 
 def explained(error: BaseException, security: SecuritySettings) -> Explanation:
-    """The cause of an error that a client met, in words that help.
+    """Explains the cause of a client's error.
 
     Args:
-        error: Of aiokafka, of TLS or of the network.
-        security: What the client tried to get in with.
+        error: An error of aiokafka, of TLS or of the network.
+        security: The client's credentials.
     """
     if isinstance(error, TimeoutError | errors.RequestTimedOutError):
         remedy = "Check the address, the network, and that the broker runs and is not overloaded."
@@ -68,7 +68,7 @@ def explained(error: BaseException, security: SecuritySettings) -> Explanation:
 
 
 def _explanation_of(error: BaseException, security: SecuritySettings) -> Explanation:
-    """What a broker said, or what we said to it."""
+    """Explains an error of TLS, of the login or of a request."""
     match error:
         case ssl.SSLCertVerificationError():
             return _untrusted(error, security)
@@ -121,7 +121,7 @@ def _untrusted(error: ssl.SSLCertVerificationError, security: SecuritySettings) 
 
 
 def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
-    """A connection that ended while we waited for an answer; nobody says why, so the likeliest causes are named."""
+    """Explains a connection that closed before an answer. The cause is unknown, so the likeliest ones are named."""
     protocol = security.protocol
     has_tls = protocol.endswith("SSL")
     if isinstance(cause, asyncio.IncompleteReadError) and (cause.expected or 0) >> 16 == _TLS_ALERT_AS_SIZE:
@@ -149,7 +149,7 @@ def _closed(cause: BaseException, security: SecuritySettings) -> Explanation:
 
 
 def _refused(error: BaseException, security: SecuritySettings) -> Explanation:
-    """An answer that says no."""
+    """Explains a refusal by the broker."""
     names = sorted(str(name) for arg in getattr(error, "args", ()) for name in _names_in(arg))
     named = ", ".join(names)
     match error:

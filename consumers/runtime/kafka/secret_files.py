@@ -1,4 +1,4 @@
-"""Secrets that stand in files: passwords, read once, and tokens, read whenever a connection needs one."""
+"""Reads secrets from files: passwords once, and tokens for each connection."""
 
 import asyncio
 import base64
@@ -12,24 +12,24 @@ from aiokafka.errors import KafkaError
 from pydantic import SecretStr
 
 MAX_SECRET_BYTES: Final = 65_536
-"""Largest file that is taken for a secret; a token with many claims has a few thousand bytes."""
+"""Largest file of a secret. A token with many claims has a few thousand bytes."""
 EXPIRED_MARGIN_SECONDS: Final = 60.0
-"""A token counts as expired this long after its time: clocks differ, and the broker has the last word."""
+"""Time after its expiry at which a token counts as expired, because clocks differ and the broker decides."""
 
 
 class UnusableSecretError(ValueError):
-    """A file holds no secret that can be used; the text says why and names neither the file nor anything in it."""
+    """A file has no usable secret. The text has the reason, but neither the file's name nor its content."""
 
 
 class TokenError(KafkaError):  # type: ignore[misc]  # the library has no type hints; it must be its error, see TokenFile
-    """There is no token to log in with; someone has to write a fresh one."""
+    """There is no valid token for a login. A new one must be written."""
 
 
 def secret_in(path: Path) -> SecretStr:
-    """The text of a file without the line break at its end.
+    """Returns the text of a file without the line break at its end.
 
     Raises:
-        UnusableSecretError: The file cannot be read, is empty, is too large, or is no text.
+        UnusableSecretError: The file cannot be read, is empty, is too large, or is not text.
     """
     try:
         with path.open("rb") as file:
@@ -48,17 +48,16 @@ def secret_in(path: Path) -> SecretStr:
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the library has no type hints
-    """Hands aiokafka the token of a file, as it is when a connection is made: who writes the file may renew it.
+    """Gives aiokafka the token of a file, read for each connection, so that the file can be renewed.
 
-    What it raises is an error of aiokafka's, because its clients go on after those: a token that comes late is found by
-    the next try.
+    Its errors are errors of aiokafka, because the clients go on after those, and the next try may find a new token.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def token(self) -> str:
-        """The token.
+        """Reads the token.
 
         Raises:
             TokenError: There is none, or it has expired.
@@ -70,11 +69,11 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the library has
 
 
 def token_in(path: Path) -> str:
-    """The token of a file.
+    """Returns the token of a file.
 
     Raises:
-        UnusableSecretError: There is none, or it says of itself that it has expired: a broker's refusal of it would go
-            unnoticed, since aiokafka takes the answer for a success.
+        UnusableSecretError: There is none, or it has expired by its own claim. The broker's refusal would go unnoticed,
+            because aiokafka mistakes that answer for a success.
     """
     token = secret_in(path).get_secret_value().strip()
     if not token.isascii() or not token.isprintable() or " " in token or not token:
@@ -87,7 +86,7 @@ def token_in(path: Path) -> str:
 
 
 def _expiry_seconds(token: str) -> float | None:
-    """When a JWT says that it expires, in epoch seconds; None when it does not say or is no JWT."""
+    """Returns the expiry of a JWT in epoch seconds; None if it has none or is not a JWT."""
     parts = token.split(".")
     if len(parts) != 3:  # header, claims, signature
         return None

@@ -1,7 +1,7 @@
-"""How our Kafka clients prove who they are and see whom they speak to: TLS, and a login by SASL.
+"""Security settings of our Kafka clients: TLS, and a login by SASL.
 
-All that can be wrong with it is found when it is read, before anything is connected: files are read here, and a
-certificate is loaded with its key. Secrets are never shown: not by `repr`, not in an error, not in a log line.
+Mistakes are found when the settings are read, before anything connects: files are read here, and a certificate is loaded with
+its key. Secrets are never shown, neither by `repr` nor in an error or a log line.
 """
 
 import ssl
@@ -19,9 +19,9 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
 
 MAX_SECRET_CHARS: Final = 1_000
-"""Longest user name and password; OpenSSL takes no longer ones for a key."""
+"""Longest user name and password, which is OpenSSL's limit for the password of a key."""
 MISTAKES_ERROR: Final = "settings_mistakes"
-"""Type of pydantic's error whose context holds `mistakes`, a `Mistake` each."""
+"""Type of a pydantic error whose context has `mistakes`, a list of `Mistake`."""
 
 _PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -33,8 +33,8 @@ class Mistake(NamedTuple):
     """One wrong setting.
 
     Attributes:
-        field: Which.
-        text: What is wrong with it and what was expected; nothing of its value.
+        field: Name of the setting.
+        text: The fault and the expected value, without the actual value.
     """
 
     field: str
@@ -42,7 +42,7 @@ class Mistake(NamedTuple):
 
 
 class SecuritySettings(BaseModel):
-    """Which kind of listener the brokers have, and what it takes to be let in.
+    """Kind of the brokers' listener, and our credentials for it.
 
     `settings_mistakes` errors name every value that does not fit the others, or whose file cannot be used.
     """
@@ -85,7 +85,7 @@ class SecuritySettings(BaseModel):
 
     @model_validator(mode="after")
     def _settle(self) -> Self:
-        """Reads the files and refuses what does not fit together, all of it at once."""
+        """Reads the files and refuses values that do not fit together, all at once."""
         if self._is_settled:  # an instance that is given to another model passes here again
             return self
         mistakes = (*self._settle_login(), *self._settle_tls())
@@ -97,7 +97,7 @@ class SecuritySettings(BaseModel):
 
     @property
     def who(self) -> str:
-        """Who we are to the broker, for messages."""
+        """Our identity at the broker, for messages."""
         if self.username is not None:
             return f"user '{self.username}'"
         if self.token_file is not None:
@@ -107,7 +107,7 @@ class SecuritySettings(BaseModel):
         return "a client without a login (User:ANONYMOUS)"
 
     def client_options(self) -> dict[str, Any]:
-        """Arguments of every client of aiokafka; the password is among them, so they are not to be shown."""
+        """Arguments of every client of aiokafka. They contain the password, so do not show them."""
         options: dict[str, Any] = {"security_protocol": self.protocol}
         if self._tls is not None:
             options["ssl_context"] = self._tls
@@ -120,7 +120,7 @@ class SecuritySettings(BaseModel):
         return options
 
     def faststream_options(self) -> dict[str, Any]:
-        """The same for a FastStream broker, in its own words."""
+        """The same arguments for a FastStream broker."""
         from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
 
         tls: dict[str, Any] = {"ssl_context": self._tls, "use_ssl": self._tls is not None}
@@ -223,7 +223,7 @@ class SecuritySettings(BaseModel):
 
 
 def _one_of(value: SecretStr | None, path: Path | None, name: str) -> SecretStr | None:
-    """The secret, given as itself or in a file."""
+    """Returns the secret from its setting or its file."""
     if path is None:
         return value
     if value is not None:

@@ -1,4 +1,4 @@
-"""Asks the broker how topics are set up."""
+"""Asks the broker for the settings of topics."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -12,15 +12,15 @@ from consumers.runtime.kafka.connection import CONNECT_SECONDS, KafkaSettings
 
 
 async def topic_settings(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
-    """The settings of topics as the broker has them, those it takes from its own defaults included.
+    """Returns the settings of topics at the broker, including its defaults.
 
     Args:
-        kafka: Where the broker is.
-        names: Of the topic table.
+        kafka: The cluster.
+        names: Names in the topic table.
 
     Returns:
-        By name of the topic table. A topic that does not exist, that this user may not ask about, or that the broker
-        cannot tell about is not in it.
+        Settings by name in the topic table, without topics that do not exist, that this user may not describe, or that the
+        broker cannot describe.
 
     Raises:
         KafkaUnreachableError: No broker answers.
@@ -37,11 +37,11 @@ async def topic_settings(kafka: KafkaSettings, names: Iterable[str]) -> Mapping[
 
 
 async def settings_of(admin: AIOKafkaAdminClient, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """As `topic_settings`, over a client that is connected.
+    """Does the same as `topic_settings`, with a connected client.
 
     Args:
         admin: A started client.
-        names: What each topic is called in the result, by its name on the cluster.
+        names: Names in the result, by names on the cluster.
     """
     asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in names]
     try:

@@ -1,4 +1,4 @@
-"""How the polls of one role go: those that fail are counted and logged, and make `/healthz` fail when it lasts."""
+"""Watches the polls of one role: failed polls are counted and logged, and make `/healthz` fail if they persist."""
 
 import asyncio
 import time
@@ -11,29 +11,29 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError
 from consumers.runtime.registry import Instruments
 
 RETRY_SECONDS: Final = 1.0
-"""How long until the next poll after one that failed: what fails at once must not take the processor."""
+"""Pause after a failed poll, so that polls that fail at once do not use up the processor."""
 LINE_SECONDS: Final = 30.0
-"""How often a log line says that polls fail, the first time aside."""
+"""Time between log lines about failing polls. The first failure is logged at once."""
 MAX_FAILING_SECONDS: Final = 30.0
-"""How long polls may fail, for another reason than a broker that is away, before only a restart can help."""
+"""How long polls may fail, for other reasons than an unreachable broker, before only a restart helps."""
 QUIET_SECONDS: Final = 10.0
-"""Without a failure for this long, it is over. Polls in between may come back: of several partitions one may fail."""
+"""Time without a failure after which the trouble counts as over. A single good poll is not enough: one partition may still fail."""
 
 log = structlog.get_logger()
 
 
 class PollWatch:
-    """Lets every poll through and swallows what it fails on: the position has not moved, so the next one tries again."""
+    """Runs every poll and swallows its errors. The position has not moved, so the next poll tries again."""
 
     def __init__(
         self, role: str, instruments: Instruments | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Nothing has failed yet.
+        """Starts without failures.
 
         Args:
-            role: In log lines, and in the metric.
-            instruments: Where failures are counted; None counts nowhere.
-            clock: Seconds that never step back.
+            role: Name of the role in log lines and in the metric.
+            instruments: Count failures; None for no count.
+            clock: Monotonic seconds.
         """
         self._role = role
         self._instruments = instruments
@@ -44,7 +44,7 @@ class PollWatch:
         self._since_line = 0
 
     def stalled(self) -> Sequence[str]:
-        """What only a restart fixes, for `/healthz`: polls that have failed for MAX_FAILING_SECONDS."""
+        """Reasons why only a restart helps, for `/healthz`: polls have failed for MAX_FAILING_SECONDS."""
         if not self._is_failing or self._clock() - self._failed_at > QUIET_SECONDS:
             return ()
         failing_seconds = self._failed_at - self._failing_since
@@ -53,7 +53,7 @@ class PollWatch:
         return (f"{self._role}: its polls of Kafka have failed for {failing_seconds:.0f} s",)
 
     async def watched(self, poll: Callable[[], Awaitable[tuple[Any, ...]]]) -> tuple[Any, ...]:
-        """The records of a poll; none, after a moment, if it fails.
+        """Returns the records of a poll; none, after a pause, if it fails.
 
         Raises:
             ConsumerStoppedError: The client is stopped.
@@ -68,7 +68,7 @@ class PollWatch:
         return ()
 
     def failed(self, error: Exception) -> None:
-        """A poll has failed."""
+        """Counts and logs a failed poll."""
         now = self._clock()
         if self._instruments is not None:
             self._instruments.inc("callgauge_poll_failures_total", (self._role,))

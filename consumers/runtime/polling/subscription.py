@@ -1,4 +1,4 @@
-"""One FastStream batch subscriber that hands over records as they came and does not swallow failures."""
+"""A FastStream batch subscriber that passes records on unchanged and does not swallow failures."""
 
 import asyncio
 import contextlib
@@ -19,16 +19,16 @@ from consumers.runtime.polling.poll_watch import PollWatch
 from consumers.runtime.registry import Instruments
 
 POLL_MS: Final = 200
-"""How long one poll waits for records; one that ends empty is followed by the next at once, and nothing else waits for it."""
+"""How long one poll waits for records. Nothing else waits for it, and the next poll follows at once."""
 POLL_INTERVAL_MS: Final = 25
-"""How long a broker lets records gather before it answers: a poll costs the same whether it brings one record or fifty. It is
-the longest delay of an event, and how stale our knowledge of a partition's end can be."""
+"""How long a broker lets records gather before it answers, because a poll of fifty records costs the same as one of one record. It
+is the longest delay of an event, and the highest age of a partition's known end."""
 ENOUGH_BYTES: Final = 64 * 1_024
-"""A broker that has so much for us answers at once: some two hundred events, so a backlog never waits."""
+"""Bytes at which a broker answers at once: some two hundred events, so a backlog never waits."""
 MAX_MISLED_NAMED: Final = 5
-"""Partitions that one log line names."""
+"""Most partitions that one log line names."""
 STOP_SECONDS: Final = 1.0
-"""How long stopping may take, leaving the group included; the broker forgets a silent member by itself."""
+"""How long stopping may take, leaving the group included. The broker drops a silent member by itself."""
 
 BatchHandler = Callable[[Sequence[Any]], Awaitable[None]]
 
@@ -36,11 +36,10 @@ log = structlog.get_logger()
 
 
 class Subscription:
-    """Several topics read as one group member; a handler that raises ends the subscription, and its owner learns why.
+    """Reads several topics as one group member. An error of the handler ends the subscription, and `failure` raises it.
 
-    FastStream logs what a handler raises and goes on with the next batch. For a consumer whose next batch builds on
-    this one that would be a hole nobody sees, so the first failure is kept, later batches are dropped, and `failure`
-    raises it.
+    FastStream logs an error of a handler and goes on with the next batch. If that builds on this one, the gap would go
+    unnoticed. So the first error is kept, and later batches are dropped.
     """
 
     def __init__(
@@ -58,20 +57,20 @@ class Subscription:
         options: Mapping[str, Any] | None = None,
         instruments: Instruments | None = None,
     ) -> None:
-        """Declares the subscriber; nothing is connected before `start`.
+        """Declares the subscriber; `start` connects.
 
         Args:
-            kafka: Where the broker is.
-            role: Ends the client's name.
-            topics: Names of the topic table.
-            handle: Gets the records of one poll: those of each partition in order, of several partitions side by side.
+            kafka: The cluster.
+            role: Last part of the client's name.
+            topics: Names in the topic table.
+            handle: Called with the records of one poll, those of each partition in order and together.
             group_id: The consumer group.
             max_records: Most records of one poll.
             ack_policy: `MANUAL` when the owner commits, `ACK_FIRST` when positions are committed as time passes.
-            listener: Told of assignments. What it raises only reaches aiokafka's log: call `fail` there.
+            listener: Called with assignments. Its errors only go to aiokafka's log, so it must call `fail`.
             poll_interval_ms: How long a broker lets records gather before it answers, unless it has `ENOUGH_BYTES`.
             options: Further options of the subscriber.
-            instruments: Where polls that fail are counted; None counts them nowhere.
+            instruments: Count failed polls; None for no count.
         """
         self._kafka = kafka
         self._role = role
@@ -101,7 +100,7 @@ class Subscription:
 
     @property
     def consumer(self) -> AIOKafkaConsumer:
-        """The client underneath, for positions and commits; there from `start` to `stop`."""
+        """The client, for positions and commits, from `start` to `stop`."""
         consumer = self._subscriber.consumer
         if consumer is None:
             raise RuntimeError("the subscription is not started")
@@ -111,18 +110,18 @@ class Subscription:
     def generation(self) -> int:
         """Number of the group's latest rebalance in which this member took part; -1 before the first.
 
-        Each rebalance has the next number, so a gap says that one happened without us. The client keeps it to itself.
+        Each rebalance has the next number, so a gap shows a rebalance without us. It is a private attribute of the client.
         """
         return int(self.consumer._coordinator.generation)  # noqa: SLF001  # there is no other way to know
 
     def read_from(self, leaders: Mapping[TopicPartition, int]) -> None:
-        """Makes the client look anew who leads, where it reads from another broker; to be called until it does not.
+        """Makes the client update its leaders if it reads from another broker. Call it until the client reads from these.
 
-        A broker that is cut off from the others answers readers on, with nothing new, and the client looks by itself only
-        every five minutes, or when a broker refuses. It asks any broker, so it may take several looks.
+        A broker that is cut off from the others goes on to answer readers, without new records. By itself the client updates
+        its leaders only every five minutes, or when a broker refuses. It asks any broker, so it may take several updates.
 
         Args:
-            leaders: The brokers that lead some partitions; -1 where nobody does.
+            leaders: Leaders of partitions; -1 for none.
         """
         consumer = self._subscriber.consumer
         if consumer is None:
@@ -143,11 +142,11 @@ class Subscription:
 
     @property
     def member_id(self) -> str:
-        """The broker's name for this member of the group; empty before it has joined. The client keeps it to itself."""
+        """Id of this member of the group; empty before it has joined. It is a private attribute of the client."""
         return str(self.consumer._coordinator.member_id)  # noqa: SLF001  # there is no other way to know
 
     def stalled(self) -> Sequence[str]:
-        """What only a restart fixes, for `/healthz`: polls that fail and fail, though the broker is there."""
+        """Reasons why only a restart helps, for `/healthz`: polls keep failing although the broker answers."""
         return self._watch.stalled()
 
     async def start(self) -> None:
@@ -162,7 +161,7 @@ class Subscription:
             raise self._kafka.unreachable(error) from error
 
     async def stop(self) -> None:
-        """Waits for the batch in hand, leaves the group and disconnects; bounded, and harmless when repeated."""
+        """Waits for the current batch, leaves the group and disconnects; bounded, and harmless when repeated."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._broker.stop(), STOP_SECONDS)
 
@@ -171,7 +170,7 @@ class Subscription:
         raise await asyncio.shield(self._failure)
 
     def fail(self, error: Exception) -> None:
-        """Ends the subscription for a reason of the owner's; the first one counts."""
+        """Ends the subscription with an error of its owner. The first error counts."""
         if not self._failure.done():
             self._failure.set_result(error)
 

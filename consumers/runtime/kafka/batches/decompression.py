@@ -1,4 +1,4 @@
-"""The records of a compressed batch, never more of them than a bound: what they grow to is up to whoever wrote them."""
+"""Decompresses batches up to a bound, because their unpacked size is up to the producer."""
 
 import mmap
 import struct
@@ -15,33 +15,33 @@ CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 """The codecs of Kafka's message format 2, by their number in a batch's attributes."""
 
 _SNAPPY_BLOCKS: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
-"""How Java's snappy begins: blocks, each with its length; everybody else writes one block without any of this."""
+"""Header of Java's snappy format, with blocks that have lengths. Other producers write a single block without a header."""
 _LENGTH: Final = struct.Struct(">i")
 _IS_FULL: Final = "failed to write whole buffer"
-"""What cramjam says when there is more than there is room for."""
+"""Error text of cramjam when the output does not fit."""
 
 
 class DecompressionError(Exception):
-    """The bytes cannot be unpacked; the text says why, as a phrase that follows "saw"."""
+    """The bytes cannot be decompressed. The text is the reason, as a phrase that follows "saw"."""
 
 
 class BatchTooLargeError(DecompressionError):
-    """There is more in them than MAX_UNPACKED_BATCH_BYTES."""
+    """The decompressed bytes would exceed MAX_UNPACKED_BATCH_BYTES."""
 
 
 def decompressed(codec: int, packed: bytes | memoryview, head: bytes) -> bytes:
-    """What was packed, behind `head`.
+    """Returns `head` and the decompressed bytes behind it.
 
-    The room for it is asked of the system for this moment only, and takes real memory as far as it is filled.
+    The buffer exists only during the call, and uses real memory only as far as it is filled.
 
     Args:
         codec: A key of `CODECS`.
-        packed: The bytes.
-        head: What the result begins with.
+        packed: The compressed bytes.
+        head: Start of the result.
 
     Raises:
-        BatchTooLargeError: There is more than MAX_UNPACKED_BATCH_BYTES of it.
-        DecompressionError: It is not what this codec writes.
+        BatchTooLargeError: The result would exceed MAX_UNPACKED_BATCH_BYTES.
+        DecompressionError: The bytes are not in the codec's format.
     """
     with mmap.mmap(-1, len(head) + MAX_UNPACKED_BATCH_BYTES) as scratch:
         scratch[: len(head)] = head

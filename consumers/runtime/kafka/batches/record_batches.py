@@ -1,4 +1,4 @@
-"""The record batches in an answer of the broker: where each begins, whether it is whole, and its records one by one."""
+"""Splits an answer of the broker into record batches, checks them, and reads their records one by one."""
 
 import struct
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _DECODER_ERRORS: Final = (ValueError, LookupError)
 
 
 class UnreadableError(Exception):
-    """Records cannot be read: what is wrong, what was expected and seen, and what to do about it."""
+    """Records cannot be read. It has the fault, the expected and the actual content, and the remedy."""
 
     def __init__(self, what: str, expected_and_seen: str, what_to_do: str) -> None:
         super().__init__(f"{what}: {expected_and_seen}")
@@ -42,7 +42,7 @@ class UnreadableError(Exception):
 
 
 class DamagedBatchError(UnreadableError):
-    """A batch that is not as it was written, so nothing in it can be trusted, its length and its offsets included."""
+    """A batch is damaged, so nothing in it can be trusted, not even its length and its offsets."""
 
     def __init__(self, what: str, expected_and_seen: str) -> None:
         super().__init__(
@@ -75,7 +75,7 @@ class BatchHead(NamedTuple):
 
     @property
     def has_every_offset(self) -> bool:
-        """Whether it has as many records as offsets: all batches have that are not compacted, brokers see to it."""
+        """Whether it has as many records as offsets, as brokers ensure for all batches that are not compacted."""
         return 0 < self.records == self.last_offset_delta + 1
 
 
@@ -92,7 +92,7 @@ class FoundRecord(NamedTuple):
 
 
 class RecordBatches:
-    """Takes the place of aiokafka's `MemoryRecords`: the bytes of each batch. Nothing in them makes it raise."""
+    """Replaces aiokafka's `MemoryRecords`: iterates over the bytes of each batch, and never raises because of them."""
 
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer or b""
@@ -103,19 +103,19 @@ class RecordBatches:
         return len(self._answer)
 
     def has_next(self) -> bool:
-        """Whether a batch follows. A broker gives the first one whole; the last one may be cut, and is fetched again."""
+        """Whether a batch follows. The first one is always complete; the last one may be cut, and is fetched again."""
         if self._start == 0:
             return bool(self._answer)
         return self._end() is not None
 
     def next_batch(self) -> bytes:
-        """The bytes of the next batch; all that is left, if its length does not fit to that."""
+        """Returns the bytes of the next batch; all remaining bytes if its length does not fit them."""
         start, end = self._start, self._end()
         self._start = len(self._answer) if end is None else end
         return self._answer[start:end]
 
     def following_offset(self) -> int | None:
-        """Where the batch begins that follows the one handed over last; None if none does, or it is no batch."""
+        """Returns the base offset of the batch after the last returned one; None if there is none or it is not a batch."""
         if (end := self._end()) is None:
             return None
         try:
@@ -132,15 +132,15 @@ class RecordBatches:
 
 
 def head_of(raw: bytes) -> BatchHead | None:
-    """The fields of a batch; None if it is too short to have them."""
+    """Returns the header fields of a batch; None if it is too short."""
     return BatchHead._make(_HEAD.unpack_from(raw)) if len(raw) >= _HEAD.size else None
 
 
 def checked(raw: bytes, *, check_crc: bool) -> Any:
-    """The batch of these bytes as aiokafka has it, if they are as they were written.
+    """Returns aiokafka's batch of these bytes after checking them.
 
     Raises:
-        DamagedBatchError: They are not.
+        DamagedBatchError: The bytes are damaged.
     """
     if len(raw) < _HEAD.size:
         raise DamagedBatchError("the batch is cut", f"expected at least {_HEAD.size} bytes, saw {len(raw)}")
@@ -158,10 +158,10 @@ def checked(raw: bytes, *, check_crc: bool) -> Any:
 
 
 def unpacked(raw: bytes) -> bytes:
-    """The same batch, not compressed.
+    """Returns the batch decompressed.
 
     Raises:
-        UnreadableError: It cannot be, or would be too large.
+        UnreadableError: It cannot be decompressed, or would be too large.
     """
     codec = raw[_ATTRIBUTES_AT] & _CODEC_MASK
     if codec not in CODECS:
@@ -187,12 +187,12 @@ def unpacked(raw: bytes) -> bytes:
 
 
 def one_by_one(plain: bytes) -> Iterator[FoundRecord | UnreadableError]:
-    """The records of a batch that is not compressed, or what is wrong with each: slower than aiokafka, and stops at none.
+    """Yields the records of an uncompressed batch, or the fault of each. It is slower than aiokafka, but does not stop at a fault.
 
-    Header names that are not UTF-8 have U+FFFD where they are not.
+    In header names, bytes that are not UTF-8 become U+FFFD.
 
     Raises:
-        UnreadableError: A record's length is wrong, so where the ones behind it begin is unknown.
+        UnreadableError: A record's length is wrong, so the start of the next one is unknown.
     """
     head = BatchHead._make(_HEAD.unpack_from(plain))
     position = _HEAD.size

@@ -1,11 +1,11 @@
-"""Our clients hand over what they cannot decode, as an `UndecodableRecord`, instead of stopping in front of it for good.
+"""Makes our clients return records that they cannot decode as `UndecodableRecord`, instead of stopping there for good.
 
-aiokafka raises in the middle of a poll, does not move on, and raises again at the next. It has no seam for another reader
-of its answers, so two names of its fetcher are replaced: this is the one place where bytes become records.
+aiokafka raises in the middle of a poll, does not move on, and raises again in the next poll. It has no interface for another
+decoder, so this module replaces two names of its fetcher, in which bytes become records.
 
-A batch with the right checksum is believed: where it ends is known, and the next one is read. One that is damaged is not:
-what follows it is fetched again from the next offset that can be believed, so that no good record of another batch is
-skipped. Only the base offset of a batch, which Kafka's own checksum leaves out, is believed as far as reading moves on.
+A batch with the right checksum is trusted: its end is known, and reading goes on behind it. A damaged batch is not trusted:
+reading goes on at the next trustworthy offset, so that no good record of another batch is skipped. The base offset of a batch
+is not covered by Kafka's checksum, and is trusted only if it moves reading forward.
 """
 
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ from consumers.runtime.kafka.batches.record_batches import (
 from schemas.undecodable import UndecodableRecord
 
 _DECODER_ERRORS: Final = (KafkaError, ValueError, LookupError, ArithmeticError)
-"""What aiokafka's decoders raise, in Python and compiled; CorruptRecordException is a KafkaError."""
+"""Errors of aiokafka's decoders, in Python and compiled; CorruptRecordException is a KafkaError."""
 
 
 class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the library has no type hints
-    """Takes the place of aiokafka's `PartitionRecords`: the records of one partition in an answer of the broker."""
+    """Replaces aiokafka's `PartitionRecords`: the records of one partition in an answer of the broker."""
 
     _records_iterator: Iterator[Any] | None
     _last_ms = 0  # broker time of the last record that could be decoded
@@ -71,7 +71,7 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
         return batch
 
     def _is_left_out(self, batch: Any) -> bool:
-        """Whether its records are none for us: those of an aborted transaction, or the mark at the end of one."""
+        """Whether the batch is of an aborted transaction, or the mark at the end of one."""
         if self._isolation_level == fetcher.READ_COMMITTED and batch.producer_id is not None:
             self._consume_aborted_up_to(batch.base_offset)
             if batch.is_control_batch and self._is_abort(batch):
@@ -113,7 +113,7 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
         yield from self._carefully(batch, raw)
 
     def _carefully(self, batch: Any, raw: bytes) -> Iterator[Any]:
-        """The records from our position on, with what stands for those that cannot be decoded."""
+        """Yields the records from our position on, with stand-ins for those that cannot be decoded."""
         try:
             for place, record in enumerate(one_by_one(raw)):
                 if isinstance(record, UnreadableError):
@@ -130,11 +130,11 @@ class TolerantRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # the li
                 yield self._undecodable(batch, batch.next_offset - 1, error)
 
     def _undecodable(self, batch: Any, last: int, error: UnreadableError) -> UndecodableRecord:
-        """What stands for the records up to `last` of a batch whose head can be believed."""
+        """Returns the stand-in for the records up to `last` of a batch with a trustworthy header."""
         return self._stand_in(last, max(0, batch.max_timestamp), error, is_transactional=bool(batch.is_transactional))
 
     def _damaged(self, raw: bytes, error: DamagedBatchError, following_offset: int | None) -> UndecodableRecord:
-        """What stands for the records of a batch whose head can be believed only where two of its fields agree."""
+        """Returns the stand-in for the records of a damaged batch, whose header is trusted only where two fields agree."""
         position, time_ms = self.next_fetch_offset, self._last_ms
         nexts = [following_offset] if following_offset is not None else []
         head = head_of(raw)
@@ -169,6 +169,6 @@ def _has_every_offset(raw: bytes) -> bool:
 
 
 def read_tolerantly() -> None:
-    """Lets every consumer of this process read so, those included that are there already; harmless when repeated."""
+    """Switches all consumers of this process to tolerant reading, existing ones included; harmless when repeated."""
     fetcher.MemoryRecords = RecordBatches
     fetcher.PartitionRecords = TolerantRecords
