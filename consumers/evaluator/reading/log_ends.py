@@ -248,7 +248,8 @@ class LogEnds:
 
     def _know_brokers(self, addresses: Mapping[int, tuple[str, int]]) -> None:
         for node, broker in list(self._brokers.items()):
-            if addresses.get(node) != (broker.host, broker.port) and node not in self._busy:  # else the next time
+            # A busy one is removed in a later round.
+            if addresses.get(node) != (broker.host, broker.port) and node not in self._busy:
                 del self._brokers[node]
                 self._silent.discard(node)
                 self._views.pop(node, None)

@@ -70,7 +70,7 @@ async def read_ledger(
         ends = {tp: max(end, at_least[tp.partition]) for tp, end in stable_ends.items()}
         firsts = await consumer.beginning_offsets(partitions)
         for tp in partitions:
-            start = starts[tp.partition]  # beyond the end, it speaks of a topic that was made anew
+            start = starts[tp.partition]  # beyond the end, it is about a topic that was created again
             consumer.seek(tp, start if firsts[tp] <= start <= ends[tp] else firsts[tp])
         records = await _read(consumer, ends, recalls, odd)
         numbers = sorted(starts)

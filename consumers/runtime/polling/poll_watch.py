@@ -72,7 +72,8 @@ class PollWatch:
         now = self._clock()
         if self._instruments is not None:
             self._instruments.inc("callgauge_poll_failures_total", (self._role,))
-        if not (isinstance(error, KafkaError) and error.retriable):  # else the broker is away, or moves something
+        # Retriable errors mean that the broker is unreachable, or moves partitions.
+        if not (isinstance(error, KafkaError) and error.retriable):
             if not self._is_failing or now - self._failed_at > QUIET_SECONDS:
                 self._is_failing, self._failing_since = True, now
             self._failed_at = now
