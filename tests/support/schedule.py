@@ -34,7 +34,7 @@ def group_of(nodeid: str) -> str:
     return nodeid if nodeid.startswith(_ONE_BY_ONE) and file not in _TOGETHER else file
 
 
-class SlowestFirst(LoadScopeScheduling):
+class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no type hints
     """Gives each worker that has little left the next group, in the order that `arrange` made."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
