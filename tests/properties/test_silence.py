@@ -30,6 +30,7 @@ def test_time_before_a_deadline_changes_nothing(data: st.DataObject) -> None:
         (open_call,) = paused._calls.values()
         due_ms = open_call.next_wakeup()
         wakeup_ms = paused.next_wakeup()
+        assert due_ms is not None
         assert wakeup_ms is not None
         assert wakeup_ms <= due_ms, "this would be slept through"
         now_ms = min(arrival.broker_time_ms + pauses[place % len(pauses)], due_ms - 1)
