@@ -103,7 +103,7 @@ REDACTION_TYPES: Final = (*(detector.value for detector in Detector), CUSTOM)
 
 
 class JudgeKind(StrEnum):
-    """What is judged: a subgoal of the call, or one of EVA's metrics of text."""
+    """The subject of a verdict: a subgoal of the call, or one of EVA's metrics of text."""
 
     SUBGOAL = "subgoal"
     CONCISENESS = "conciseness"

@@ -92,7 +92,7 @@ class ToolReply(WireModel):
 
 
 class Failure(WireModel):
-    """What went wrong, in ElevenLabs' words."""
+    """The error, in ElevenLabs' words."""
 
     code: int | None = None
     error_type: Name | None = None

@@ -1,4 +1,4 @@
-"""What one call looks like now, folded record by record from `scores`: the state behind tables and pages of running calls.
+"""The view of one call as it is now, folded record by record from `scores`: the state behind tables and pages of running calls.
 
 The fold does not depend on the order of the records: of each subject the newest revision counts, and a record that comes twice
 counts once. Nothing here reads a clock; times are those of the records.

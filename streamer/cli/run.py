@@ -102,6 +102,6 @@ async def _end_in_time(service: Service) -> None:
 def _end_overdue(service: Service) -> None:
     log.error(
         "stop_overdue", unfinished=service.unfinished(), seconds=STOP_SECONDS,
-        detail="ended nevertheless; what was not committed is read again by whoever takes over",
+        detail="ended nevertheless; the next evaluator reads the uncommitted records again",
     )  # fmt: skip
     os._exit(STOP_OVERDUE)

@@ -115,6 +115,34 @@ def test_a_missing_docstring_is_seen() -> None:
     assert list(_undocumented(Path("x.py"), tree)) == ["x.py:6 e", "x.py:3 A.b"]
 
 
+FEWEST_WORDS = 3
+NO_FIRST_WORDS = {"What", "Whoever", "Who", "Which", "Those", "That"}
+"""A docstring that begins with one of them has a relative clause in the place of a noun, and is read twice."""
+
+
+def _unreadable(path: Path, tree: ast.Module) -> Iterator[str]:
+    """Public docstrings that are too short to say something, or that begin with a relative clause."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if not isinstance(node, kinds) or getattr(node, "name", "").startswith("_"):
+            continue
+        words = (ast.get_docstring(node) or "").split()
+        if words and (len(words) < FEWEST_WORDS or words[0] in NO_FIRST_WORDS):
+            yield f"{path}:{getattr(node, 'lineno', 1)} {' '.join(words[:6])}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_are_read_once(package: str) -> None:
+    assert [found for path, tree in modules(package).items() for found in _unreadable(path, tree)] == []
+
+
+def test_a_docstring_that_is_read_twice_is_seen() -> None:
+    tree = ast.parse(
+        '"""Which."""\nclass A:\n    "What is known of it."\n    def b(self):\n        "Returns the best one."'
+    )
+    assert list(_unreadable(Path("x.py"), tree)) == ["x.py:1 Which.", "x.py:2 What is known of it."]
+
+
 def test_make_help_lists_every_target() -> None:
     shown = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True).stdout
     assert set(re.findall(r"^  make ([a-z-]+) ", shown, re.M)) == TARGETS

@@ -19,7 +19,7 @@ _OK = 200
 
 
 class JudgeAnswer(NamedTuple):
-    """What one request to a judge came back with; failures are statuses, never exceptions."""
+    """The outcome of one request to a judge; failures are statuses, never exceptions."""
 
     status: int
     text: str | None

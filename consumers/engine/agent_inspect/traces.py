@@ -1,4 +1,4 @@
-"""What agent-inspect is given to judge, and what makes it stop before a request is sent.
+"""The input of agent-inspect, and the errors that stop it before a request is sent.
 
 Fields are typed Any where it takes whatever a file holds and fails, if at all, when it uses it.
 """
@@ -47,7 +47,7 @@ class Subgoal(NamedTuple):
 
 
 class Required(NamedTuple):
-    """What an argument or an output must be: equal to `value`, or as `check` says to a judge."""
+    """The expected argument or output: equal to `value`, or as `check` says to a judge."""
 
     value: Any = None
     check: str | None = None

@@ -42,7 +42,7 @@ class BrokerRecord(Protocol):
 
     @property
     def partition(self) -> int:
-        """Partition number."""
+        """The partition number of the record."""
 
     @property
     def offset(self) -> int:
@@ -58,11 +58,11 @@ class BrokerRecord(Protocol):
 
     @property
     def value(self) -> bytes | None:
-        """The event."""
+        """The event that the record holds."""
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]:
-        """The envelope."""
+        """The envelope of the event."""
 
 
 def admit(
@@ -108,7 +108,7 @@ def admit(
         return _refused(
             record, error.reason, shortened(error.what, MAX_TOLD_CHARS),
             f"{shortened(error.expected, MAX_TOLD_CHARS)}, saw {seen}{'...' if len(error.seen) > MAX_SHOWN_CHARS else ''}",
-            "Compare with `callgauge schema`, mend the producer, then put the record back.",
+            "Compare with `callgauge schema`, fix the producer, then put the record back.",
         )  # fmt: skip
     skew_ms = limits.max_event_time_skew_ms
     broker_time_ms: int = record.timestamp

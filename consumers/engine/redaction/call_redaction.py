@@ -48,7 +48,7 @@ class CallRedactor:
         self._left = MAX_CHARS_PER_STEP
 
     def redact(self, text: str) -> str:
-        """As `Redactor.redact`."""
+        """Redacts a text, as `Redactor.redact` does."""
         if not self._redactor.is_worth_a_look(text):
             return text
         digest = blake2b(text.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
@@ -65,7 +65,7 @@ class CallRedactor:
         return redacted
 
     def beginning(self, text: str, most: int) -> str:
-        """As `Redactor.beginning`."""
+        """Redacts the beginning of a text, as `Redactor.beginning` does."""
         if len(text) <= most:
             return self.redact(text)[:most]
         if self.has_room or not self._redactor.is_worth_a_look(text):
@@ -74,7 +74,7 @@ class CallRedactor:
         return self._left_out()
 
     def redact_value(self, value: Any) -> Any:
-        """As `Redactor.redact_value`."""
+        """Redacts a JSON value, as `Redactor.redact_value` does."""
         return self._counted(self._redactor.redact_value, value) if self.has_room else self._left_out()
 
     def drain_counts(self) -> list[Count]:

@@ -345,7 +345,7 @@ class Assignment:
     def not_committed(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Those of them that differ from what is committed."""
+        """The offsets that differ from the committed ones."""
         return {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

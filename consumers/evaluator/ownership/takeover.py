@@ -56,13 +56,13 @@ class Takeover:
         self._admin: AIOKafkaAdminClient | None = None
 
     async def start(self) -> None:
-        """Connects."""
+        """Connects the administration client."""
         if not self._kafka.is_embedded:
             self._admin = self._kafka.admin("evaluator")
             await self._admin.start()
 
     async def stop(self) -> None:
-        """Disconnects."""
+        """Disconnects the administration client."""
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()

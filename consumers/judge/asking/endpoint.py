@@ -123,7 +123,7 @@ class Endpoint:
         return Reply(outcome, text, tokens, max(1, delivery.tries), round((time.monotonic() - began) * MS_PER_SECOND))
 
     async def close(self) -> None:
-        """See `Asks.close`."""
+        """Closes the client, as `Asks.close` says."""
         await self._client.close()
 
     def _of_status(self, error: openai.APIStatusError, delivery: Delivery) -> TrialOutcome:

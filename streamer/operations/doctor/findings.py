@@ -74,7 +74,7 @@ def settings_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def broker_finding(cluster: ClusterFacts) -> Finding:
-    """That it answers, and its version."""
+    """The finding that the broker answers, with its version."""
     version = "version not known" if cluster.version is None else f"version {cluster.version}"
     return Finding("broker", Verdict.OK, f"{counted(cluster.brokers, 'broker')} in the cluster, {version}")
 

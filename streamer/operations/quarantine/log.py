@@ -18,7 +18,7 @@ from streamer.cluster.onlooker import onlooker, records_so_far
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which entries are asked for; empty and None ask for all.
+    """Filter of quarantine entries; empty and None select all.
 
     Attributes:
         reasons: Any of these.

@@ -238,7 +238,7 @@ async def _send(
     except MessageSizeTooLargeError as error:
         size = len(record.value or b"")
         raise CannotReplayError(
-            f"its {size} bytes are more than a producer of callgauge sends: mend and send it where it came from"
+            f"its {size} bytes are more than a producer of callgauge sends: fix it and send it where it came from"
         ) from error
     return future
 

@@ -1,4 +1,4 @@
-"""What was heard and done in a recorded call, from the engine: who spoke when, what was said, which tools were used."""
+"""Sound, words and tools of a recorded call, from the engine: speech with its times, texts, and uses of tools."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -50,12 +50,12 @@ class HeardCall(NamedTuple):
 
     @property
     def has_ends(self) -> bool:
-        """Whether it is known of all speech when it ended."""
+        """Whether every stretch of speech has a known end."""
         return all(each.end_ms > each.start_ms for each in self.stretches)
 
 
 def heard_in(call: Call, times_ms: Iterable[float]) -> HeardCall:
-    """What the engine heard.
+    """Reads from the engine what each side said and when.
 
     Args:
         call: The call after its last event.

@@ -1,4 +1,4 @@
-"""Who speaks when: where both do, and where nobody does. Times in epoch milliseconds. Pure."""
+"""Stretches of speech, of overlap and of silence. Times in epoch milliseconds. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,7 +65,7 @@ def silences(stretches: Sequence[Stretch], end_ms: float, least_ms: float) -> li
 
 
 def cut(quiet: Iterable[Interval], runs: Sequence[Span]) -> Iterator[Interval]:
-    """What is left of silences outside of the runs; a run without a length cuts one in two all the same.
+    """The parts of silences outside of the runs; a run without a length cuts one in two all the same.
 
     Args:
         quiet: The silences, in any order.

@@ -86,17 +86,17 @@ class ReportedCall:
 
     @property
     def labels(self) -> CallLabels:
-        """What is known of the call."""
+        """The newest labels of the call."""
         return self.records[-1].labels if self.records else CallLabels()
 
     @property
     def closed(self) -> ClosedFact | None:
-        """How it ended."""
+        """The `closed` fact; None while the call is open."""
         return next(iter(self.of(ClosedFact)), None)
 
     @property
     def goals(self) -> GoalSet | None:
-        """What it is judged against."""
+        """The goals of the call."""
         return next((record.goal_set for record in self.of(GoalsFact)), None)
 
     @property
@@ -106,12 +106,12 @@ class ReportedCall:
 
     @cached_property
     def rows(self) -> list[TurnValues]:
-        """What was measured of each turn, in the order of the turns."""
+        """The measured values of each turn, in the order of the turns."""
         return sorted(self.of(TurnValues), key=lambda record: record.turn or 0)
 
     @property
     def whole(self) -> CallValues | None:
-        """What was measured of the call."""
+        """The measured values of the whole call."""
         return next(iter(self.of(CallValues)), None)
 
     @cached_property
