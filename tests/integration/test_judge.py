@@ -128,7 +128,8 @@ async def reading(environment: dict[str, str]) -> AsyncIterator[Verdicts]:
 
 
 def questions(count: int, **fields: Any) -> list[JudgeRequest]:
-    """So many questions, three of each call."""
+    """So many questions, three of each call, whose deadline is far: how soon a judge has started hangs on the machine."""
+    fields = {"deadline_ms": 10**13, **fields}
     return [
         question(conversation_id=f"c-{number // 3}", subgoal_id=f"g{number % 3}", subgoal=f"mark-{number}.",
                  trials=TRIALS, **fields)
@@ -189,9 +190,8 @@ async def test_without_a_key_every_question_is_answered_at_once(environment: dic
 async def test_what_was_answered_is_not_asked_again(environment: dict[str, str], tmp_path: Path) -> None:
     """An evaluator that starts again may ask the same once more: of the same judge, and of its successor."""
     with scripted_openai(lambda _: grades("C")) as server:
-        late = 10**13  # two judges start and end before the last answer
-        asked = questions(6, deadline_ms=late)
-        fresh = question(conversation_id="c-0", subgoal_id="new", trials=TRIALS, deadline_ms=late)
+        asked = questions(6)
+        fresh = question(conversation_id="c-0", subgoal_id="new", trials=TRIALS, deadline_ms=10**13)
         async with reading(environment) as verdicts:
             lives: list[tuple[str, list[JudgeRequest]]] = [("first", []), ("second", [fresh])]
             for name, more in lives:
@@ -207,7 +207,7 @@ async def test_killed_in_the_middle_it_asks_nothing_twice_that_was_answered(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     """What was on its way when a judge was killed with -9 is asked again, and nothing else."""
-    asked = questions(60, deadline_ms=10**13)
+    asked = questions(60)
     kills, at_once = 2, 8
     with scripted_openai(lambda _: grades("C", delay_seconds=0.15)) as server:
         known = asking(server, environment, max_concurrent_requests=str(at_once))
@@ -237,7 +237,7 @@ def _subject(asked: Asked) -> str:
 async def test_a_judge_that_joins_takes_a_share_and_nothing_is_asked_twice(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    asked, at_once = questions(120, deadline_ms=10**13), 4
+    asked, at_once = questions(120), 4
     with scripted_openai(lambda _: grades("I", delay_seconds=0.05)) as server:
         known = asking(server, environment, max_concurrent_requests=str(at_once))
         async with reading(environment) as verdicts:

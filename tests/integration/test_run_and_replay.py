@@ -133,7 +133,10 @@ async def test_evaluators_that_join_and_leave_lose_no_call(environment: dict[str
         evaluator = ("run", "--roles", "evaluator")
         first = running.enter_context(started(tmp_path / "first.log", *evaluator, **environment))
         addresses = [ready_address(first)]
-        replaying = ("replay", str(path), "--speed", "8", "--keep-ids")
+        pace = patient(
+            1
+        )  # the calls must last until another evaluator has started, which takes longer on a busy machine
+        replaying = ("replay", str(path), "--speed", str(8 / pace), "--keep-ids")
         replay = running.enter_context(started(tmp_path / "replay.log", *replaying, **environment))
         wait_for("open calls", lambda: total(addresses[0], "callgauge_calls_open") > 0, 40)
         second = running.enter_context(started(tmp_path / "second.log", *evaluator, **environment))
@@ -143,7 +146,7 @@ async def test_evaluators_that_join_and_leave_lose_no_call(environment: dict[str
         )
         assert replay.is_running, "both rebalances are in the middle of the calls"
         assert first.signalled(signal.SIGTERM)[0] == 0
-        wait_for("the replay to end", lambda: not replay.is_running, 60)
+        wait_for("the replay to end", lambda: not replay.is_running, 60 * pace)
         closed: dict[str, ClosedFact] = {}
 
         async def all_closed() -> bool:
