@@ -46,13 +46,17 @@ class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
 
 
 class Durations:
-    """Measures how long tests take with what they set up, and writes the table of the slow ones."""
+    """Measures how long tests take with what they set up, and writes the table of the slow ones.
+
+    What they take down does not count: the worker that started a broker waits there for all others.
+    """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0) + report.duration
+        if report.when != "teardown":
+            self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
         """Tests that did not run keep what the table says of them."""

@@ -27,8 +27,8 @@ def arranged(*nodeids: str) -> list[str]:
     return [item.nodeid for item in items]
 
 
-def report(nodeid: str, seconds: float) -> Any:
-    return SimpleNamespace(nodeid=nodeid, duration=seconds)
+def report(nodeid: str, when: str, seconds: float) -> Any:
+    return SimpleNamespace(nodeid=nodeid, when=when, duration=seconds)
 
 
 def test_the_slowest_group_goes_first_and_stays_in_its_order(table: Path) -> None:
@@ -49,7 +49,8 @@ def test_tests_that_share_a_broker_share_a_worker_and_others_do_not() -> None:
 def test_what_was_measured_replaces_what_was_known_of_it(table: Path) -> None:
     table.write_text(json.dumps({ALONE[0]: 9.0, UNIT[0]: 5.0, UNIT[1]: 7.0}))
     durations = schedule.Durations()
-    for nodeid, seconds in ((ALONE[1], 1.25), (ALONE[1], 2.0), (UNIT[0], 0.2)):
-        durations.pytest_runtest_logreport(report(nodeid, seconds))
+    took = [(ALONE[1], "setup", 1.25), (ALONE[1], "call", 2.0), (ALONE[1], "teardown", 60.0), (UNIT[0], "call", 0.2)]
+    for nodeid, when, seconds in took:
+        durations.pytest_runtest_logreport(report(nodeid, when, seconds))
     durations.pytest_sessionfinish()
     assert json.loads(table.read_text()) == {ALONE[0]: 9.0, ALONE[1]: 3.2, UNIT[1]: 7.0}
