@@ -171,7 +171,7 @@ class CallView(NamedTuple):
 
 
 class _TurnSubject(NamedTuple):
-    """What a record about a turn is about. The oldest turns sort first."""
+    """Subject of a record of a turn. The oldest turns sort first."""
 
     turn: int
     name: str

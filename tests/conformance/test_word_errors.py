@@ -118,7 +118,7 @@ def test_a_real_call_turn_by_turn() -> None:
     result = _result(call)
     assert (result.score, result.normalized_score) == (0.089, 0.911)
     records = records_of(_live(call, in_time_order(call), NO_LIMITS.model_copy(update={"call_values_every_ms": 1})))
-    # What a turn says is said when it is left: up to each turn, all errors by all words are what the call's rate was then.
+    # The row of a turn comes when the call leaves it: errors by words of all rows so far are the rate of the call at that time.
     of_turns = [each for each in records if isinstance(each, TurnValues) and each.stt_wer is not None]
     so_far: dict[int | None, WordErrorRate] = {}
     values: dict[int | None, float] = {}

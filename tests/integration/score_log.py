@@ -29,7 +29,7 @@ async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:
 
 
 def newest_of(records: Iterable[AnyScoreRecord]) -> list[AnyScoreRecord]:
-    """What holds of each call: of every subject the newest revision, unless it was taken back."""
+    """The newest revision of every subject of each call, unless it is withdrawn."""
     calls: dict[str, list[AnyScoreRecord]] = {}
     for record in records:
         calls.setdefault(record.conversation_id, []).append(record)

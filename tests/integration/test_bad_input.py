@@ -125,7 +125,7 @@ async def quarantined(environment: dict[str, str], number: int) -> list[Quaranti
 
 
 def final_scores(records: list[AnyScoreRecord]) -> dict[str, list[dict[str, Any]]]:
-    """What holds at the end of each call, without whose it is and where its records stood."""
+    """The final scores of each call, without its id and the offsets of its records."""
     finals: dict[str, list[dict[str, Any]]] = {}
     for record in sorted(newest_of(records), key=lambda record: (record.name, record.turn or 0, record.index)):
         # Dead air is decided by broker time as the call goes: sent in a burst, two calls need not agree on it.

@@ -126,8 +126,8 @@ class PastCalls:
     def _require_room(self) -> None:
         if len(self.by_id) > MAX_CALLS or self._held_bytes > MAX_HELD_BYTES:
             raise BacktestError(
-                f"Back-test: more than {MAX_CALLS} calls closed in this time in one partition, or what was said of calls takes "
-                f"more than {MAX_HELD_BYTES} bytes. They are held at a time to be compared, so nothing more was evaluated. "
+                f"Back-test: more than {MAX_CALLS} calls closed in this time in one partition, or their records take "
+                f"more than {MAX_HELD_BYTES} bytes. They are kept in memory for the comparison, so nothing more was evaluated. "
                 "Take a shorter time between --since and --until."
             )
 

@@ -24,7 +24,7 @@ _NO_VALUES: Final = _OF_ANY_RECORD | {
     *("through_turn", "first_known", "is_withdrawn"),
     *("voice_to_voice_ms", "anchor", "source", "eva"),
 }
-"""What is about the record, and what has another shape here."""
+"""Fields without a value: those of the record itself, and those that have a shape of their own here."""
 
 
 class ScorePart(NamedTuple):

@@ -1,4 +1,4 @@
-"""What stands between evaluators and brokers, and can delay, lose and cut: a TCP proxy. `python -m tests.chaos.cluster.proxy`.
+"""A TCP proxy between evaluators and brokers, which delays, loses and cuts. `python -m tests.chaos.cluster.proxy`.
 
 Each evaluator reaches all brokers through one of two doors, so that half a fleet can be cut off while the other half works.
 An argument is a door's listener: "left 9001 127.0.0.1 9092". A line on standard input changes a door: "left slow 200".

@@ -39,7 +39,7 @@ _NOT_WHAT_BUT_HOW: Final = {
 }  # fmt: skip
 """Which intermediate values came before, and when and from where it was written, may differ from run to run."""
 _WHEN: Final = {"labels", "event_time_ms"}
-"""What was known of the call when a value last changed, and its time: which event changes it last depends on what is read first."""
+"""Labels and time of the event that last changed a value: which event that is depends on the order of reading."""
 _WHENEVER: Final = {"call_started", "dead_air", "call", "closed"}
 """Of these not even that may differ: they say it of the call, of a silence, or of the end."""
 
@@ -150,7 +150,7 @@ def said(record: AnyScoreRecord) -> dict[str, Any]:
 
 
 def _newest(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str, Any]]:
-    """What holds, by what it is about; notes what stands there twice or is no score."""
+    """The newest values by subject; notes doubled records and records that are no scores."""
     read = _Read(findings)
     for value in seen:
         findings.scores += 1
@@ -167,10 +167,10 @@ def _newest(seen: Iterable[bytes], findings: Findings) -> dict[Subject, dict[str
 
 
 class _Read:
-    """What was read so far.
+    """The records read so far.
 
     Attributes:
-        newest: By subject, its highest revision, and what that says; None where it takes back what was said before.
+        newest: By subject, its highest revision and the value of that; None where the revision withdraws the score.
     """
 
     def __init__(self, findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""Finds e-mail addresses, written, or as they are said: "jane dot doe at example dot com"."""
+"""Finds e-mail addresses, written or spoken: "jane dot doe at example dot com"."""
 
 import re
 from collections.abc import Iterator
