@@ -62,7 +62,9 @@ def create_topics(bootstrap: str, prefix: str) -> None:
 
 def address_of(process: Process) -> str:
     """Where a role shows its metrics, once it does."""
-    return wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), READY_SECONDS)
+    return wait_for(
+        lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), READY_SECONDS
+    )
 
 
 def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:

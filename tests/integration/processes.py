@@ -23,11 +23,13 @@ COMMAND_SECONDS = 120
 T = TypeVar("T")
 
 
-def wait_for(what: str, condition: Callable[[], T | None], seconds: float) -> T:
+def wait_for(what: str | Callable[[], str], condition: Callable[[], T | None], seconds: float) -> T:
     """The first result of `condition` that is not None or false, within so many seconds of an idle machine.
 
+    `what` names what is waited for; as a function it is asked at the end, so that it can show what a process has printed.
+
     Raises:
-        AssertionError: There was none in time; `what` says what was waited for.
+        AssertionError: There was none in time.
     """
     begin = time.monotonic()
     while time.monotonic() - begin < patient(seconds):  # asked again, because others may begin to compute only now
@@ -35,7 +37,8 @@ def wait_for(what: str, condition: Callable[[], T | None], seconds: float) -> T:
         if found:
             return found
         time.sleep(POLL_SECONDS)
-    raise AssertionError(f"waited {time.monotonic() - begin:.0f} s in vain for {what}")
+    said = what if isinstance(what, str) else what()
+    raise AssertionError(f"waited {time.monotonic() - begin:.0f} s in vain for {said}")
 
 
 class Process:
@@ -63,7 +66,7 @@ class Process:
 
     def printed(self, text: str, seconds: float = 30) -> str:
         """Wait until it has printed `text`; all it printed."""
-        return wait_for(f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)
+        return wait_for(lambda: f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)
 
     def signalled(self, number: signal.Signals, seconds: float = 10) -> tuple[int, float]:
         """Send a signal and wait for the end: exit code, and how long it took."""

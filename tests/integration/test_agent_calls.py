@@ -27,7 +27,7 @@ pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 @pytest.fixture
 def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
     with started(tmp_path / "run.log", "run", **environment) as process:
-        address = wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
+        address = wait_for(lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
         yield process, address
 
 

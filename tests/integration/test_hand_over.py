@@ -59,7 +59,9 @@ class Calls:
 
 
 def ready_address(process: Process) -> str:
-    return wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), WAIT_SECONDS)
+    return wait_for(
+        lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), WAIT_SECONDS
+    )
 
 
 def restored(address: str) -> float:

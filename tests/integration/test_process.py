@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -32,6 +32,8 @@ STOP_SECONDS = 8
 READ = "callgauge_scores_read_total"
 MOST_RECORDS = 200_000
 LIVES = 3
+STARTS = 3
+"""Most starts of a process whose broker is frozen. One is enough on a machine with time."""
 BATCH = 20
 
 
@@ -65,9 +67,19 @@ def page(environment: dict[str, str], path: str, token: str | None = None) -> tu
     return answer.status_code, answer.text
 
 
+def is_ready(environment: dict[str, str]) -> bool:
+    """Whether every role of the process works."""
+    return page(environment, "/readyz")[0] == 200
+
+
 def wait_until_ready(process: Process, environment: dict[str, str]) -> str:
     """The address of the metrics."""
-    wait_for(f"readiness in:\n{process.text}", lambda: page(environment, "/readyz")[0] == 200, 40)
+    assert wait_for(
+        lambda: f"readiness, which says {page(environment, '/readyz')}, in:\n{process.text}",
+        lambda: is_ready(environment) or not process.is_running,
+        40,
+    )
+    assert process.is_running, process.text
     return wait_for("the address of the metrics", lambda: address_in(process.text), 10)
 
 
@@ -90,6 +102,16 @@ class OwnBroker:
         for pid in self._pids:
             with suppress(ProcessLookupError):  # it may be dead
                 os.kill(pid, number)
+
+
+@contextmanager
+def frozen(broker: OwnBroker) -> Iterator[None]:
+    """The broker stops at once, and goes on at the end at the latest."""
+    broker.signalled(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        broker.signalled(signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -130,16 +152,19 @@ def test_every_role_answers_probes_and_stops_when_told(environment: dict[str, st
 
 def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broker: OwnBroker, tmp_path: Path) -> None:
     environment = on(own_broker, "frozen.")
-    own_broker.signalled(signal.SIGSTOP)
-    try:
-        with started(tmp_path / "run.log", "run", **environment) as process:
-            wait_for("the server", lambda: page(environment, "/healthz")[0], 20)
-            assert page(environment, "/healthz") == (200, "ok\n")
+    for _ in range(STARTS):
+        with frozen(own_broker), started(tmp_path / "run.log", "run", **environment) as process:
+            wait_for("the server", lambda: page(environment, "/readyz")[0], 20)
             status, text = page(environment, "/readyz")
             assert status == 503
             assert [line.partition(":")[0] for line in text.splitlines()] == ["evaluator", "exporter", "judge"]
+            assert page(environment, "/healthz") == (200, "ok\n")
             own_broker.signalled(signal.SIGCONT)
-            wait_until_ready(process, environment)
+            # A start waits 20 s for the broker and then ends, for its supervisor. A busy machine may take as long to get here.
+            wait_for("a start or its end", lambda: is_ready(environment) or not process.is_running, 40)
+            if not process.is_running:
+                assert "no answer in time" in process.text
+                continue
             own_broker.signalled(signal.SIGSTOP)
             assert page(environment, "/healthz") == (200, "ok\n")
             send(process, signal.SIGTERM)
@@ -147,22 +172,19 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
             assert page(environment, "/healthz") == (200, "ok\n")
             assert wait_for("the end", lambda: not process.is_running, STOP_SECONDS), process.text
             assert process._popen.returncode == 0, process.text
-    finally:
-        own_broker.signalled(signal.SIGCONT)
+            return
+    pytest.fail(f"{STARTS} starts ended before the broker could answer")
 
 
 def test_a_second_signal_does_not_wait_for_a_frozen_broker(own_broker: OwnBroker, tmp_path: Path) -> None:
     environment = on(own_broker, "twice.")
     with started(tmp_path / "run.log", "run", **environment) as process:
         wait_until_ready(process, environment)
-        own_broker.signalled(signal.SIGSTOP)
-        try:
+        with frozen(own_broker):
             send(process, signal.SIGTERM)
             process.printed("service_stopping", AT_ONCE_SECONDS)
             exit_code, seconds = process.signalled(signal.SIGTERM)
             assert (exit_code, seconds < patient(AT_ONCE_SECONDS)) == (128 + signal.SIGTERM, True), process.text
-        finally:
-            own_broker.signalled(signal.SIGCONT)
 
 
 def test_a_broker_that_dies_kills_nobody(own_broker: OwnBroker, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def service(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
 
 
 def ready_address(process: Process) -> str:
-    return wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
+    return wait_for(lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
 
 
 def wait_for_the_end(address: str) -> None:

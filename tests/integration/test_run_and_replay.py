@@ -32,7 +32,7 @@ def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Proce
 
 
 def ready_address(process: Process) -> str:
-    return wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
+    return wait_for(lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), 30)
 
 
 def expected_latencies() -> dict[int, float]:

@@ -228,7 +228,9 @@ async def test_a_call_goes_from_its_events_to_metrics(house: House, way: str, tm
         allowed(house, *EVALUATOR, *EXPORTER, *JUDGE, *REPLAY),
         started(tmp_path / "run.log", "run", **environment) as process,
     ):
-        address = wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS)
+        address = wait_for(
+            lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS
+        )
         ran("replay", str(recording), "--speed", "max", **environment)
         wait_for("the call to be closed", lambda: total(address, "callgauge_calls_ended_total") == 1, SECONDS)
         assert total(address, "callgauge_turns_total") > 0

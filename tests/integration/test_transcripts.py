@@ -87,7 +87,7 @@ async def all_closed(environment: dict[str, str]) -> None:
 
 
 def address(process: Process) -> str:
-    return wait_for(f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS)
+    return wait_for(lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), SECONDS)
 
 
 async def test_each_call_has_one_transcript_and_it_is_the_command_s(
