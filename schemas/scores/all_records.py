@@ -10,6 +10,7 @@ from schemas.scores.call_values import STAGE_PREFIX, TURN_VALUE_NAMES, CallValue
 from schemas.scores.eva import EvaMetricScore, TurnTakingScore
 from schemas.scores.record import (
     SCHEMA_VERSION,
+    WITHDRAWN,
     CallLabels,
     CallRecord,
     NotApplicable,
@@ -35,6 +36,7 @@ __all__ = [
     "SCORE_RECORD",
     "STAGE_PREFIX",
     "TURN_VALUE_NAMES",
+    "WITHDRAWN",
     "Anchor",
     "AnyScoreRecord",
     "CallLabels",

@@ -49,6 +49,10 @@ class Unscored(ScoreModel):
     reason: UnscoredReason
 
 
+WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
+"""The result of a record that later events made void: there is no such turn, subgoal or latency any more."""
+
+
 class NotApplicable(ScoreModel):
     """The reason why this turn or call cannot have the score."""
 

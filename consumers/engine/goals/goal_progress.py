@@ -20,13 +20,13 @@ from consumers.engine.judging.judged_turns import facts_of, transcript_of
 from consumers.engine.judging.open_questions import Answer, OpenQuestions
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.judging.turn_facts import TurnFacts
-from consumers.engine.records.call_memory import Subject
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues, Value, result_of
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, Votes
 from schemas.scores.all_records import (
+    WITHDRAWN,
     AnyScoreRecord,
     GoalsFact,
     ProgressScore,
@@ -37,10 +37,10 @@ from schemas.scores.all_records import (
     Unscored,
     UnscoredReason,
 )
+from schemas.scores.newest_scores import Subject
 
 LOOKED_AT_AGAIN = 3
 """Turns before the newest whose texts may come late. Older turns change only by a replay, which is noticed."""
-_WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
 class _Verdict(NamedTuple):
@@ -345,7 +345,7 @@ class GoalProgress:
     def _withdrawn(self, turn: int, cause: Cause) -> ProgressScore | None:
         return self._revisions.make(
             ProgressScore, ("progress", turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
-            result=_WITHDRAWN, auc=_WITHDRAWN, auc_if_ended_now=_WITHDRAWN, ppt=_WITHDRAWN, success=_WITHDRAWN,
+            result=WITHDRAWN, auc=WITHDRAWN, auc_if_ended_now=WITHDRAWN, ppt=WITHDRAWN, success=WITHDRAWN,
             reached=0, missing=0, subgoals=len(self.goal_set.subgoals),
         )  # fmt: skip
 

@@ -8,13 +8,14 @@ from consumers.engine.goals.goal_progress import GoalProgress
 from consumers.engine.judging.open_questions import MAX_KEPT_VERDICTS
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.judging.text_judges import TextJudges
-from consumers.engine.records.call_memory import CallMemory, Subject
+from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeVerdict
 from schemas.scores.all_records import AnyScoreRecord
+from schemas.scores.newest_scores import Subject
 
 
 class JudgedScores:

@@ -17,7 +17,7 @@ from consumers.engine.measures.stages.latencies import StageLatencies
 from consumers.engine.measures.talk.talk_measure import MAX_RUNNING_WORK, speech_of
 from consumers.engine.measures.turn_records import NAME, TurnRecords
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors
-from consumers.engine.records.call_memory import CallMemory, Subject
+from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues
 from consumers.engine.turns.heard.heard_turn import HeardSides
@@ -25,6 +25,7 @@ from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.events.codec import InputSource
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues
+from schemas.scores.newest_scores import Subject
 
 LONG_CALL_MS: Final = 120_000
 """Age from which a call is long: a shorter call gets its own record only at the close, which is soon enough."""

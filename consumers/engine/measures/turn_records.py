@@ -20,6 +20,7 @@ from consumers.engine.turns.timeline.turn_view import MS_DIGITS, TurnView, unmea
 from schemas.judging import JudgeKind, Rated
 from schemas.scores.all_records import (
     STAGE_PREFIX,
+    WITHDRAWN,
     NotApplicable,
     Result,
     Scored,
@@ -32,7 +33,6 @@ from schemas.scores.all_records import (
 
 NAME: Final = "turn"
 _GREETING: Final = NotApplicable(reason="the greeting answers nobody")
-_WITHDRAWN: Final = Unscored(reason=UnscoredReason.WITHDRAWN)
 _OBSERVED: Final[tuple[TurnValueName, ...]] = ("turn_taking", "estimate_error_ms", "conciseness", "speakability")
 COUNTED_NAMES: Final = (*_OBSERVED, *(STAGE_PREFIX + stage for stage in STAGES))
 """Names in `first_known`; the place of each is its bit in a turn's mask of known values."""
@@ -186,7 +186,7 @@ class TurnRecords:
             return None
         return self._revisions.make(
             TurnValues, (NAME, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
-            voice_to_voice_ms=_WITHDRAWN, is_withdrawn=True,
+            voice_to_voice_ms=WITHDRAWN, is_withdrawn=True,
         )  # fmt: skip
 
     def _waited(self, live: LiveCall, turn: int, view: TurnView) -> Result:

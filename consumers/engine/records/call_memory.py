@@ -5,18 +5,9 @@ from typing import NamedTuple
 from schemas.events.codec import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.ledger_record import ScoredElsewhere
-from schemas.scores.all_records import (
-    AnyScoreRecord,
-    DeadAirFact,
-    GoalsFact,
-    TurnValues,
-    Unscored,
-    UnscoredReason,
-)
+from schemas.scores.all_records import AnyScoreRecord, DeadAirFact, GoalsFact, TurnValues
+from schemas.scores.newest_scores import Subject, is_withdrawn
 from schemas.topics import SOURCE_BY_TOPIC
-
-Subject = tuple[str, int | None, int]
-"""Name, turn and index of a record. A higher revision of a subject replaces a lower one."""
 
 
 class Recalled(NamedTuple):
@@ -56,7 +47,7 @@ class CallMemory:
             record.revision,
             record.input_hash,
             record.is_first or (last is not None and last.had_value),
-            _is_withdrawn(record),
+            record.is_withdrawn if isinstance(record, ScoredElsewhere) else is_withdrawn(record),
         )
         for source, offset in sources(record.offsets).items():
             if offset > self.offsets.get(source, -1):
@@ -72,10 +63,3 @@ class CallMemory:
 def sources(offsets: dict[str, int]) -> dict[InputSource, int]:
     """Offsets by input instead of by topic, without topics that are no input."""
     return {SOURCE_BY_TOPIC[topic]: offset for topic, offset in offsets.items() if topic in SOURCE_BY_TOPIC}
-
-
-def _is_withdrawn(record: AnyScoreRecord | ScoredElsewhere) -> bool:
-    result = getattr(record, "result", None)
-    if isinstance(result, Unscored):
-        return result.reason is UnscoredReason.WITHDRAWN
-    return bool(getattr(record, "is_withdrawn", False))

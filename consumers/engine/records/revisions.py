@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from consumers.engine.records.call_memory import CallMemory, Subject
+from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.redaction.call_redaction import CallRedactor
 from consumers.engine.redaction.redactor import Redactor
 from schemas.events.codec import InputSource
-from schemas.scores.all_records import AnyScoreRecord, CallLabels, TurnStatus, Unscored, UnscoredReason
+from schemas.scores.all_records import WITHDRAWN, AnyScoreRecord, CallLabels, TurnStatus
+from schemas.scores.newest_scores import Subject
 from schemas.topics import TOPIC_BY_SOURCE
 
 Record = TypeVar("Record", bound=AnyScoreRecord)
@@ -75,10 +76,7 @@ class _Muted(NamedTuple):
 
     @property
     def is_withdrawal(self) -> bool:
-        return bool(self.fields.get("is_withdrawn")) or self.fields.get("result") == _WITHDRAWN
-
-
-_WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
+        return bool(self.fields.get("is_withdrawn")) or self.fields.get("result") == WITHDRAWN
 
 
 class Revisions:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.limits import Limits
-from consumers.engine.records.call_memory import CallMemory, Subject
+from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.agent_records import AgentRecords
@@ -34,6 +34,7 @@ from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.pipecat import FunctionCall, message_began_ms
 from schemas.scores.all_records import Anchor, AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
+from schemas.scores.newest_scores import Subject
 
 _STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED, SpeechMoment.BOT_STARTED})
 _NOBODY = BotTurn()

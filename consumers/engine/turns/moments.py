@@ -5,26 +5,23 @@ interruptions and tools.
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 
-from consumers.engine.records.call_memory import Subject
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.timeline.tool_uses import PairedUse, ToolEntry, ToolUses, UseKey
 from consumers.engine.turns.timeline.turn_view import TurnView, voice_to_voice_ms
 from schemas.scores.all_records import (
+    WITHDRAWN,
     AnyScoreRecord,
     InterruptionFact,
     Scored,
     ToolOutcome,
     ToolUseFact,
     TurnStatus,
-    Unscored,
-    UnscoredReason,
     VoiceToVoiceLatency,
 )
+from schemas.scores.newest_scores import Subject
 
 LATENCY = "voice_to_voice_latency_ms"
 _INTERRUPTIONS = ("interruption_by_user", "interruption_by_assistant")
-
-_WITHDRAWN = Unscored(reason=UnscoredReason.WITHDRAWN)
 
 
 class TurnMoments:
@@ -189,7 +186,7 @@ class TurnMoments:
     def _withdrawn_latency(self, turn: int, cause: Cause) -> VoiceToVoiceLatency | None:
         return self._revisions.make(
             VoiceToVoiceLatency, (LATENCY, turn, 0), TurnStatus.OPEN, ("withdrawn",), cause, has_value=False,
-            result=_WITHDRAWN, anchor=None, source=None,
+            result=WITHDRAWN, anchor=None, source=None,
         )  # fmt: skip
 
     def _interruption(self, name: str, turn: int, cause: Cause, *, is_withdrawn: bool) -> InterruptionFact | None:
