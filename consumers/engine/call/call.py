@@ -10,8 +10,8 @@ from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.intake.elevenlabs import AGENT_EVENTS, AgentEvents
-from consumers.engine.intake.event_kinds import AUDIO_KINDS, STEERING, UNKNOWN, EventHandler, rule_of
-from consumers.engine.intake.pipecat import PIPECAT_RECORDS, fold_pipecat_record
+from consumers.engine.intake.event_kinds import AUDIO_KINDS, STEERING, UNKNOWN, UNREAD, EventHandler, rule_of
+from consumers.engine.intake.pipecat import PIPECAT_LINES, PIPECAT_RECORDS, fold_pipecat_record
 from consumers.engine.intake.repeats import Repeats
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.limits import Limits
@@ -19,7 +19,6 @@ from consumers.engine.measures.measures import Measures
 from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveCall
@@ -34,7 +33,6 @@ from schemas.events.audit import (
 )
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.codec import InputSource, UnrecognizedEvent
-from schemas.events.pipecat import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
 from schemas.events.simulator import (
     USER_ROLES,
     AssistantSpeech,
@@ -259,24 +257,8 @@ class Call:
         if self._end.announce(at, reason):
             self.live.dead_air.line_went_down(at)
 
-    # One handler for each type of event, by the table below. EVA's history comes first: the live call reads its machine.
-
-    def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
-        self.history.text_stream.speech(event.timestamp, event.data.frame)
-
-    def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
-        self.history.text_stream.response(event.timestamp, event.data.frame)
-
-    def _on_marker(self, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
-        self.history.text_stream.marker(event.type, event.timestamp)
-
-    def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
-        self.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
-
-    def _on_speech_event(self, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
-        moment = MOMENT_BY_KIND.get(event.data.kind)
-        if moment is not None:
-            self.live.moment(moment, event.data.timestamp)
+    # One handler for each type of event, by the table below; those of pipecat's lines are in `intake/pipecat`. EVA's history comes
+    # first: the live call reads its machine.
 
     def _on_audio(self, event: AudioEvent, time_ms: int, _out: list[Effect]) -> None:
         is_user, is_start = event.user in USER_ROLES, event.event_type == "audio_start"
@@ -368,11 +350,6 @@ class Call:
 
 
 _HANDLERS: Final[dict[type, EventHandler]] = {
-    TtsText: Call._on_tts_text,
-    LlmResponse: Call._on_llm_response,
-    TurnMarker: Call._on_marker,
-    UserSpeaking: Call._on_user_speaking,
-    SpeechEventRecord: Call._on_speech_event,
     AudioEvent: Call._on_audio,
     UserSpeech: Call._on_user_speech,
     AssistantSpeech: Call._on_assistant_speech,
@@ -388,12 +365,13 @@ _HANDLERS: Final[dict[type, EventHandler]] = {
     CallEnded: Call._on_call_ended,
     UserTextUpdated: Call._on_user_text_updated,
     JudgeVerdict: Call._on_verdict,
+    **PIPECAT_LINES,
     **dict.fromkeys(PIPECAT_RECORDS, Call._on_pipecat_record),
     **dict.fromkeys(AGENT_EVENTS, Call._on_agent_event),
 }
 
 
-_RULES: Final = {kind: rule_of(kind, _HANDLERS.get(kind)) for kind in (*_HANDLERS, *STEERING, *UNKNOWN)}
+_RULES: Final = {kind: rule_of(kind, _HANDLERS.get(kind)) for kind in (*_HANDLERS, *STEERING, *UNKNOWN, *UNREAD)}
 _UNREAD: Final = rule_of(object, None)
 _VERDICT: Final = _RULES[JudgeVerdict]
 _UNRECOGNIZED: Final = _RULES[UnrecognizedEvent]

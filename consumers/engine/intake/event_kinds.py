@@ -12,11 +12,12 @@ from schemas.events.elevenlabs_agent import (
     AgentEvent,
     AgentFailed,
     AgentResponseComplete,
+    CarriedAgentEvent,
     ConversationInitiated,
     Interruption,
 )
 from schemas.events.elevenlabs_record import ConversationRecord
-from schemas.events.pipecat import ObserverRecord, SpeechEventRecord, TurnMarker, UserSpeaking
+from schemas.events.pipecat import IgnoredLine, ObserverRecord, SpeechEventRecord, ToolLine, TurnMarker, UserSpeaking
 from schemas.events.pipecat_metrics import PipecatMetric
 from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, ConnectionState
 from schemas.judging import JudgeVerdict
@@ -29,6 +30,9 @@ AUDIO_KINDS: Final = {
 
 UNKNOWN: Final = frozenset({UnrecognizedEvent, AgentEvent})
 """Events of types that this version does not know."""
+
+UNREAD: Final = frozenset({IgnoredLine, ToolLine, CarriedAgentEvent})
+"""Known events without a handler: only their time counts. Every other known type has one."""
 
 STEERING: Final = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdict, ConversationRecord})
 """Events outside the streams: their time does not advance a stream's watermark."""

@@ -1,11 +1,25 @@
-"""Gives the records of pipecat's observers to the parts of a call that read them: words, tools, measurements."""
+"""Gives the lines of a pipecat bot and the records of its observers to the parts of a call that read them: words, speech, tools,
+measurements.
+"""
 
-from typing import Final
+from typing import Final, Protocol
 
+from consumers.engine.effects import Effect
+from consumers.engine.intake.event_kinds import EventHandler
 from consumers.engine.measures.measures import Measures
+from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
+from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource
-from schemas.events.pipecat import FunctionCallRecord, ObserverRecord
+from schemas.events.pipecat import (
+    FunctionCallRecord,
+    LlmResponse,
+    ObserverRecord,
+    SpeechEventRecord,
+    TtsText,
+    TurnMarker,
+    UserSpeaking,
+)
 from schemas.events.pipecat_metrics import PipecatMetric
 
 PIPECAT_RECORDS: Final = (FunctionCallRecord, ObserverRecord, PipecatMetric)
@@ -29,3 +43,42 @@ def fold_pipecat_record(
         live.function_call(event.data, time_ms)
     measures.observe(InputSource.PIPECAT, event, time_ms)
     return 0
+
+
+class _OpenCall(Protocol):
+    """The parts of a call that a line changes."""
+
+    history: EvaHistory
+    live: LiveCall
+
+
+def _on_tts_text(call: _OpenCall, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
+    call.history.text_stream.speech(event.timestamp, event.data.frame)
+
+
+def _on_llm_response(call: _OpenCall, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
+    call.history.text_stream.response(event.timestamp, event.data.frame)
+
+
+def _on_marker(call: _OpenCall, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
+    call.history.text_stream.marker(event.type, event.timestamp)
+
+
+def _on_user_speaking(call: _OpenCall, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
+    call.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
+
+
+def _on_speech_event(call: _OpenCall, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
+    moment = MOMENT_BY_KIND.get(event.data.kind)
+    if moment is not None:
+        call.live.moment(moment, event.data.timestamp)
+
+
+PIPECAT_LINES: Final[dict[type, EventHandler]] = {
+    TtsText: _on_tts_text,
+    LlmResponse: _on_llm_response,
+    TurnMarker: _on_marker,
+    UserSpeaking: _on_user_speaking,
+    SpeechEventRecord: _on_speech_event,
+}
+"""Handlers of the lines, as in the table of `call`."""
