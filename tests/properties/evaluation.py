@@ -14,6 +14,7 @@ from consumers.engine.partition import PartitionEvaluator
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import (
     STAGE_PREFIX,
+    TURN_VALUE_NAMES,
     AnyScoreRecord,
     CallStartedFact,
     CallValues,
@@ -179,14 +180,15 @@ def assert_counted(records: Iterable[AnyScoreRecord]) -> None:
 
 def counted_values(record: TurnValues) -> set[str]:
     """The values of a turn that histograms take, by the names of `first_known`."""
-    names = {STAGE_PREFIX + each.stage for each in record.stages}
-    parts = {
+    scores = {
         "turn_taking": record.turn_taking,
         "conciseness": record.conciseness,
         "speakability": record.speakability,
     }
-    names |= {name for name, part in parts.items() if part is not None and isinstance(part.result, Scored)}
-    return names | ({"estimate_error_ms"} if record.estimate_error is not None else set())
+    is_known = {name: score is not None and isinstance(score.result, Scored) for name, score in scores.items()}
+    is_known["estimate_error_ms"] = record.estimate_error is not None
+    assert is_known.keys() == {*TURN_VALUE_NAMES} - {"voice_to_voice_latency_ms"}, "each value is looked for here"
+    return {STAGE_PREFIX + each.stage for each in record.stages} | {name for name in is_known if is_known[name]}
 
 
 def _counts(record: AnyScoreRecord) -> bool:

@@ -35,15 +35,15 @@ from consumers.engine.turns.timeline.turn_view import (
 )
 from schemas.events.call import PipelineType
 from schemas.metric_context import MetricContext
-from schemas.scores.all_records import Anchor, NotApplicable, Result, TurnValues, Unscored
+from schemas.scores.all_records import Anchor, CallRecord, NotApplicable, Result, TurnValues, Unscored
 from tests.properties.evaluation import LIMITS, holds
 from tests.support.fakes.engine_feed import Json, records_of
 
-PARTS = {
-    *("voice_to_voice_ms", "anchor", "source", "stages", "turn_taking", "talk", "stt_wer", "user_disagreement"),
-    *("assistant_disagreement", "estimate_error"),
-}
-"""The parts of a turn's record that its events decide; the others are ratings of judges."""
+RATINGS = {"conciseness", "speakability"}
+PARTS = (
+    {*TurnValues.model_fields} - {*CallRecord.model_fields} - {"kind", "name", "first_known", "is_withdrawn"} - RATINGS
+)
+"""The parts of a turn's record that its events decide: all values but the ratings of judges."""
 OF_WORDS = {"words", "stt_wer", "user_disagreement", "assistant_disagreement"}
 """Those that follow from words. A word that comes late is looked for when the turn is settled, or changes in another way."""
 
@@ -88,6 +88,7 @@ class MeasuredTurns:
 
 def differing(record: TurnValues, expected: Json) -> Json:
     """The parts of a turn's record that are others than expected: what it says, and what was expected."""
+    assert expected.keys() == PARTS, "each value of a turn is measured anew, in `_parts`"
     other = TurnValues.model_validate({**record.model_dump(include=set(TurnValues.model_fields)), **expected})
     said, wanted = _parts_of(record), _parts_of(other)
     return {part: (said[part], wanted[part]) for part in said if said[part] != wanted[part]}

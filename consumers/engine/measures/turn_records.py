@@ -20,6 +20,7 @@ from consumers.engine.turns.timeline.turn_view import MS_DIGITS, TurnView, unmea
 from schemas.judging import JudgeKind, Rated
 from schemas.scores.all_records import (
     STAGE_PREFIX,
+    TURN_VALUE_NAMES,
     WITHDRAWN,
     NotApplicable,
     Result,
@@ -33,7 +34,9 @@ from schemas.scores.all_records import (
 
 NAME: Final = "turn"
 _GREETING: Final = NotApplicable(reason="the greeting answers nobody")
-_OBSERVED: Final[tuple[TurnValueName, ...]] = ("turn_taking", "estimate_error_ms", "conciseness", "speakability")
+_OWN_RECORD: Final[TurnValueName] = "voice_to_voice_latency_ms"
+"""The value that is counted at a record of its own."""
+_OBSERVED: Final = tuple(name for name in TURN_VALUE_NAMES if name != _OWN_RECORD)
 COUNTED_NAMES: Final = (*_OBSERVED, *(STAGE_PREFIX + stage for stage in STAGES))
 """Names in `first_known`; the place of each is its bit in a turn's mask of known values."""
 _BITS: Final = {name: 1 << place for place, name in enumerate(COUNTED_NAMES)}
@@ -225,7 +228,7 @@ class TurnRecords:
     def _count_unscored(self, turn: int, waited: Result, taking: TurnValue | None) -> None:
         results: dict[str, Result] = {}
         if turn >= 1:
-            results["voice_to_voice_latency_ms"] = waited
+            results[_OWN_RECORD] = waited
         if taking is not None:
             results["turn_taking"] = taking.result
         results |= {kind.value: result_of(outcome) for kind, outcome in self._ratings.of_turn(turn).items()}

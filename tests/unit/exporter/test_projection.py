@@ -558,6 +558,12 @@ def test_an_exemplar_fits_however_long_the_id_is() -> None:
     assert sum(len(name) + len(value) for name, value in exemplar.items()) == 128
 
 
+def test_each_value_of_a_turn_that_is_new_in_a_row_has_a_metric() -> None:
+    """The latency of a turn is counted at a record of its own."""
+    counted = {name for _, record, _ in CASES if isinstance(record, TurnValues) for name in record.first_known}
+    assert {*TURN_VALUE_NAMES} - {LATENCY_NAME} <= counted
+
+
 def test_no_metric_of_the_exporter_is_out_of_reach() -> None:
     """Every counter and histogram has a record that moves it, but for those that count the exporter's own doings."""
     moved = {sample.metric for _, record, _ in CASES for sample in project(record, NOW_MS, 0.5)}
