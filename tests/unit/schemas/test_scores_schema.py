@@ -8,15 +8,18 @@ from typing import Any
 from schemas.scores.all_records import SCORE_RECORD
 from schemas.scores.record import SCHEMA_VERSION
 
+ROOT = Path(__file__).parents[3]
 DIGESTS = Path(__file__).with_name("scores_schema_digests.json")
 WORDS = {"title", "description"}
 
 
 def without_words(schema: Any) -> Any:
-    """The schema without what only explains it: that may change at any time."""
+    """The schema without what only explains it, which may change at any time, and without the number of its own version."""
     if isinstance(schema, dict):
         return {
-            name: without_words(part) for name, part in schema.items() if name not in WORDS or not isinstance(part, str)
+            name: {**without_words(part), "default": "its own"} if name == "schema_version" else without_words(part)
+            for name, part in schema.items()
+            if name not in WORDS or not isinstance(part, str)
         }
     return [without_words(part) for part in schema] if isinstance(schema, list) else schema
 
@@ -41,6 +44,12 @@ def test_no_version_is_skipped_or_forgotten() -> None:
     known = json.loads(DIGESTS.read_text())
     assert list(known) == [str(version) for version in range(1, SCHEMA_VERSION + 1)]
     assert len(set(known.values())) == len(known)
+
+
+def test_the_page_about_upgrades_has_each_version() -> None:
+    page = (ROOT / "deploy" / "upgrades.md").read_text(encoding="utf-8")
+    for version in range(2, SCHEMA_VERSION + 1):
+        assert f"\n### From schema version {version - 1} to {version}\n" in page
 
 
 def test_words_are_no_part_of_the_schema_and_fields_are() -> None:
