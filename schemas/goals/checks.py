@@ -6,7 +6,7 @@ the evaluation in `consumers/engine/goals/subgoal_checks.py`.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag, model_validator
 
@@ -206,10 +206,16 @@ class Judge(GoalModel):
     kind: Literal["judge"]
 
 
-CodeCheck = Annotated[ToolCalled | ToolResult | Says | Within | AllOf | AnyOf | Not, Field(discriminator="kind")]
+TurnCheck = ToolCalled | ToolResult | Says
+"""A check that looks at one turn: a leaf of the tree."""
+CodeCheck = Annotated[TurnCheck | Within | AllOf | AnyOf | Not, Field(discriminator="kind")]
 """A check that needs no judge."""
 
-AnyCheck = Annotated[ToolCalled | ToolResult | Says | Within | AllOf | AnyOf | Not | Judge, Field(discriminator="kind")]
+AnyCheck = Annotated[TurnCheck | Within | AllOf | AnyOf | Not | Judge, Field(discriminator="kind")]
+CHECKS: Final[Mapping[str, type[GoalModel]]] = {
+    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(AnyCheck)[0])
+}
+"""Every check by its kind."""
 
 for _model in (Within, AllOf, AnyOf, Not):
     _model.model_rebuild()
@@ -222,8 +228,10 @@ def parts_of(check: AnyCheck) -> tuple[CodeCheck, ...]:
             return check.checks
         case Not() | Within():
             return (check.check,)
-        case _:
+        case ToolCalled() | ToolResult() | Says() | Judge():
             return ()
+        case _:
+            assert_never(check)
 
 
 def with_depths(check: AnyCheck, depth: int = 1) -> Iterator[tuple[AnyCheck, int]]:
@@ -248,5 +256,7 @@ def patterns_of(check: AnyCheck) -> Iterator[str]:
             case ToolCalled() | ToolResult():
                 matchers = [*each.arguments.values(), *(each.result.values() if isinstance(each, ToolResult) else ())]
                 yield from (matcher.matches for matcher in matchers if isinstance(matcher, Matches))
-            case _:
+            case Within() | AllOf() | AnyOf() | Not() | Judge():
                 pass
+            case _:
+                assert_never(each)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from schemas.goals import checks as goal_checks
+from schemas.goals.checks import CHECKS
 from schemas.goals.formats import Path, Rewritten, rewritten, seen
 from schemas.goals.goal_set import MISTAKES_ERROR, ExpectedOutput, ExpectedParameter, ExpectedToolCall, GoalSet, Subgoal
 
@@ -116,14 +116,7 @@ _MODEL_AT: Final[Mapping[str, type[BaseModel]]] = {
     "expected_tool_calls": ExpectedToolCall,
     "expected_parameters": ExpectedParameter,
     "expected_output": ExpectedOutput,
-    "tool_called": goal_checks.ToolCalled,
-    "tool_result": goal_checks.ToolResult,
-    "says": goal_checks.Says,
-    "within": goal_checks.Within,
-    "all_of": goal_checks.AllOf,
-    "any_of": goal_checks.AnyOf,
-    "not": goal_checks.Not,
-    "judge": goal_checks.Judge,
+    **CHECKS,
 }
 """By the last name on the way to a field, the model that the field belongs to."""
 _MATCHERS: Final = frozenset({"equals", "one_of", "matches", "between", "present"})

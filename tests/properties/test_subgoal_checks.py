@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from consumers.engine.goals.subgoal_checks import OPEN, CheckPlan, CheckResult, CheckState, SubgoalChecks
 from consumers.engine.judging.turn_facts import CalledTool, TurnFacts
+from schemas.goals.checks import CHECKS, CodeCheck, with_depths
 from schemas.goals.goal_set import GoalSet
 
 Json = dict[str, Any]
@@ -16,6 +18,7 @@ Turns = Mapping[int, TurnFacts]
 WORDS = ("yes", "no", "bye")
 TOOLS = ("find", "book")
 MOST_TURNS = 6
+_CHECK: TypeAdapter[CodeCheck] = TypeAdapter(CodeCheck)
 
 _leaves = st.one_of(
     st.fixed_dictionaries(
@@ -76,6 +79,19 @@ turns = st.builds(
 numbers = st.integers(1, MOST_TURNS)
 calls = st.dictionaries(numbers, turns, max_size=MOST_TURNS)
 changes = st.lists(st.tuples(numbers, st.one_of(st.none(), turns)), max_size=20)
+
+
+def test_the_laws_hold_of_every_kind_of_check() -> None:
+    """Also the meaning of a new kind is written down here, in `truth` or `_holds`."""
+    drawn: set[str] = set()
+
+    @settings(database=None, derandomize=True, max_examples=200, deadline=None)
+    @given(checks)
+    def draw(check: Json) -> None:
+        drawn.update(each.kind for each, _ in with_depths(_CHECK.validate_python(check)))
+
+    draw()
+    assert drawn == {*CHECKS} - {"judge"}
 
 
 def plan_of(*wanted: Json) -> CheckPlan:

@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, assert_never
 
 from consumers.engine.judging.turn_facts import Leaf, TurnFacts, leaf_of
-from schemas.goals.checks import AllOf, AnyOf, CodeCheck, Judge, Not, Says, ToolCalled, ToolResult, Within
+from schemas.goals.checks import AllOf, AnyOf, CodeCheck, Judge, Not, Within
 from schemas.goals.goal_set import GoalSet
 
 MS_PER_SECOND: Final = 1_000
@@ -102,9 +102,6 @@ class CheckPlan:
 
     def _node(self, check: CodeCheck) -> _Node:
         match check:
-            case Says() | ToolCalled() | ToolResult():
-                self.leaves.append(leaf_of(check))
-                return _One(len(self.leaves) - 1)
             case AllOf() | AnyOf():
                 return _Several(tuple(map(self._node, check.checks)), needs_all=isinstance(check, AllOf))
             case Not():
@@ -113,7 +110,8 @@ class CheckPlan:
                 ms = None if check.seconds is None else check.seconds * MS_PER_SECOND
                 return _Limited(self._node(check.check), check.turns, ms)
             case _:
-                assert_never(check)
+                self.leaves.append(leaf_of(check))
+                return _One(len(self.leaves) - 1)
 
 
 class _Window(NamedTuple):

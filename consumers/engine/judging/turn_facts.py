@@ -6,9 +6,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, assert_never
 
-from schemas.goals.checks import Between, Equals, Matcher, Matches, OneOf, Present, Says, ToolCalled, ToolResult
+from schemas.goals.checks import (
+    Between,
+    Equals,
+    Matcher,
+    Matches,
+    OneOf,
+    Present,
+    Says,
+    ToolCalled,
+    ToolResult,
+    TurnCheck,
+)
 from schemas.goals.patterns import compiled, is_found
 
 MAX_SEARCHED_CALLS: Final = 50
@@ -69,9 +80,15 @@ class Leaf(Protocol):
         """Whether it holds in this turn alone."""
 
 
-def leaf_of(check: Says | ToolCalled | ToolResult) -> Leaf:
+def leaf_of(check: TurnCheck) -> Leaf:
     """The leaf of a check, with its patterns ready to search."""
-    return _Said(check) if isinstance(check, Says) else _ToolUsed(check)
+    match check:
+        case Says():
+            return _Said(check)
+        case ToolCalled() | ToolResult():
+            return _ToolUsed(check)
+        case _:
+            assert_never(check)
 
 
 class _Said:
