@@ -14,6 +14,8 @@ from grafana_foundation_sdk.models.common import DataSourceRef, StackingMode
 from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, GridPos, VariableOption, VariableRefresh
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
+
 OUTPUT = Path(__file__).parent / "dashboards" / "overview.json"
 GRID_WIDTH = 24
 PANEL_HEIGHT = 8
@@ -22,10 +24,8 @@ _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _LATENCY = 'callgauge_turn_response_latency_seconds_bucket{agent=~"$agent"}[$__rate_interval]'
 _STAGES = "callgauge_stage_latency_seconds"
 _SERVICE_STAGES = "endpointing|stt_trailing|llm_first_token|tool_request|tool_run|tts_first_byte"
-_CONTRIBUTIONS = (
-    "endpointing_wait|transcription|turn_detection|llm_inference|turn_completion|waiting_for_user|llm_tool_call|"
-    "function_handler|awaiting_speakable_text|sentence_aggregation|speech_synthesis|output_transport|pipeline"
-)
+_CONTRIBUTIONS = "|".join(stage for stage in CONTRIBUTIONS.values() if stage is not Stage.FIRST_REQUEST)
+"""A wait for the greeting begins with the first request, not with the user's last sound."""
 _VERDICTS = "callgauge_judge_verdict_seconds_bucket[$__rate_interval]"
 
 

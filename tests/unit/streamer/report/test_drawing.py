@@ -255,6 +255,13 @@ def test_stages_are_put_one_after_the_other(
     assert [(part.name, part.start_ms, part.length_ms) for part in stacked] == parts
 
 
+@pytest.mark.parametrize("stage", Stage)
+def test_a_stage_is_drawn_or_named_as_one_that_is_not(stage: Stage) -> None:
+    alone = StageLatency(stage=stage, latency_ms=100, source=StageSource.AUDIT)
+    drawn = [part for part in report_stages.stacked([alone], 100) if part.family != "rest"]
+    assert bool(drawn) is (stage not in report_stages.ONLY_IN_THE_TABLE)
+
+
 @given(st.dictionaries(st.sampled_from(Stage), st.floats(0, 1e5)), st.floats(0, 1e5))
 def test_a_bar_has_no_gap_and_no_overlap(lengths_ms: dict[Stage, float], wait_ms: float) -> None:
     stages = [StageLatency(stage=stage, latency_ms=ms, source=StageSource.AUDIT) for stage, ms in lengths_ms.items()]
