@@ -67,16 +67,14 @@ class _Row(NamedTuple):
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """Plain values from which all fields follow."""
-        view, waited = self.view, self.waited
+        """Plain values from which all fields follow; each measure after `taking` is one as it is."""
+        view, waited, stages, taking, *others = self
         return (
             (view.user_end_s, view.assistant_start_s, view.anchor, view.source, view.recorded_ms),
             waited.value if isinstance(waited, Scored) else waited.reason,
-            self.stages and [tuple(stage) for stage in self.stages],
-            taking_inputs(self.taking),
-            tuple(self.talk),
-            tuple(self.differences),
-            tuple(self.ratings.items()),
+            stages and [tuple(stage) for stage in stages],
+            taking_inputs(taking),
+            *map(_plain, others),
         )
 
     @property
@@ -109,6 +107,13 @@ class _Row(NamedTuple):
                 "error_ms": error_ms, "estimated_ms": view.heard_ms, "recorded_ms": view.recorded_ms
             }  # fmt: skip
         return fields
+
+
+def _plain(measure: object) -> object:
+    """A measure without the names of its parts, so that a new name of a part changes no hash."""
+    if isinstance(measure, dict):
+        return tuple(measure.items())
+    return tuple(measure) if isinstance(measure, tuple) else measure
 
 
 def _mark(sides: HeardSides, taking: TurnValue | None, waited: Result) -> str:
