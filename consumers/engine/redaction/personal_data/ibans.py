@@ -19,6 +19,9 @@ MOST_LETTERS_OF_A_GROUP: Final = 6
 MAX_GAP_WORDS: Final = 3
 NEAR_WORDS: Final = 6
 
+CHECK_DIGITS: Final = 2
+_LETTERS_OF_A_COUNTRY: Final = 2
+
 _CUES: Final = frozenset({"iban", "ibans"})
 _GAPS: Final = frozenset({"-", "\u2013", ",", ".", "and", "then", "uh", "um", "space", "dash", "hyphen"})
 _PARTS: Final = re.compile(r"(\d+)!")
@@ -57,10 +60,20 @@ def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
     spelling = _Spelling(words, digits)
     index = 0
     while index < len(words.all):
-        last = _last_of_account(words, spelling, index) if words.all[index].kind is WordKind.WORD else None
+        word = words.all[index]
+        may_begin = word.kind is WordKind.WORD and may_begin_account(word.text)
+        last = _last_of_account(words, spelling, index) if may_begin else None
         if last is not None:
             yield Span(words.all[index].start, words.all[last].end)
         index = index + 1 if last is None else last + 1
+
+
+def may_begin_account(word: str) -> bool:
+    """Whether a word can begin an account: a country with accounts, or the first letter of one."""
+    letters = SPELLING_WORDS.get(word, word)
+    if len(letters) == _LETTERS_OF_A_COUNTRY and letters.isascii():
+        return _length(letters.upper()) > 0
+    return len(letters) == 1
 
 
 def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | None:
