@@ -103,7 +103,7 @@ values = st.recursive(
 
 
 @given(texts, st.sampled_from(["", "phone: ", "date of birth: ", "account de: "]))
-@example("KW81CBKUABCDEFGHIJKLMNOPQRSTUV", "")
+@example("KW81 ABCDEF GHIJKL MNPQRS TUVWAB CD", "iban: ")
 @example("call 5550142", "")
 @example("4222222222222", "")
 @example("3/14/85", "")
