@@ -6,7 +6,7 @@ from typing import Final
 from consumers.engine.redaction.personal_data.birth_dates import WORDS_ABOUT_BIRTHS
 from consumers.engine.redaction.personal_data.cards import FEWEST_DIGITS as FEWEST_OF_A_CARD
 from consumers.engine.redaction.personal_data.dates import SAID_IN_DATES, has_numeric_date
-from consumers.engine.redaction.personal_data.ibans import CHECK_DIGITS, may_begin_account
+from consumers.engine.redaction.personal_data.ibans import CHECK_DIGITS, beginnings
 from consumers.engine.redaction.personal_data.phones import FEWEST_DIGITS as FEWEST_OF_A_PHONE
 from consumers.engine.redaction.personal_data.vocabulary import NUMBER_WORDS
 from schemas.redaction import Detector
@@ -59,6 +59,6 @@ def possible_detectors(text: str) -> frozenset[Detector]:
         possible.add(Detector.CARD)
     if says_digits or digits >= FEWEST_OF_A_PHONE:
         possible.add(Detector.PHONE)
-    if (says_digits or digits >= CHECK_DIGITS) and any(map(may_begin_account, said)):
+    if (says_digits or digits >= CHECK_DIGITS) and not beginnings().isdisjoint(said):
         possible.add(Detector.IBAN)
     return frozenset(possible)

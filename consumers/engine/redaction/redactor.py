@@ -179,11 +179,16 @@ class _Value:
     def redacted(self, value: Any, keys: tuple[str, ...]) -> Any:
         if isinstance(value, str):
             return self._text(value, keys)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             return self._mapping(value, keys)
         if isinstance(value, list | tuple):
             return [self.redacted(each, keys) for each in value]
-        if isinstance(value, int | float) and not isinstance(value, bool) and LEAST_NUMBER <= abs(value) < MOST_NUMBER:
+        if isinstance(value, int | float):
+            return self._number(value, keys)
+        return self._mapping(value, keys) if isinstance(value, Mapping) else value
+
+    def _number(self, value: float, keys: tuple[str, ...]) -> Any:
+        if not isinstance(value, bool) and LEAST_NUMBER <= abs(value) < MOST_NUMBER:
             # 4155550123.0 is no other number than 4155550123.
             text = str(int(value) if float(value).is_integer() else value)
             redacted = self._text(text, keys)

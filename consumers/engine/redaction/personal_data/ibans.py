@@ -5,6 +5,7 @@ letter.
 import re
 from collections.abc import Iterator
 from functools import cache
+from string import ascii_lowercase
 from typing import Final
 
 from stdnum import iban, numdb
@@ -20,7 +21,6 @@ MAX_GAP_WORDS: Final = 3
 NEAR_WORDS: Final = 6
 
 CHECK_DIGITS: Final = 2
-_LETTERS_OF_A_COUNTRY: Final = 2
 
 _CUES: Final = frozenset({"iban", "ibans"})
 _GAPS: Final = frozenset({"-", "\u2013", ",", ".", "and", "then", "uh", "um", "space", "dash", "hyphen"})
@@ -57,23 +57,24 @@ class _Spelling:
 
 def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
     """Places of bank accounts, from left to right."""
+    may_begin = beginnings()
+    if words.texts.isdisjoint(may_begin):
+        return
     spelling = _Spelling(words, digits)
     index = 0
     while index < len(words.all):
-        word = words.all[index]
-        may_begin = word.kind is WordKind.WORD and may_begin_account(word.text)
-        last = _last_of_account(words, spelling, index) if may_begin else None
+        last = _last_of_account(words, spelling, index) if words.all[index].text in may_begin else None
         if last is not None:
             yield Span(words.all[index].start, words.all[last].end)
         index = index + 1 if last is None else last + 1
 
 
-def may_begin_account(word: str) -> bool:
-    """Whether a word can begin an account: a country with accounts, or the first letter of one."""
-    letters = SPELLING_WORDS.get(word, word)
-    if len(letters) == _LETTERS_OF_A_COUNTRY and letters.isascii():
-        return _length(letters.upper()) > 0
-    return len(letters) == 1
+@cache
+def beginnings() -> frozenset[str]:
+    """Words with which an account can begin: countries that have accounts, and letters of which they may be spelled."""
+    letters = [*ascii_lowercase]
+    countries = [one + other for one in letters for other in letters if _length((one + other).upper())]
+    return frozenset({*letters, *countries, *SPELLING_WORDS})
 
 
 def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | None:
