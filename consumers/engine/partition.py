@@ -150,12 +150,13 @@ class PartitionEvaluator:
         if call.is_closing:
             self._outcomes[source, "after_close"] += 1
             return ()
-        if not isinstance(arrival.event, JudgeVerdict):  # a verdict counts by its own time, whenever it is read
+        if type(arrival.event) is not JudgeVerdict:  # a verdict counts by its own time, whenever it is read
             if call.is_over:
                 self._outcomes[source, "after_close"] += 1
                 return ()
             # Later arrivals of an input wait behind an earlier one that waits.
-            if self._is_ahead(call, arrival.broker_time_ms) or (
+            broker_ms, wakeup_ms = arrival.broker_time_ms, call.wakeup_ms
+            if (wakeup_ms is not None and broker_ms >= wakeup_ms and self._is_ahead(call, broker_ms)) or (
                 call.waiting and any(each.source is source for _, each in call.waiting)
             ):
                 self._let_wait(call, arrival, out)
@@ -303,10 +304,7 @@ class PartitionEvaluator:
 
         Another input may still hold an earlier record. The end of a call must not depend on the order in which inputs are read.
         """
-        now_ms, wakeup_ms = self._now_ms, call.wakeup_ms
-        if now_ms is None or wakeup_ms is None or broker_ms < wakeup_ms:
-            return False
-        return now_ms < call.ends_at() <= broker_ms
+        return self._now_ms is not None and self._now_ms < call.ends_at() <= broker_ms
 
     def _let_wait(self, call: Call, arrival: Arrival, out: list[Effect]) -> None:
         """Keeps the arrival until broker time reaches it, so that every input was read that far."""

@@ -8,6 +8,7 @@ import json
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
+from functools import _lru_cache_wrapper
 from statistics import linear_regression
 from typing import Final, NamedTuple
 
@@ -29,6 +30,7 @@ STAYS_OPEN: Final = Limits(
 )
 LATER_MS: Final = 3_600_000
 TURNS: Final = 10
+OPEN_CALLS: Final = 20
 
 
 class Written(NamedTuple):
@@ -129,24 +131,37 @@ def measure_engine(figures: Figures) -> None:
 
 
 def measure_memory(figures: Figures) -> None:
-    """Python memory of an open call, by number of turns; what is loaded once for all calls is loaded before."""
+    """Python memory of an open call, by number of turns, among others in one evaluator, without what all calls share."""
     fold(interleaved([long_call(1, 0)]))
-    by_turns: list[tuple[int, float]] = []
-    for call in [long_call(minutes, seed) for minutes in (1, 2.2, 4) for seed in range(20)]:
-        traffic = interleaved([call])
-        tracemalloc.start()
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        evaluator, _ = fold(traffic, STAYS_OPEN)
-        gc.collect()
-        used = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
-        context = evaluator.context("call-0")
-        by_turns.append((context.num_user_turns if context is not None else 0, used))
-    slope, fixed = linear_regression([turns for turns, _ in by_turns], [used for _, used in by_turns])
+    by_turns = [_open_calls([long_call(minutes, seed) for seed in range(OPEN_CALLS)]) for minutes in (1, 2.2, 4)]
+    slope, fixed = linear_regression(*zip(*by_turns, strict=True))
     say(f"memory of an open call: {fixed / 1000:.1f} kB + {slope / 1000:.1f} kB per turn")
     what = f"an open call of {TURNS} turns"
     figures.add("bytes_per_open_call_10_turns", fixed + TURNS * slope, what, "bytes", goal=75_000)
+
+
+def _open_calls(calls: list[list[tuple[int, InputSource, bytes]]]) -> tuple[float, float]:
+    """Turns of one of these calls, and its bytes."""
+    traffic = interleaved(calls)
+    _empty_shared_caches()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    evaluator, _ = fold(traffic, STAYS_OPEN)
+    _empty_shared_caches()
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    contexts = [evaluator.context(f"call-{number}") for number in range(len(calls))]
+    turns = sum(context.num_user_turns for context in contexts if context is not None)
+    return turns / len(calls), used / len(calls)
+
+
+def _empty_shared_caches() -> None:
+    """Empties the bounded caches of the process, which keep words of the newest calls: they are of no call."""
+    gc.collect()
+    for each in gc.get_objects():
+        is_ours = isinstance(each, _lru_cache_wrapper) and each.__module__.startswith("consumers.")
+        if is_ours and each.cache_parameters()["maxsize"] is not None:
+            each.cache_clear()
 
 
 def measure_recomputing(figures: Figures) -> None:

@@ -24,8 +24,9 @@ from consumers.engine.redaction.personal_data.vocabulary import (
     UNITS,
 )
 from consumers.engine.redaction.personal_data.words import Words
+from consumers.engine.redaction.prefilter import possible_detectors
 from consumers.engine.redaction.redactor import Redactor
-from schemas.redaction import RedactionRules, tag_of
+from schemas.redaction import Detector, RedactionRules, tag_of
 
 TAGS = re.compile(r"\[(?:CARD|PHONE|EMAIL|IBAN|BIRTH_DATE|MINE)\]")
 RULES = RedactionRules(patterns={"MINE": r"\bsecret.{0,5}"}, phone_regions=("US", "GB", "DE"))
@@ -99,6 +100,21 @@ values = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+@given(texts, st.sampled_from(["", "phone: ", "date of birth: ", "account de: "]))
+@example("KW81 ABCDEF GHIJKL MNPQRS TUVWAB CD", "iban: ")
+@example("call 5550142", "")
+@example("4222222222222", "")
+@example("3/14/85", "")
+@example("jane dot doe at gmail", "")
+@example("the 3rd of march 1985", "")
+@example("0 3 1 4 8 5", "d.o.b.: ")
+def test_a_detector_that_the_signs_in_a_text_rule_out_finds_nothing(text: str, lead: str) -> None:
+    redactor = Redactor(RedactionRules(phone_regions=("US", "GB", "DE")))
+    words = Words(lead + text)
+    for detector in set(Detector) - possible_detectors(lead + text):
+        assert list(redactor._found(detector, words, Digits(words))) == []
 
 
 @given(texts)

@@ -172,7 +172,7 @@ class Call:
 
     def next_wakeup(self) -> int | None:
         """Broker time of the next decision that silence can make about this call."""
-        due_ms = self.ends_at()
+        due_ms = self._end.by_silence()[0]
         silence_ms = self.live.dead_air.due_at_ms
         if silence_ms is not None and silence_ms < due_ms:
             due_ms = silence_ms

@@ -97,10 +97,13 @@ class _Words(NamedTuple):
 
 
 class _Entry(NamedTuple):
+    """An entry of one text or value. `chars` is the length of a tool's value, as JSON if it is no text."""
+
     at_ms: int
     turn: int
     kind: EntryKind
     use: PairedUse | None
+    chars: int = 0
 
 
 class _Part(NamedTuple):
@@ -110,6 +113,7 @@ class _Part(NamedTuple):
     kind: EntryKind
     after_secs: int
     use: PairedUse | None = None
+    chars: int = 0
     is_last: bool = True
 
 
@@ -160,7 +164,7 @@ class TranscriptWriter:
         return not parts
 
     def _write(self, part: _Part) -> None:
-        turn, kind, after_secs, use, is_last = part
+        turn, kind, after_secs, use, chars, is_last = part
         match kind:
             case EntryKind.USER:
                 self.turns.append(self._user(turn, after_secs))
@@ -169,11 +173,11 @@ class TranscriptWriter:
             case EntryKind.AGENT:
                 self._original = self._redacted(self._words[turn].written)
             case EntryKind.TOOL_CALL if use is not None:
-                self._calls.append(self._call(use))
+                self._calls.append(self._call(use, chars))
                 if is_last:
                     self.turns.append(self._tools_called(turn, after_secs))
             case EntryKind.TOOL_RESULT if use is not None:
-                self._results.append(self._result(use))
+                self._results.append(self._result(use, chars))
                 if is_last:
                     self.turns.append(self._tools_answered(after_secs))
         if is_last:
@@ -188,7 +192,7 @@ class TranscriptWriter:
             after_secs = (several[0].at_ms - start_ms) // MS_PER_SECOND
             if kind in {EntryKind.TOOL_CALL, EntryKind.TOOL_RESULT}:
                 for entry in several:
-                    yield _Part(turn, kind, after_secs, entry.use, is_last=entry is several[-1])
+                    yield _Part(turn, kind, after_secs, entry.use, entry.chars, is_last=entry is several[-1])
                 continue
             if kind is EntryKind.AGENT and self._has_original(turn):
                 yield _Part(turn, kind, after_secs, is_last=False)
@@ -197,14 +201,13 @@ class TranscriptWriter:
     def _least_bytes(self, entries: Sequence[_Entry]) -> int:
         """Least size of the transcript, if redaction shortens nothing."""
         size = 0
-        for _, number, kind, use in entries:
+        for _, number, kind, use, chars in entries:
             if kind is EntryKind.USER:
                 size += LEAST_ENTRY_BYTES + len(self._words[number].user)
             elif kind is EntryKind.AGENT:
                 size += LEAST_ENTRY_BYTES + len(self._words[number].answer)
             elif use is not None:
-                value, copies = (use.arguments, 2) if kind is EntryKind.TOOL_CALL else (use.answer, 1)
-                chars = _chars(value)
+                copies = 2 if kind is EntryKind.TOOL_CALL else 1
                 size += LEAST_USE_BYTES + (copies * chars if chars <= self._longest_value else 0)
             if size > MAX_TRANSCRIPT_BYTES:
                 break
@@ -217,7 +220,10 @@ class TranscriptWriter:
             for own_ms, kind, use in self._of_turn(turn):
                 at_ms = latest_ms if own_ms is None else own_ms
                 latest_ms = max(latest_ms, at_ms)
-                yield _Entry(at_ms, number, kind, use)
+                chars = 0
+                if use is not None:
+                    chars = _chars(use.arguments if kind is EntryKind.TOOL_CALL else use.answer)
+                yield _Entry(at_ms, number, kind, use, chars)
 
     def _of_turn(self, turn: HeardTurn) -> Iterator[tuple[int | None, EntryKind, PairedUse | None]]:
         words = self._words[turn.number]
@@ -270,8 +276,8 @@ class TranscriptWriter:
             llm_usage=self._numbers.usage(turn, EntryKind.TOOL_CALL),
         )
 
-    def _call(self, use: PairedUse) -> ToolCall:
-        parameters = self._parameters(use)
+    def _call(self, use: PairedUse, chars: int) -> ToolCall:
+        parameters = self._parameters(use, chars)
         return ToolCall(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
@@ -286,22 +292,20 @@ class TranscriptWriter:
             role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
         )
 
-    def _parameters(self, use: PairedUse) -> str:
-        chars = _chars(use.arguments)
+    def _parameters(self, use: PairedUse, chars: int) -> str:
         return _left_out(chars) if chars > self._longest_value else self._json(_parsed(use.arguments), use.arguments)
 
-    def _answer(self, use: PairedUse) -> str:
-        chars = _chars(use.answer)
+    def _answer(self, use: PairedUse, chars: int) -> str:
         if chars > self._longest_value:
             return _left_out(chars)
         answer = _parsed(use.answer)
         return (self._redacted(answer) or "") if isinstance(answer, str) else self._json(answer, use.answer)
 
-    def _result(self, use: PairedUse) -> ToolResult:
+    def _result(self, use: PairedUse, chars: int) -> ToolResult:
         return ToolResult(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
-            result_value=self._answer(use),
+            result_value=self._answer(use, chars),
             is_error=use.outcome is ToolOutcome.ERROR,
             tool_latency_secs=None if use.duration_ms is None else use.duration_ms / MS_PER_SECOND,
         )

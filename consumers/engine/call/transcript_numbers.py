@@ -10,6 +10,7 @@ from schemas.transcript import ConversationTurnMetrics, ElapsedTime, LlmUsage, M
 _OF_THE_USER: Final = "convai_asr_"
 _OF_TOOL_CALLS: Final = "convai_llm_tool_request_generation_latency"
 _NO_METRICS: Final = ConversationTurnMetrics()
+_NO_TOKENS: Final = TokenCount()
 _UNMEASURED: Final = TurnMetrics({}, {})
 
 MetricsOf = Callable[[int], TurnMetrics]
@@ -80,8 +81,12 @@ class EntryNumbers:
 
 def _model_usage(used: TokenUsage) -> ModelUsage:
     return ModelUsage(
-        input=TokenCount(tokens=used.input_tokens, price=used.input_price),
-        input_cache_read=TokenCount(tokens=used.cache_read_tokens, price=used.cache_read_price),
-        input_cache_write=TokenCount(tokens=used.cache_write_tokens, price=used.cache_write_price),
-        output_total=TokenCount(tokens=used.output_tokens, price=used.output_price),
+        input=_count(used.input_tokens, used.input_price),
+        input_cache_read=_count(used.cache_read_tokens, used.cache_read_price),
+        input_cache_write=_count(used.cache_write_tokens, used.cache_write_price),
+        output_total=_count(used.output_tokens, used.output_price),
     )
+
+
+def _count(tokens: int, price: float) -> TokenCount:
+    return TokenCount(tokens=tokens, price=price) if tokens or price else _NO_TOKENS

@@ -27,6 +27,18 @@ class JudgedScores:
         is_any: Whether the call has goals or text judges.
     """
 
+    __slots__ = (
+        "_chosen",
+        "_conversation_id",
+        "_early_verdicts",
+        "_goals",
+        "_parts",
+        "_revisions",
+        "_texts",
+        "is_any",
+        "known_goals",
+    )
+
     def __init__(
         self,
         conversation_id: str,

@@ -45,6 +45,23 @@ class Measures:
         eva: EVA's metrics.
     """
 
+    __slots__ = (
+        "_age_at_due_ms",
+        "_call_due_ms",
+        "_dirty",
+        "_every_ms",
+        "_is_compared_out",
+        "_known",
+        "_ratings",
+        "_revisions",
+        "_transcripts",
+        "_turn",
+        "_turns",
+        "_work",
+        "eva",
+        "stages",
+    )
+
     def __init__(
         self, revisions: Revisions, limits: Limits, ratings: Ratings, memory: CallMemory | None = None
     ) -> None:

@@ -13,7 +13,7 @@ from consumers.engine.measures.stages.values import STAGES
 from consumers.engine.measures.talk.talk_measure import Talk, talk_of
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors, TurnDifferences
 from consumers.engine.records.call_memory import CallMemory
-from consumers.engine.records.revisions import Cause, Fields, Revisions, hash_of
+from consumers.engine.records.revisions import HASH_BITS, Cause, Fields, Revisions, hash_of
 from consumers.engine.turns.heard.heard_turn import HeardSides, HeardTurn, HeardTurns
 from consumers.engine.turns.live_call import LiveCall
 from consumers.engine.turns.timeline.turn_view import MS_DIGITS, TurnView, unmeasured_reason, voice_to_voice_ms
@@ -116,10 +116,23 @@ def _plain(measure: object) -> object:
     return tuple(measure) if isinstance(measure, tuple) else measure
 
 
-def _mark(sides: HeardSides, taking: TurnValue | None, waited: Result) -> str:
-    """A mark of the row's inputs outside its turn: facts about the call, and its end."""
-    reason = None if isinstance(waited, Scored) else waited.reason
-    return hash_of((taking_inputs(taking), reason, sides))
+class _Seen(int):
+    """The inputs of a turn's newest record that may change without touching it, as one integer: a mark of its words, and a
+    hash of the facts about the call and its end.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, turn: HeardTurn, sides: HeardSides, taking: TurnValue | None, waited: Result) -> "_Seen":
+        """Packs both."""
+        reason = None if isinstance(waited, Scored) else waited.reason
+        return cls(turn.words.mark << HASH_BITS | int(hash_of((taking_inputs(taking), reason, sides)), 16))
+
+    @property
+    def words(self) -> int:
+        """The mark of its words."""
+        return self >> HASH_BITS
 
 
 class TurnRecords:
@@ -128,6 +141,17 @@ class TurnRecords:
     Attributes:
         unscored: By value, the number of turns of the closed call without it, by reason.
     """
+
+    __slots__ = (
+        "_counted",
+        "_eva",
+        "_ratings",
+        "_revisions",
+        "_seen",
+        "_stages",
+        "_transcripts",
+        "unscored",
+    )
 
     def __init__(
         self,
@@ -144,7 +168,7 @@ class TurnRecords:
         self._eva = eva
         self._transcripts = transcripts
         self._ratings = ratings
-        self._seen: dict[int, tuple[int, str]] = {}
+        self._seen: dict[int, _Seen] = {}
         self._counted: dict[int, int] = {}
         if memory is not None:
             self._counted = {turn: mask_of(names) for turn, names in memory.counted.items()}
@@ -155,13 +179,13 @@ class TurnRecords:
         if view is None or turn is None:
             return self.withdraw(number, cause)
         taking, waited = self._eva.turn_value(live, heard, number), self._waited(live, number, view)
-        self._seen[number] = (turn.words.mark, _mark(heard.sides, taking, waited))
+        self._seen[number] = _Seen.of(turn, heard.sides, taking, waited)
         return self._published(live, heard, turn, view, taking, waited, cause, None)
 
     def has_other_words(self, heard: HeardTurns, number: int) -> bool:
         """Whether the known words of the turn differ from those of its last record."""
         turn = heard.turn(number)
-        return turn is None or number not in self._seen or self._seen[number][0] != turn.words.mark
+        return turn is None or number not in self._seen or self._seen[number].words != turn.words.mark
 
     def final_record(
         self, live: LiveCall, heard: HeardTurns, number: int, cause: Cause, end_ms: int | None, *, may_differ: bool
@@ -184,7 +208,7 @@ class TurnRecords:
         if number == heard.current and number >= 1 and view.has_user and not view.has_assistant:
             waited = NOT_ANSWERED
         self._count_unscored(number, waited, taking)
-        if not may_differ and self._seen.get(number) == (turn.words.mark, _mark(heard.sides, taking, waited)):
+        if not may_differ and self._seen.get(number) == _Seen.of(turn, heard.sides, taking, waited):
             return None
         return self._published(live, heard, turn, view, taking, waited, cause, end_ms, status=TurnStatus.FINAL)
 

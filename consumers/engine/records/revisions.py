@@ -17,9 +17,10 @@ Record = TypeVar("Record", bound=AnyScoreRecord)
 Fields = Mapping[str, Any]
 """Fields of one kind of record only, by name."""
 
-_HASH_BITS = 64
+HASH_BITS = 64
+"""Bits of `hash_of`."""
 _IS_HASH = re.compile("[0-9a-f]{16}")
-_HASH_MASK = (1 << _HASH_BITS) - 1
+_HASH_MASK = (1 << HASH_BITS) - 1
 
 
 class Published(int):
@@ -34,12 +35,12 @@ class Published(int):
     def of(cls, revision: int, input_hash: str, *, had_value: bool) -> "Published":
         """Packs the three. `input_hash` comes from `hash_of`; a hash of another form, made by another version, is hashed again."""
         digits = input_hash if _IS_HASH.fullmatch(input_hash) else hash_of((input_hash,))
-        return cls((revision << _HASH_BITS | int(digits, 16)) << 1 | had_value)
+        return cls((revision << HASH_BITS | int(digits, 16)) << 1 | had_value)
 
     @property
     def revision(self) -> int:
         """Number of the revision, from 1."""
-        return self >> _HASH_BITS + 1
+        return self >> HASH_BITS + 1
 
     @property
     def input_hash(self) -> str:
@@ -93,6 +94,18 @@ class Revisions:
         redactor: Takes personal data out of texts.
         is_replaying: Whether records are kept back until `end_replay`.
     """
+
+    __slots__ = (
+        "_code_version",
+        "_conversation_id",
+        "_memory",
+        "_muted",
+        "is_replaying",
+        "labels",
+        "offsets",
+        "published",
+        "redactor",
+    )
 
     def __init__(
         self,

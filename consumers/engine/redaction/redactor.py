@@ -16,14 +16,13 @@ from consumers.engine.redaction.personal_data.emails import find_emails
 from consumers.engine.redaction.personal_data.ibans import find_ibans
 from consumers.engine.redaction.personal_data.phones import PhoneFinder
 from consumers.engine.redaction.personal_data.span import Span
-from consumers.engine.redaction.personal_data.vocabulary import NUMBER_WORDS
 from consumers.engine.redaction.personal_data.words import Words
+from consumers.engine.redaction.prefilter import may_hold_any, possible_detectors
 from schemas.goals.patterns import compiled
 from schemas.redaction import CUSTOM, Detector, RedactionRules, tag_of
 
 MAX_ROUNDS: Final = 10
 """Most searches of a text: it is searched again after each replacement; the second search nearly always finds nothing."""
-FEWEST_DIGITS: Final = 4
 LEAST_NUMBER: Final = 100_000
 """Smallest number with enough digits to be a finding."""
 MOST_NUMBER: Final = 10**40
@@ -36,14 +35,8 @@ TOO_LONG: Final = "[TOO_LONG]"
 MARGIN_CHARS: Final = 400
 """Longer than any finding: an account number dictated digit by digit has 150."""
 
-_NUMBERS: Final = re.compile(r"\d+")
-_LETTERS: Final = re.compile(r"[a-z]+")
-_TWO_NUMBER_WORDS: Final = re.compile(
-    r"\b(?:{0})\b[\s,.;-]{{1,3}}(?:{0})\b".format("|".join(sorted(NUMBER_WORDS, key=len, reverse=True)))
-)
 _SEALED: Final = re.compile(r"\[[A-Z][A-Z_]{1,39}\]")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\W]+")
-_TELLING_WORDS: Final = frozenset({"dot", "point", "gmail", "yahoo", "outlook", "hotmail", "icloud", "birthday", "dob"})
 _KEYS_OF_A_PLACE: Final = 2
 """Keys above a value that give it a meaning: its own and the one around."""
 _IN_ORDER: Final = (Detector.EMAIL, Detector.IBAN, Detector.CARD, Detector.BIRTH_DATE, Detector.PHONE)
@@ -134,8 +127,12 @@ class Redactor:
         if not may_hold_any(lead + text):
             return text
         self.looked_at_chars += len(lead) + len(text)
-        words = digits = None
+        words = digits = possible = None
         for detector in self._detectors:
+            if possible is None:
+                possible = possible_detectors(lead + text)
+            if detector not in possible:
+                continue
             if words is None or digits is None:
                 words = Words(lead + text)
                 digits = Digits(words)
@@ -143,7 +140,7 @@ class Redactor:
             if found:
                 places = (Span(max(0, span.start - len(lead)), span.end - len(lead)) for span in found)
                 text = self._replaced(text, places, tag_of(detector), detector.value)
-                words = digits = None
+                words = digits = possible = None
         return text
 
     def _found(self, detector: Detector, words: Words, digits: Digits) -> Iterable[Span]:
@@ -176,15 +173,22 @@ class _Value:
         self._redact = redact
         self._is_worth_a_look = is_worth_a_look
         self._left = MAX_CHARS
+        self._plain: set[str] = set()
+        self._leads: dict[tuple[str, ...], str] = {(): ""}
 
     def redacted(self, value: Any, keys: tuple[str, ...]) -> Any:
         if isinstance(value, str):
             return self._text(value, keys)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             return self._mapping(value, keys)
         if isinstance(value, list | tuple):
             return [self.redacted(each, keys) for each in value]
-        if isinstance(value, int | float) and not isinstance(value, bool) and LEAST_NUMBER <= abs(value) < MOST_NUMBER:
+        if isinstance(value, int | float):
+            return self._number(value, keys)
+        return self._mapping(value, keys) if isinstance(value, Mapping) else value
+
+    def _number(self, value: float, keys: tuple[str, ...]) -> Any:
+        if not isinstance(value, bool) and LEAST_NUMBER <= abs(value) < MOST_NUMBER:
             # 4155550123.0 is no other number than 4155550123.
             text = str(int(value) if float(value).is_integer() else value)
             redacted = self._text(text, keys)
@@ -203,26 +207,17 @@ class _Value:
         return redacted
 
     def _text(self, text: str, keys: tuple[str, ...]) -> str:
-        lead = _words_of(keys) if keys else ""
-        if not self._is_worth_a_look(lead + text):
+        lead = self._leads.get(keys)
+        if lead is None:
+            lead = self._leads[keys] = _words_of(keys)
+        with_lead = lead + text
+        if with_lead in self._plain:  # keys above all: each part of a list has the same ones
             return text
-        self._left -= len(lead) + len(text)
+        if not self._is_worth_a_look(with_lead):
+            self._plain.add(with_lead)
+            return text
+        self._left -= len(with_lead)
         return self._redact(text, lead) if self._left >= 0 else TOO_LONG
-
-
-def may_hold_any(text: str) -> bool:
-    """Whether the text can hold a finding; nearly all speech ends here, after some microseconds."""
-    if "@" in text or sum(map(len, _NUMBERS.findall(text))) >= FEWEST_DIGITS:
-        return True
-    lower = text.lower()
-    if "at)" in lower or "at]" in lower:  # jane[at]example.com
-        return True
-    if "birth" in lower or "born" in lower or "d.o.b" in lower:
-        return True
-    said = _LETTERS.findall(lower)
-    if not _TELLING_WORDS.isdisjoint(said):
-        return True
-    return not NUMBER_WORDS.isdisjoint(said) and _TWO_NUMBER_WORDS.search(lower) is not None
 
 
 def _words_of(keys: tuple[str, ...]) -> str:

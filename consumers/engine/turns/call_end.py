@@ -13,7 +13,9 @@ class CallEnd:
         awaits_record: Whether the agent is one of ElevenLabs: its record follows the end of the call.
     """
 
-    __slots__ = ("_announced", "_first_ms", "_limits", "_reason", "_recorded_ms", "awaits_record", "last_ms")
+    __slots__ = (
+        "_announced", "_first_ms", "_idle_before_ms", "_limits", "_reason", "_recorded_ms", "awaits_record", "last_ms"
+    )  # fmt: skip
 
     def __init__(self, first_ms: int, limits: Limits) -> None:
         self.last_ms = first_ms
@@ -23,6 +25,7 @@ class CallEnd:
         self._reason = CloseReason.ENDED
         self._recorded_ms: int | None = None
         self.awaits_record = False
+        self._idle_before_ms = first_ms + limits.max_call_duration_ms
 
     def heard(self, broker_ms: int) -> None:
         """Notes a record with this broker time."""
@@ -30,6 +33,7 @@ class CallEnd:
             self.last_ms = broker_ms
         elif broker_ms < self._first_ms:
             self._first_ms = broker_ms
+            self._idle_before_ms = min(self._idle_before_ms, broker_ms + self._limits.max_call_duration_ms)
 
     def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
         """Notes an announced end of the call. Of several the first in the broker's order counts.
@@ -40,6 +44,7 @@ class CallEnd:
         if self._announced is not None and at >= self._announced:
             return False
         self._announced, self._reason = at, reason
+        self._idle_before_ms = min(self._idle_before_ms, at.broker_ms + self._limits.closing_grace_ms)
         return True
 
     def recorded(self, at: BrokerMoment) -> None:
@@ -51,6 +56,8 @@ class CallEnd:
         """Broker time from which the call is over if no record follows, and the reason."""
         limits = self._limits
         due_ms, reason = self.last_ms + limits.idle_ms, CloseReason.IDLE
+        if due_ms < self._idle_before_ms:  # nothing can end it sooner: so it is with nearly every record
+            return due_ms, reason
         longest_ms = self._first_ms + limits.max_call_duration_ms
         if longest_ms < due_ms:
             due_ms, reason = longest_ms, CloseReason.LIMIT_DURATION

@@ -32,12 +32,24 @@ class TurnMoments:
         ever_settled: Turns that were settled once, whatever their status now.
     """
 
+    __slots__ = (
+        "_current",
+        "_highest",
+        "_left_at_ms",
+        "_reopened",
+        "_revisions",
+        "_tools",
+        "_unended",
+        "_views",
+        "ever_settled",
+    )
+
     def __init__(self, revisions: Revisions) -> None:
         self._revisions = revisions
         self._views: dict[int, TurnView] = {}
         self._left_at_ms: dict[int, int] = {}
-        self._settled: set[int] = set()
         self.ever_settled: set[int] = set()
+        self._reopened: set[int] = set()  # settled once, and not now
         self._unended: dict[int, int] = {}
         self._current = 0
         self._highest = 0
@@ -119,8 +131,8 @@ class TurnMoments:
             if rests_on_open_sound(turn):
                 self._unended[turn] = left_at_ms
                 continue
-            self._settled.add(turn)
             self.ever_settled.add(turn)
+            self._reopened.discard(turn)
             settled.append(turn)
         return settled
 
@@ -142,16 +154,23 @@ class TurnMoments:
 
     def status(self, turn: int) -> TurnStatus:
         """Whether the turn is open, provisional or settled."""
-        if turn in self._settled:
+        if self._is_settled(turn):
             return TurnStatus.SETTLED
         return TurnStatus.PROVISIONAL if turn < self._current else TurnStatus.OPEN
+
+    def _is_settled(self, turn: int) -> bool:
+        return turn in self.ever_settled and turn not in self._reopened
+
+    def _reopen(self, turn: int) -> None:
+        if turn in self.ever_settled:
+            self._reopened.add(turn)
 
     def _move(self, turn: int, cause: Cause) -> None:
         """Notes when a turn was left, or that the call is in it again."""
         if turn >= self._current:
             self._left_at_ms.pop(turn, None)
-            self._settled.discard(turn)
-        elif turn not in self._settled:
+            self._reopen(turn)
+        elif not self._is_settled(turn):
             self._left_at_ms.setdefault(turn, cause.event_time_ms or 0)
 
     def _turn_records(
@@ -200,7 +219,7 @@ class TurnMoments:
         del self._views[turn]
         self._left_at_ms.pop(turn, None)
         self._unended.pop(turn, None)
-        self._settled.discard(turn)
+        self._reopen(turn)
         if turn == self._highest:
             self._highest = max(self._views, default=0)
         published = self._revisions.published

@@ -57,6 +57,13 @@ class EvaScores:
         supplied: Facts that the producer supplied, for metrics of the final state and of tools.
     """
 
+    __slots__ = (
+        "_final",
+        "_ratings",
+        "_settled",
+        "supplied",
+    )
+
     def __init__(self, ratings: Ratings) -> None:
         self.supplied = SuppliedFacts()
         self._ratings = ratings

@@ -16,6 +16,13 @@ class SuppliedFacts:
         final_state_hash: Hash of the final state from the same event; takes precedence over the state.
     """
 
+    __slots__ = (
+        "expected_state",
+        "final_state",
+        "final_state_hash",
+        "tools",
+    )
+
     def __init__(self) -> None:
         self.tools: Sequence[AgentTool] | None = None
         self.expected_state: Mapping[str, Any] | None = None

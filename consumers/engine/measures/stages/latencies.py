@@ -44,6 +44,19 @@ class StageLatencies:
         unknown_keys: Reported names that no table has.
     """
 
+    __slots__ = (
+        "_convai",
+        "_counts",
+        "_has_windows",
+        "_is_full",
+        "_max_values",
+        "_stale",
+        "_used",
+        "_values",
+        "_windows",
+        "unknown_keys",
+    )
+
     def __init__(self, limits: Limits) -> None:
         self.unknown_keys: set[str] = set()
         self._max_values = limits.max_stage_values_per_call

@@ -12,6 +12,11 @@ class TurnWindows:
     Epoch seconds.
     """
 
+    __slots__ = (
+        "_begins_s",
+        "_order",
+    )
+
     def __init__(self) -> None:
         self._begins_s: dict[int, float] = {}
         self._order: list[tuple[float, int]] = []

@@ -36,6 +36,13 @@ class StageValues:
     They are stored as columns: a call has hundreds of them, and most are read once.
     """
 
+    __slots__ = (
+        "_begins_s",
+        "_codes",
+        "_models",
+        "_seconds",
+    )
+
     def __init__(self) -> None:
         self._begins_s = array("d")
         self._codes = array("H")

@@ -69,12 +69,20 @@ class TranscriptErrors:
         language: The spoken language, as a two-letter code.
     """
 
+    __slots__ = (
+        "_changed_at_close",
+        "_chars",
+        "_of_assistant",
+        "_of_user",
+        "_waiting",
+    )
+
     def __init__(self, language: str = "en") -> None:
         self._of_user = WordErrors(language, _compared)
         self._of_assistant = WordErrors(language, _differing)
         self._chars = 0
         self._waiting: set[int] = set()
-        self._changed_at_close: set[int] = set()
+        self._changed_at_close: frozenset[int] = frozenset()
 
     @property
     def is_over_limit(self) -> bool:
@@ -113,11 +121,11 @@ class TranscriptErrors:
                 if self._chars >= until:
                     return False
                 if errors.put(turn, one[turn], other[turn]):
-                    self._changed_at_close.add(turn)
+                    self._changed_at_close |= {turn}
                     self._chars += _compared_chars(one[turn], other[turn])
         return True
 
-    def finish(self, context: MetricContext) -> set[int]:
+    def finish(self, context: MetricContext) -> frozenset[int]:
         """Replaces the turns by those of EVA's final context, after the comparison.
 
         Returns:

@@ -77,6 +77,14 @@ class WordErrors:
         comparing: Compares the two texts of a turn; they come without labels, and neither is empty.
     """
 
+    __slots__ = (
+        "_compared",
+        "_comparing",
+        "_language",
+        "_pairs",
+        "_sums",
+    )
+
     def __init__(self, language: str = "en", comparing: Comparison | None = None) -> None:
         self._language = language
         self._comparing = comparing or compare

@@ -24,8 +24,8 @@ MOST_DIGITS: Final = 8
 _DIGITS_OF_A_SHORT_YEAR: Final = 6
 _EARLIEST_YEAR: Final = 1900
 _LAST_OF_DOB: Final = "b"
-_WORDS_ABOUT_BIRTHS: Final = frozenset({*BIRTH_WORDS, _LAST_OF_DOB})
-_WORDS_ABOUT_DATES: Final = frozenset({*_WORDS_ABOUT_BIRTHS, *BIRTHDAY_WORDS, *NO_BIRTH_WORDS})
+WORDS_ABOUT_BIRTHS: Final = frozenset({*BIRTH_WORDS, _LAST_OF_DOB})
+_WORDS_ABOUT_DATES: Final = frozenset({*WORDS_ABOUT_BIRTHS, *BIRTHDAY_WORDS, *NO_BIRTH_WORDS})
 
 
 def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator[Span]:
@@ -44,7 +44,7 @@ def find_birth_dates(words: Words, digits: Digits, latest_year: int) -> Iterator
             span = Span(words.all[date.first].start, words.all[date.last].end)
             taken = span.end
             yield span
-    if taken == 0 and not words.texts.isdisjoint(_WORDS_ABOUT_BIRTHS):
+    if taken == 0 and not words.texts.isdisjoint(WORDS_ABOUT_BIRTHS):
         yield from _dictated(words, digits)
 
 

@@ -24,8 +24,10 @@ _MONTHS_A_YEAR: Final = 12
 _FIRST_YEAR: Final = 1880
 _LAST_YEAR: Final = 2099
 
-_SAID_IN_DATES: Final = frozenset({*MONTHS, "born", "birth"})
+SAID_IN_DATES: Final = frozenset({*MONTHS, "born", "birth"})
 """A text without any of these words spells out no date."""
+_MAY_BEGIN: Final = frozenset({*MONTHS, *ORDINALS, *UNITS, *TEENS, *TENS, "the"})
+"""Words with which a day or a year begins."""
 _NUMERIC: Final = re.compile(
     r"(?<![\d.:/-])(?:(?P<y>\d{4})(?P<s>[-/.])(?P<m>\d{1,2})(?P=s)(?P<d>\d{1,2})"
     r"|(?P<a>\d{1,2})(?P<t>[-/.])(?P<b>\d{1,2})(?P=t)(?P<c>\d{4}|\d{2}))(?![\d:]|[-/.]\d)"
@@ -51,15 +53,24 @@ class Date(NamedTuple):
 def find_dates(words: Words) -> Iterator[Date]:
     """Every day in the text, from left to right; months with their year, and years behind "born in"."""
     numeric = _numeric(words)
-    if words.texts.isdisjoint(_SAID_IN_DATES):
+    if words.texts.isdisjoint(SAID_IN_DATES):
         yield from numeric.values()
         return
     index = 0
     while index < len(words.all):
+        word = words.all[index]
+        if word.kind is not WordKind.NUMBER and word.text not in _MAY_BEGIN:
+            index += 1
+            continue
         date = numeric.get(index) or _in_words(words, index) or _year_of_birth(words, index)
         if date is not None:
             yield date
         index = index + 1 if date is None else date.last + 1
+
+
+def has_numeric_date(text: str) -> bool:
+    """Whether something in the text has the form of a day in figures."""
+    return _NUMERIC.search(text) is not None
 
 
 def full_year(year: int) -> int:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from consumers.engine.redaction.personal_data.vocabulary import (
     JOINING_WORDS,
+    NUMBER_WORDS,
     PAUSING_WORDS,
     REPEATS,
     TEENS,
@@ -85,7 +86,7 @@ class Digits:
             if word.kind is WordKind.NUMBER:
                 if index not in self.words.undictated and not self._is_part_of_a_code(index):
                     group = Group(word.text, index, index, is_spoken=False)
-            elif word.kind is WordKind.WORD:
+            elif word.text in NUMBER_WORDS:
                 group = self._spoken(index)
             if group is None:
                 index += 1

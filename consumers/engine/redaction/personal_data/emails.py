@@ -29,6 +29,7 @@ MAX_EXTRA_WORDS: Final = 3
 """Further words before the at that may be part of the address, if nothing else stands there."""
 NEAR_WORDS: Final = 10
 
+_ATS: Final = frozenset({"@", "at"})
 _LOCAL_REVERSED: Final = re.compile(r"[\w.%+'-]{1,64}")
 _DOMAIN: Final = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _TOP_LEVEL: Final = re.compile(r"[^\W\d_]{2,24}|xn--[\w-]{1,59}")
@@ -36,9 +37,11 @@ _TOP_LEVEL: Final = re.compile(r"[^\W\d_]{2,24}|xn--[\w-]{1,59}")
 
 def find_emails(words: Words) -> Iterator[Span]:
     """Places of addresses, from left to right. Written and spoken addresses do not overlap."""
+    if words.texts.isdisjoint(_ATS):
+        return
     end = 0
     for index, word in enumerate(words.all):
-        if word.text not in {"@", "at"} or word.start < end:
+        if word.text not in _ATS or word.start < end:
             continue
         span = _written(words.source, word.start) if word.text == "@" else None
         span = span or _said(words, index, end)

@@ -5,6 +5,7 @@ letter.
 import re
 from collections.abc import Iterator
 from functools import cache
+from string import ascii_lowercase
 from typing import Final
 
 from stdnum import iban, numdb
@@ -18,6 +19,8 @@ MOST_LETTERS_OF_A_GROUP: Final = 6
 """Longest group of letters in an account; a longer one is a word, and ends the account."""
 MAX_GAP_WORDS: Final = 3
 NEAR_WORDS: Final = 6
+
+CHECK_DIGITS: Final = 2
 
 _CUES: Final = frozenset({"iban", "ibans"})
 _GAPS: Final = frozenset({"-", "\u2013", ",", ".", "and", "then", "uh", "um", "space", "dash", "hyphen"})
@@ -54,13 +57,24 @@ class _Spelling:
 
 def find_ibans(words: Words, digits: Digits) -> Iterator[Span]:
     """Places of bank accounts, from left to right."""
+    may_begin = beginnings()
+    if words.texts.isdisjoint(may_begin):
+        return
     spelling = _Spelling(words, digits)
     index = 0
     while index < len(words.all):
-        last = _last_of_account(words, spelling, index) if words.all[index].kind is WordKind.WORD else None
+        last = _last_of_account(words, spelling, index) if words.all[index].text in may_begin else None
         if last is not None:
             yield Span(words.all[index].start, words.all[last].end)
         index = index + 1 if last is None else last + 1
+
+
+@cache
+def beginnings() -> frozenset[str]:
+    """Words with which an account can begin: countries that have accounts, and letters of which they may be spelled."""
+    letters = [*ascii_lowercase]
+    countries = [one + other for one in letters for other in letters if _length((one + other).upper())]
+    return frozenset({*letters, *countries, *SPELLING_WORDS})
 
 
 def _last_of_account(words: Words, spelling: _Spelling, first: int) -> int | None:

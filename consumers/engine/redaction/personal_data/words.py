@@ -71,7 +71,7 @@ class Words:
     def __init__(self, source: str) -> None:
         """Reads the text once."""
         self.source = source
-        self.all: Sequence[Word] = [_word(found) for found in _WORD.finditer(source)]
+        self.all: Sequence[Word] = tuple(_read(source))
 
     @cached_property
     def undictated(self) -> frozenset[int]:
@@ -123,13 +123,16 @@ class Words:
                 is_beyond = True
 
 
-def _word(found: re.Match[str]) -> Word:
-    text, name = found[0], found.lastgroup or ""
-    if name in _IN_BRACKETS:
-        return Word(*_IN_BRACKETS[name], found.start(), found.end())
-    kind = _KINDS[name]
-    if kind is WordKind.NUMBER and not text.isascii():
-        text = "".join(str(int(digit)) for digit in text)
-    elif kind is WordKind.WORD:
-        text = text.lower()
-    return Word(text, kind, found.start(), found.end())
+def _read(source: str) -> Iterator[Word]:
+    for found in _WORD.finditer(source):
+        start, end = found.span()
+        text, name = source[start:end], found.lastgroup or ""
+        if name == "WORD":
+            yield Word(text.lower(), WordKind.WORD, start, end)
+        elif name in _IN_BRACKETS:
+            yield Word(*_IN_BRACKETS[name], start, end)
+        else:
+            kind = _KINDS[name]
+            if kind is WordKind.NUMBER and not text.isascii():
+                text = "".join(str(int(digit)) for digit in text)
+            yield Word(text, kind, start, end)

@@ -31,6 +31,14 @@ class AgentRecords:
         is_any: Whether one has come.
     """
 
+    __slots__ = (
+        "_count",
+        "_newest",
+        "_work",
+        "current",
+        "is_any",
+    )
+
     def __init__(self) -> None:
         self.current: AgentRecord | None = None
         self.is_any = False

@@ -5,7 +5,7 @@ nobody heard. Texts are joined when they are read, and not before.
 """
 
 from collections.abc import Callable, Mapping
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Final, NamedTuple, Protocol
 
 from consumers.engine.turns.eva.spoken_prefix import without_eva_labels
@@ -18,7 +18,7 @@ Texts = tuple[str, ...]
 """Utterances of one side of a turn from one source, as the source wrote them."""
 
 
-class WordSource(Enum):
+class WordSource(IntEnum):
     """Sources of words.
 
     Attributes:
@@ -38,7 +38,7 @@ class WordSource(Enum):
     BOT = auto()
 
 
-class Purpose(Enum):
+class Purpose(IntEnum):
     """Purposes for which words are read.
 
     Attributes:

@@ -59,6 +59,13 @@ class PairedUse:
 class ToolUses:
     """The pairing of a call's tool events. It follows the end of their chain, at the cost of the changes there."""
 
+    __slots__ = (
+        "_by_turn",
+        "_entries",
+        "_uses",
+        "_waiting",
+    )
+
     def __init__(self) -> None:
         self._entries: list[ToolEntry] = []
         self._uses: list[PairedUse] = []
