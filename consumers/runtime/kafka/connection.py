@@ -27,7 +27,10 @@ CONNECT_SECONDS: Final = 10.0
 REQUEST_TIMEOUT_MS: Final = 10_000
 """How long an administrative request may take."""
 LINGER_MS: Final = 5
-"""How long a producer waits for more records of a batch: a fiftieth of the promised delay."""
+"""How long a producer without transactions waits for more records of a batch: a fiftieth of the promised delay."""
+BATCH_BYTES: Final = 128 * 1_024
+"""Most bytes of one batch, unless one record has more. A batch waits for the answer to the one before it, so with the client's 16 kB
+a thousand scores would wait forty times. Each partition in use may hold as much in memory."""
 METADATA_AGE_MS: Final = 20_000
 """How often a reader asks for the partitions of its topics. Calls on added partitions wait for up to this time."""
 HANDLER_STOP_SECONDS: Final = 0.5
@@ -111,7 +114,8 @@ class KafkaSettings(BaseModel):
             **self.client_options(),
             client_id=self._client_name(role),
             enable_idempotence=True,
-            linger_ms=LINGER_MS,
+            linger_ms=LINGER_MS if transactional_id is None else 0,  # a transaction is sent whole: nothing more comes
+            max_batch_size=BATCH_BYTES,
             max_request_size=MAX_BATCH_BYTES,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,

@@ -120,6 +120,8 @@ async def test_every_kind_of_client_gets_all_of_it(monkeypatch: pytest.MonkeyPat
         assert options.items() >= {**expected, "client_id": f"cg-{role}"}.items()
     producer, consumer, _ = made
     assert (producer["transactional_id"], producer["transaction_timeout_ms"]) == ("g-0", 7)
+    assert producer["linger_ms"] == 0, "what is in a transaction is known when it begins, so nothing waits for more"
+    assert producer["max_batch_size"] < producer["max_request_size"], "a batch of small records is one request"
     assert (consumer["isolation_level"], consumer["group_id"]) == ("read_committed", "g")
 
 
