@@ -30,6 +30,15 @@ class RefusalReason(StrEnum):
     TIME_OUT_OF_BOUNDS = "time_out_of_bounds"
 
 
+class MisreadReason(StrEnum):
+    """Why a record is taken and does nothing, or not all that it could."""
+
+    UNKNOWN_TYPE = "unknown_type"
+    UNKNOWN_KIND = "unknown_kind"
+    CLOUDEVENT_IN_BODY = "cloudevent_in_body"
+    FIELD_LEFT_OUT = "field_left_out"
+
+
 class PipelineType(StrEnum):
     """How the agent is built; it decides which of EVA's rules apply."""
 
@@ -65,11 +74,14 @@ class Anchor(StrEnum):
 
 
 class ToolOutcome(StrEnum):
-    """How a tool call ended; `unanswered` when the call closed without a response."""
+    """How a tool call ended; `unanswered` when the call closed without a response, `unknown` when it responded and its producer
+    withholds the response: an error can be in it.
+    """
 
     SUCCESS = "success"
     ERROR = "error"
     UNANSWERED = "unanswered"
+    UNKNOWN = "unknown"
 
 
 class CloseReason(StrEnum):

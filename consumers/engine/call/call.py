@@ -32,7 +32,8 @@ from schemas.events.audit import (
     AuditUser,
 )
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.codec import InputSource, UnrecognizedEvent
+from schemas.events.codec import InputSource
+from schemas.events.misread import UnrecognizedEvent
 from schemas.events.simulator import (
     USER_ROLES,
     AssistantSpeech,
@@ -80,7 +81,6 @@ class Call:
         self.redactor = self._revisions.redactor
         self._offsets = self._revisions.offsets
         self.live = LiveCall(self.history, self._revisions, limits, memory)
-        self.history.listener = self.live  # text groups of a bot that does not report its speech are its speech
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
         ratings = Ratings()

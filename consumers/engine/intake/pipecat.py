@@ -54,14 +54,17 @@ class _OpenCall(Protocol):
 
 def _on_tts_text(call: _OpenCall, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
     call.history.text_stream.speech(event.timestamp, event.data.frame)
+    call.live.bot_text(event.timestamp, event.data.frame)
 
 
 def _on_llm_response(call: _OpenCall, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
     call.history.text_stream.response(event.timestamp, event.data.frame)
+    call.live.bot_text(event.timestamp, event.data.frame, is_reply=True)
 
 
 def _on_marker(call: _OpenCall, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
     call.history.text_stream.marker(event.type, event.timestamp)
+    call.live.bot_marked()
 
 
 def _on_user_speaking(call: _OpenCall, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
@@ -71,7 +74,7 @@ def _on_user_speaking(call: _OpenCall, event: UserSpeaking, _time_ms: int, _out:
 def _on_speech_event(call: _OpenCall, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
     moment = MOMENT_BY_KIND.get(event.data.kind)
     if moment is not None:
-        call.live.moment(moment, event.data.timestamp)
+        call.live.moment(moment, event.data.timestamp, event.data.started_at)
 
 
 PIPECAT_LINES: Final[dict[type, EventHandler]] = {
