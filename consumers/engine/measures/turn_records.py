@@ -117,7 +117,7 @@ class _Seen(int):
 
     @classmethod
     def of(cls, turn: HeardTurn, sides: HeardSides, taking: TurnValue | None, waited: Result) -> "_Seen":
-        """Packs both."""
+        """Packs the two for the newest record of a turn."""
         reason = None if isinstance(waited, Scored) else waited.reason
         return cls(turn.words.mark << HASH_BITS | int(hash_of((taking_inputs(taking), reason, sides)), 16))
 
