@@ -28,8 +28,8 @@ from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_e
 from tests.support.fakes.evaluator_fakes import START, FakeConsumer, Record, Shell
 
 BUDGET: Final = {
-    "engine, an event of simulated calls, closing included": 295,
-    "engine, an event of the recorded call, closing included": 310,
+    "engine, an event of simulated calls, closing included": 265,
+    "engine, an event of the recorded call, closing included": 270,
     "admit, an event": 17.5,
     "shell, a poll of one event": 600,
     "shell, one event more in a poll": 30,
