@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -32,6 +32,9 @@ from schemas.undecodable import UndecodableRecord
 
 RESTORE_SECONDS: Final = 10.0
 """How long reading all snapshots may take: about as long as the replay of some hundred calls, which is the alternative."""
+READERS: Final = 2
+"""Most snapshots that are read at the same time, and so kept in memory: one is read, mostly waiting for a dozen answers, while the
+state of another is made. Four are no faster."""
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 16
 """Most records of one poll, of half a megabyte each."""
@@ -89,6 +92,7 @@ class SnapshotRestoring:
         self._key = key
         self._goals = goals
         self._instruments = instruments
+        self._unpickling = asyncio.Lock()  # two at a time would take as long, and the cycle collector is off meanwhile
 
     async def restore(self, wanted: Mapping[int, NotedSnapshot]) -> dict[int, Restored]:
         """Returns the states of the partitions with a usable snapshot, by number. Former owners must be fenced off before.
@@ -99,28 +103,16 @@ class SnapshotRestoring:
         if not wanted:
             return restored
         began = time.monotonic()
-        consumer = self._kafka.consumer(
-            "snapshots",
-            enable_auto_commit=False,
-            max_poll_records=MAX_POLL_RECORDS,
-            fetch_max_wait_ms=FETCH_WAIT_MS,
-            max_partition_fetch_bytes=4 * CHUNK_BYTES,
-        )
         outstanding = dict(wanted)
+        waiting = iter(wanted.items())  # each reader takes the next one
         try:
-            async with asyncio.timeout(RESTORE_SECONDS):
-                await consumer.start()
-                for number, each in wanted.items():
-                    try:
-                        restored[number] = await self._restored(consumer, number, each)
-                    except RefusedError as error:
-                        self._refuse(number, error)
-                    del outstanding[number]
-        except (TimeoutError, KafkaError) as error:
+            async with asyncio.timeout(RESTORE_SECONDS), asyncio.TaskGroup() as readers:
+                for _ in range(min(READERS, len(wanted))):
+                    readers.create_task(self._read_on(waiting, outstanding, restored))
+        except* (TimeoutError, KafkaError) as errors:
+            error = errors.exceptions[0]
             for number in outstanding:
                 self._refuse(number, RefusedError(Refusal.NOT_READ, str(error) or type(error).__name__))
-        finally:
-            await consumer.stop()
         self._instruments.inc("callgauge_snapshot_seconds_total", ("read",), time.monotonic() - began)
         self._instruments.inc("callgauge_snapshots_read_total", ("restored",), len(restored))
         log.info(
@@ -130,6 +122,35 @@ class SnapshotRestoring:
             seconds=round(time.monotonic() - began, 2),
         )
         return restored
+
+    async def _read_on(
+        self,
+        waiting: Iterator[tuple[int, NotedSnapshot]],
+        outstanding: dict[int, NotedSnapshot],
+        restored: dict[int, Restored],
+    ) -> None:
+        """Restores the next waiting partition until none waits, with a client of its own.
+
+        Raises:
+            KafkaError: A snapshot cannot be read.
+        """
+        consumer = self._kafka.consumer(
+            "snapshots",
+            enable_auto_commit=False,
+            max_poll_records=MAX_POLL_RECORDS,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+            max_partition_fetch_bytes=4 * CHUNK_BYTES,
+        )
+        try:
+            await consumer.start()
+            for number, each in waiting:
+                try:
+                    restored[number] = await self._restored(consumer, number, each)
+                except RefusedError as error:
+                    self._refuse(number, error)
+                del outstanding[number]
+        finally:
+            await consumer.stop()
 
     async def _restored(self, consumer: AIOKafkaConsumer, number: int, wanted: NotedSnapshot) -> Restored:
         """Returns the state of one partition.
@@ -151,7 +172,8 @@ class SnapshotRestoring:
         self._instruments.inc("callgauge_snapshot_bytes_total", ("read",), manifest.size_bytes)
         source = Unpacker(chunks, manifest.unpacked_bytes)
         try:
-            evaluator = await asyncio.to_thread(_restored, source, self._goals)
+            async with self._unpickling:
+                evaluator = await asyncio.to_thread(_restored, source, self._goals)
         except SnapshotError as error:
             raise RefusedError(Refusal.DAMAGED, str(error)) from error
         return Restored(evaluator, manifest.positions)

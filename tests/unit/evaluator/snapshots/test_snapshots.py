@@ -31,7 +31,7 @@ from consumers.evaluator.snapshots import handing_over, manifest, packing
 from consumers.evaluator.snapshots.basis import basis_of, say_if_off
 from consumers.evaluator.snapshots.both_ends import snapshots_of
 from consumers.evaluator.snapshots.manifest import SEAL_BYTES, Refusal, digest_of, opened, sealed
-from consumers.evaluator.snapshots.restoring import NotedSnapshot, Restored
+from consumers.evaluator.snapshots.restoring import READERS, NotedSnapshot, Restored
 from consumers.evaluator.writing.outgoing import Outgoing
 from consumers.evaluator.writing.partition_writer import FencedError, RejectedWriteError
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -42,7 +42,7 @@ from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, SNAPSHOTS_TOPIC, SOURCE_B
 from streamer.settings.all_settings import load_settings
 from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.properties.evaluation import LIMITS, fresh
-from tests.support.fakes.evaluator_fakes import fact
+from tests.support.fakes.evaluator_fakes import fact, until_idle
 
 NUMBER = 3
 SNAPSHOTS = TopicPartition(SNAPSHOTS_TOPIC, 1)
@@ -73,7 +73,7 @@ class Stored:
 
 
 class Broker:
-    """Topics as lists of records; as the client, too, which reads one partition at a time."""
+    """Topics as lists of records, with clients that each read one partition at a time."""
 
     def __init__(self) -> None:
         self.logs: defaultdict[TopicPartition, list[Stored]] = defaultdict(list)
@@ -82,20 +82,29 @@ class Broker:
         self.firsts: dict[TopicPartition, int] = {}
         self.error: Exception | None = None
         self.is_silent = False
+        self.started = 0
         self.stopped = 0
-        self._at = (SNAPSHOTS, 0)
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     def end(self, tp: TopicPartition) -> int:
         return self.logs[tp][-1].offset + 1 if self.logs[tp] else 0
 
-    # As the consumer.
+
+class Client:
+    """A consumer of the broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._at = (SNAPSHOTS, 0)
 
     async def start(self) -> None:
-        if self.error is not None:
-            raise self.error
+        self._broker.started += 1
+        if self._broker.error is not None:
+            raise self._broker.error
 
     async def stop(self) -> None:
-        self.stopped += 1
+        self._broker.stopped += 1
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         (tp,) = partitions
@@ -109,18 +118,19 @@ class Broker:
         return self._at[1]
 
     async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self.firsts.get(tp, 0) for tp in partitions}
+        await self._broker.may_answer.wait()
+        return {tp: self._broker.firsts.get(tp, 0) for tp in partitions}
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self.end(tp) for tp in partitions}
+        return {tp: self._broker.end(tp) for tp in partitions}
 
     async def getmany(self, tp: TopicPartition, *, timeout_ms: int) -> dict[TopicPartition, list[Stored]]:
-        if self.is_silent:
+        if self._broker.is_silent:
             await asyncio.sleep(timeout_ms / 1_000)
             return {}
         _, position = self._at
-        found = [each for each in self.logs[tp] if each.offset >= position][:1]
-        self._at = (tp, found[0].offset + 1 if found else self.end(tp))
+        found = [each for each in self._broker.logs[tp] if each.offset >= position][:1]
+        self._at = (tp, found[0].offset + 1 if found else self._broker.end(tp))
         return {tp: found} if found else {}
 
 
@@ -154,7 +164,7 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: EvaluatorSettings = SETTINGS) -> None:
         self.broker = Broker()
-        monkeypatch.setattr(KafkaSettings, "consumer", lambda *_, **__: self.broker)
+        monkeypatch.setattr(KafkaSettings, "consumer", lambda *_, **__: Client(self.broker))
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry, ["evaluator"])
         admitted = [admit(source, record, LIMITS) for source, record in interleaved([simulated_events(11)])]
@@ -170,6 +180,7 @@ class Scene:
         self.owned = self.held_with(self.owner, self.writer)
         self.successor = settings
         self.place: SnapshotPlace | None = None
+        self.places: Mapping[int, SnapshotPlace] = {}
 
     def held_with(self, evaluator: PartitionEvaluator, writer: Any, number: int = NUMBER) -> OwnedPartition:
         partition = Partition(number, evaluator, Limits(), SOURCE_BY_TOPIC, self.instruments)
@@ -181,8 +192,10 @@ class Scene:
     async def hand_over(self, *more: OwnedPartition, seconds: float = 5.0) -> "Scene":
         writing = snapshots_of(KafkaSettings(), SETTINGS, None, self.instruments).writing
         assert writing is not None
-        written = await writing.write([self.owned, *more], seconds)
-        self.place = next((place for owned, place in written if owned is self.owned), None)
+        self.places = {
+            owned.partition.number: place for owned, place in await writing.write([self.owned, *more], seconds)
+        }
+        self.place = self.places.get(NUMBER)
         return self
 
     async def restore(self, number: int = NUMBER, mark: int = MARK, **moved: Mapping[str, int]) -> Restored | None:
@@ -430,6 +443,24 @@ async def test_other_code_under_the_same_version_replays(scene: Scene, monkeypat
     await scene.hand_over()
     monkeypatch.setattr("consumers.evaluator.snapshots.basis.code_digest", lambda: "0" * 64)
     await scene.refused(Refusal.OTHER_VERSION)
+
+
+async def test_several_are_read_at_once_but_never_all(scene: Scene) -> None:
+    numbers = range(NUMBER, NUMBER + READERS + 2)
+    await scene.hand_over(*(scene.held_with(scene.owner, scene.writer, number) for number in numbers[1:]))
+    for number in numbers:
+        scene.broker.logs[TopicPartition(SCORES_TOPIC, number)] = [Stored(MARK, None)]
+    firsts = dict.fromkeys(INPUT_TOPICS, 0)
+    wanted = {number: NotedSnapshot(scene.places[number], MARK, firsts, ENDS) for number in numbers}
+    restoring = snapshots_of(KafkaSettings(), SETTINGS, None, scene.instruments).restoring
+    assert restoring is not None
+    scene.broker.may_answer.clear()
+    reading = asyncio.create_task(restoring.restore(wanted))
+    await until_idle()
+    assert scene.broker.started == READERS
+    scene.broker.may_answer.set()
+    assert (await reading).keys() == set(numbers)
+    assert scene.broker.started == scene.broker.stopped == READERS
 
 
 async def test_a_snapshot_of_another_partition_is_not_used(scene: Scene) -> None:
