@@ -13,7 +13,7 @@ from consumers.evaluator.settings import EvaluatorSettings
 FETCH_BYTES: Final = 128 * 1_024
 """Most bytes of one input partition in one answer of the broker. With a backlog, each keeps as much in memory, and one input can
 run as far ahead of another. A larger record comes alone."""
-HEARTBEAT_MS: Final = 1_000
+HEARTBEAT_MS: Final = 500
 """Time between heartbeats, which notice a rebalance. After an orderly stop, partitions have no owner for that long."""
 ANSWER_SECONDS: Final = 0.5
 """How long the broker may take to list the members of the group. No call is evaluated meanwhile."""

@@ -59,4 +59,4 @@ async def test_a_broker_that_does_not_say_costs_nothing_but_snapshots(error: Exc
 
 def test_a_member_hears_of_a_rebalance_within_a_second_and_well_within_its_session() -> None:
     assert member_options(EvaluatorSettings())["heartbeat_interval_ms"] == membership.HEARTBEAT_MS
-    assert member_options(EvaluatorSettings(session_timeout_ms=1_500))["heartbeat_interval_ms"] == 500
+    assert member_options(EvaluatorSettings(session_timeout_ms=900))["heartbeat_interval_ms"] == 300
