@@ -32,8 +32,9 @@ from schemas.undecodable import UndecodableRecord
 
 RESTORE_SECONDS: Final = 10.0
 """How long reading all snapshots may take: about as long as the replay of some hundred calls, which is the alternative."""
-READERS: Final = 4
-"""Most snapshots that are read at the same time, and so kept in memory: reading one is mostly waiting for a dozen answers."""
+READERS: Final = 2
+"""Most snapshots that are read at the same time, and so kept in memory: one is read, mostly waiting for a dozen answers, while the
+state of another is made. Four are no faster."""
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 16
 """Most records of one poll, of half a megabyte each."""
