@@ -28,11 +28,11 @@ class EvaluatorSettings(BaseModel):
     )
     writes_transcripts: bool = Field(default=False, description="Whether a call that closes gets a transcript.")
     poll_interval_ms: int = Field(
-        50,
+        25,
         gt=0,
         le=1_000,
         description="How long the broker lets events gather before we take them, in ms, unless there is a backlog: the longest "
-        "delay of an event, and a poll costs the same whether it brings one or a hundred.",
+        "delay of an event, and a poll costs the same whether it brings one or fifty.",
     )
     snapshot_key: SecretStr | None = Field(
         None,
@@ -50,10 +50,9 @@ class EvaluatorSettings(BaseModel):
         "was frozen can write a score twice.",
     )
     write_interval_ms: int = Field(
-        75,
+        100,
         ge=0,
-        description="Least time between two transactions of a partition, in ms: they cost the same full or empty. A poll costs "
-        "more than a transaction, so events wait longer for it than scores wait here.",
+        description="Least time between two transactions of a partition, in ms: they cost the same full or empty.",
     )
     transaction_timeout_ms: int = Field(
         60_000,

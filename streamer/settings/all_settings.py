@@ -117,7 +117,7 @@ class Settings(BaseSettings):
         description="name of this evaluator that outlives its restart, so that one causes no rebalance; each has its own",
     )
     poll_interval_ms: int = Field(
-        50, gt=0, le=1_000, description="how long events may gather at the broker, in ms; a backlog is taken at once"
+        25, gt=0, le=1_000, description="how long events may gather at the broker, in ms; a backlog is taken at once"
     )
     exporter_group: str = Field(
         "callgauge-exporter",

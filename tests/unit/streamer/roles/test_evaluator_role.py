@@ -64,7 +64,7 @@ class Made:
         monkeypatch: pytest.MonkeyPatch,
         rules: GoalRules | None = None,
         transcripts: dict[str, object] | None = None,
-        poll_interval_ms: int = 50,
+        poll_interval_ms: int = 25,
         **goals: object,
     ) -> None:
         monkeypatch.setattr(evaluator_role, "Evaluator", FakeEvaluator)
