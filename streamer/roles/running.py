@@ -166,3 +166,9 @@ def _maker(
 
             group, redactor = settings.judge_group, Redactor(settings.redaction)
             return partial(JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor)
+        case "ingest":
+            from streamer.sources.http.role import IngestRole
+
+            return partial(
+                IngestRole, kafka, settings.ingest, settings.limits, instruments, Redactor(settings.redaction)
+            )

@@ -41,6 +41,7 @@ from consumers.runtime.kafka.secret_files import secret_in
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.logs import LogFormat, LogLevel
 from streamer.settings.goals import GoalSettings
+from streamer.settings.ingest import IngestSettings
 from streamer.settings.redaction import RedactionSettings
 from streamer.settings.snapshots import SnapshotSettings
 from streamer.settings.transcripts import TranscriptSettings
@@ -149,6 +150,9 @@ class Settings(BaseSettings):
     goals: GoalSettings = Field(GoalSettings(), description="what calls are for, and how that is judged")
     judge: JudgeSettings = Field(
         JudgeSettings(), description="the model that judges calls: where, how fast, for how much"
+    )
+    ingest: IngestSettings = Field(
+        IngestSettings(), description="receiving events over HTTP: who may send what, and where to"
     )
     redaction: RedactionSettings = Field(
         RedactionSettings(), description="what is taken out of every text that is written or shown"
@@ -297,6 +301,7 @@ _EXAMPLE_OF_BLOCK: Final = {
     "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
     "goals": "CALLGAUGE_GOALS__FOLDER=goals",
     "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
+    "ingest": "CALLGAUGE_INGEST__ELEVENLABS_SECRET_FILE=/run/secrets/elevenlabs-webhook",
     "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
     "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
     "snapshots": "CALLGAUGE_SNAPSHOTS__KEY_FILE=/run/secrets/snapshot-key",

@@ -166,13 +166,23 @@ class EventPublisher:
         )
 
 
+def cloudevent_type(source: Source, event_name: str, *, is_agent_event: bool) -> str:
+    """The CloudEvents type of an event, which says whose it is where streams share a topic.
+
+    Args:
+        source: The input topic.
+        event_name: The event's type in the words of its source.
+        is_agent_event: Whether it is of a real ElevenLabs agent.
+    """
+    if is_agent_event:
+        return agent_event_type(event_name)
+    is_control = source == "audit" and event_name in CONTROL_EVENTS
+    return f"callgauge.{'call' if is_control else _CE_SOURCE_NAMES[source]}.{event_name}.v1"
+
+
 def cloudevent_headers(conversation_id: str, event: WireEvent, ce_source: str) -> list[tuple[str, bytes]]:
     """The event's CloudEvents attributes as Kafka headers (binary mode)."""
-    is_control = event.source == "audit" and event.event_name in CONTROL_EVENTS
-    kind = "call" if is_control else _CE_SOURCE_NAMES[event.source]
-    event_type = f"callgauge.{kind}.{event.event_name}.v1"
-    if event.is_agent_event:
-        event_type = agent_event_type(event.event_name)
+    event_type = cloudevent_type(event.source, event.event_name, is_agent_event=event.is_agent_event)
     return envelope_headers(
         event_id=f"{conversation_id}/{event.source}/{event.sequence}",
         source=ce_source,
