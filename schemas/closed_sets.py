@@ -137,6 +137,25 @@ class WebhookOutcome(StrEnum):
     KAFKA_AWAY = "kafka_away"
 
 
+class MonitorOutcome(StrEnum):
+    """Outcome of one message of ElevenLabs' monitor.
+
+    - `sent`: handed to Kafka with the time of its arrival
+    - `past`: handed to Kafka as something that happened before we joined, with a time that only gives the order
+    - `repeated`: an earlier connection delivered it already
+    - `left_out`: no rule reads its type, for example sound
+    - `unreadable`: it is no JSON object with a type
+    - `dropped`: too many messages of its call wait for Kafka, or it is too large
+    """
+
+    SENT = "sent"
+    PAST = "past"
+    REPEATED = "repeated"
+    LEFT_OUT = "left_out"
+    UNREADABLE = "unreadable"
+    DROPPED = "dropped"
+
+
 class CloseReason(StrEnum):
     """Why a call was closed."""
 

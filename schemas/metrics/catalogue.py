@@ -13,6 +13,7 @@ from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS
 from schemas.metrics.ingest import INGEST_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
+from schemas.metrics.monitor import MONITOR_METRICS
 from schemas.metrics.process import PROCESS_METRICS
 from schemas.metrics.talk import SPEECH_METRICS
 
@@ -22,7 +23,8 @@ __all__ = [
 ]  # fmt: skip
 
 METRICS: Final[tuple[Metric, ...]] = (
-    *EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS, *INGEST_METRICS, *PROCESS_METRICS,
+    *EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS, *INGEST_METRICS, *MONITOR_METRICS,
+    *PROCESS_METRICS,
 )  # fmt: skip
 
 LABEL_CAPS: Final[Mapping[LabelName, int]] = MappingProxyType(

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from schemas.closed_sets import REDACTION_TYPES
 
 MetricType = Literal["counter", "gauge", "histogram"]
-Role = Literal["exporter", "evaluator", "judge", "ingest", "every"]
+Role = Literal["exporter", "evaluator", "judge", "ingest", "monitor", "every"]
 """The exposer of a metric: a role, or every process with any roles."""
 Unit = Literal[
     "bytes", "calls", "dead airs", "deliveries", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages",

@@ -29,8 +29,9 @@ log = structlog.get_logger()
 
 def _roles(text: str | None, settings: Settings) -> tuple[RoleName, ...]:
     """The named roles, or all that have something to do."""
+    switches = {"ingest": settings.ingest.is_on, "monitor": settings.monitor.is_on}
     if text is None:
-        return tuple(role for role in ROLE_NAMES if role != "ingest" or settings.ingest.is_on)
+        return tuple(role for role in ROLE_NAMES if role not in switches or switches[role])
     names = [name.strip() for name in text.split(",")]
     roles = tuple(role for role in ROLE_NAMES if role in names)
     if unknown := [name for name in names if name not in ROLE_NAMES]:
@@ -46,7 +47,8 @@ def run(
         typer.Option(
             "--roles",
             metavar="NAMES",
-            help=f"Which roles, separated by commas: {', '.join(ROLE_NAMES)}. Without it all, ingest only if it has a token or a secret.",
+            help=f"Which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but ingest and monitor only if "
+            "they have a token, a secret or a key.",
         ),
     ] = None,
     http_port: HttpPortOption = None,
@@ -58,6 +60,7 @@ def run(
 
     The evaluator rebuilds calls from their events and writes scores. The exporter turns scores into metrics. The judge
     asks a model the questions of the evaluator. Ingest receives events over HTTP; `callgauge ingest --help` explains it.
+    Monitor follows live calls of ElevenLabs agents; it needs CALLGAUGE_MONITOR__API_KEY, and runs in one process only.
     All roles run in one process until Ctrl-C or SIGTERM.
 
     /metrics has the metrics of all of them. /readyz says whether every role does its work, /healthz whether the process

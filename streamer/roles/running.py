@@ -166,6 +166,10 @@ def _maker(
 
             group, redactor = settings.judge_group, Redactor(settings.redaction)
             return partial(JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor)
+        case "monitor":
+            from streamer.sources.monitor.role import MonitorRole
+
+            return partial(MonitorRole, kafka, settings.monitor, instruments)
         case "ingest":
             from streamer.sources.http.role import IngestRole
 

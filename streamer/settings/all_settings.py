@@ -42,6 +42,7 @@ from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.logs import LogFormat, LogLevel
 from streamer.settings.goals import GoalSettings
 from streamer.settings.ingest import IngestSettings
+from streamer.settings.monitor import MonitorSettings
 from streamer.settings.redaction import RedactionSettings
 from streamer.settings.snapshots import SnapshotSettings
 from streamer.settings.transcripts import TranscriptSettings
@@ -153,6 +154,9 @@ class Settings(BaseSettings):
     )
     ingest: IngestSettings = Field(
         IngestSettings(), description="receiving events over HTTP: who may send what, and where to"
+    )
+    monitor: MonitorSettings = Field(
+        MonitorSettings(), description="following live calls of ElevenLabs agents: the key, and which agents"
     )
     redaction: RedactionSettings = Field(
         RedactionSettings(), description="what is taken out of every text that is written or shown"
@@ -301,6 +305,7 @@ _EXAMPLE_OF_BLOCK: Final = {
     "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
     "goals": "CALLGAUGE_GOALS__FOLDER=goals",
     "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
+    "monitor": "CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-key",
     "ingest": "CALLGAUGE_INGEST__ELEVENLABS_SECRET_FILE=/run/secrets/elevenlabs-webhook",
     "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
     "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",

@@ -10,7 +10,8 @@ import pytest
 
 from schemas.closed_sets import IngestOutcome, WebhookOutcome
 from schemas.scores.all_records import Scored, TurnValues
-from streamer.settings.ingest import SenderSettings
+from streamer.settings.ingest import IngestSettings, SenderSettings
+from streamer.settings.monitor import MonitorSettings
 from tests.integration.metrics_page import total
 from tests.integration.processes import started, wait_for
 from tests.integration.score_log import newest_of, written_scores
@@ -67,5 +68,6 @@ def test_the_pages_name_every_outcome_and_setting_as_it_is() -> None:
     assert {outcome.value for outcome in WebhookOutcome} <= named
     assert len(IngestOutcome) == 11
     assert http.count("\n| 4") + http.count("\n| 5") + http.count("\n| 2") == 9  # a row for each status
-    for name in re.findall(r"CALLGAUGE_INGEST__(\w+)", elevenlabs + http):
-        assert name.lower() in {*SenderSettings.model_fields, "tenants_file"}
+    settings = {"INGEST": IngestSettings.model_fields, "MONITOR": MonitorSettings.model_fields}
+    for block, name in re.findall(r"CALLGAUGE_(INGEST|MONITOR)__(\w+)", elevenlabs + http):
+        assert name.lower() in settings[block]

@@ -76,7 +76,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("recordings", "report"),
         ("sources/replay",),
         ("offline", "sources", "sources/simulator"),
-        ("sources/http/receiving",),
+        ("sources/http/receiving", "sources/monitor"),
         ("sources/http/elevenlabs", "sources/http/posted"),
         ("sources/http",),
         ("roles",),

@@ -23,7 +23,7 @@ from streamer.sources.http.posted.batch import Batches
 from streamer.sources.http.posted.events import EventsRoute
 from streamer.sources.http.receiving.bodies import Bodies
 from streamer.sources.http.receiving.tenants import Senders
-from streamer.sources.http.receiving.writer import ACKNOWLEDGE_SECONDS, AcknowledgedWriter
+from streamer.sources.writer import ACKNOWLEDGE_SECONDS, AcknowledgedWriter
 
 BOUNDS: Final = ConnectionBounds(request_seconds=30.0, answer_seconds=45.0, most_connections=1_024)
 """Bots keep a connection between their batches. An answer waits for the body and for Kafka, each with a deadline of its own."""
@@ -74,7 +74,7 @@ class IngestRole:
                 "of ElevenLabs' webhook. Set CALLGAUGE_INGEST__TOKEN, CALLGAUGE_INGEST__ELEVENLABS_SECRET, or both."
             )
         self.ready = asyncio.Event()
-        self._writer = AcknowledgedWriter(kafka)
+        self._writer = AcknowledgedWriter(kafka, "ingest")
         bodies, senders = Bodies(), Senders(settings.senders())
         batches = Batches(senders, limits, redactor, wall_clock_ms)
         events = EventsRoute(senders, batches, bodies, self._writer, instruments)

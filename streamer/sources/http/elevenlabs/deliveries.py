@@ -11,9 +11,9 @@ from schemas.events.envelope import envelope_headers
 from schemas.wire import MAX_NAME_CHARS
 from streamer.recordings.elevenlabs import agent_call, record_in
 from streamer.sources.http.receiving.tenants import Sender
-from streamer.sources.http.receiving.writer import MAX_VALUE_BYTES, OutgoingRecord
 from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay.playback import AGENT_RECORD, agent_event_name, compact_json
+from streamer.sources.writer import MAX_VALUE_BYTES, OutgoingRecord
 
 CE_SOURCE: Final = "callgauge.elevenlabs.webhook"
 """`ce_source` of these records. With ids that come from the call alone, a second delivery of it is a repeat in any process."""

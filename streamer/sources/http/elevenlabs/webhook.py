@@ -29,7 +29,7 @@ from streamer.sources.http.elevenlabs.signature import (
 )
 from streamer.sources.http.receiving.bodies import Bodies, BusyError, GoneError, TooSlowError
 from streamer.sources.http.receiving.tenants import Sender, Senders
-from streamer.sources.http.receiving.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 
 MAX_BODY_BYTES: Final = 8_388_608
 """Largest body that is kept. The record of an hour with its usage figures has 2 MB; recorded sound is read and dropped."""

@@ -22,9 +22,9 @@ from schemas.wire import MAX_NAME_CHARS
 from streamer.sources.http.posted.cloudevents import Posted
 from streamer.sources.http.posted.streams import STREAMS, Stream, input_source_of, source_of, stream_of, stream_of_type
 from streamer.sources.http.receiving.tenants import Sender, Senders
-from streamer.sources.http.receiving.writer import MAX_VALUE_BYTES, OutgoingRecord
 from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay.playback import agent_event_name, event_name, event_time_ms
+from streamer.sources.writer import MAX_VALUE_BYTES, OutgoingRecord
 
 CE_SOURCE: Final = "callgauge.ingest"
 """`ce_source` of events without CloudEvents attributes."""

@@ -17,7 +17,7 @@ from streamer.sources.http.posted.batch import Accepted, Batches, Refusal
 from streamer.sources.http.posted.cloudevents import Posted, UnreadableBodyError, posted_events
 from streamer.sources.http.receiving.bodies import Bodies, BusyError, GoneError, TooSlowError
 from streamer.sources.http.receiving.tenants import Sender, Senders
-from streamer.sources.http.receiving.writer import AcknowledgedWriter, NotAcknowledgedError
+from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError
 
 MAX_BODY_BYTES: Final = 4_194_304
 """Largest body: some 20,000 events. A bot sends a few hundred a second at most."""

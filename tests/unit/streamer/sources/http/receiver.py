@@ -20,7 +20,7 @@ from streamer.sources.http.posted.batch import Batches
 from streamer.sources.http.posted.events import EventsRoute
 from streamer.sources.http.receiving.bodies import Bodies
 from streamer.sources.http.receiving.tenants import Senders
-from streamer.sources.http.receiving.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
+from streamer.sources.writer import AcknowledgedWriter, NotAcknowledgedError, OutgoingRecord
 from tests.support.webhooks import SECRET
 
 TOKEN = "token-of-everybody"  # noqa: S105 - a secret of tests

@@ -50,10 +50,16 @@ class AcknowledgedWriter:
         broken: Set when the producer can write nothing any more.
     """
 
-    def __init__(self, kafka: KafkaSettings) -> None:
-        """Creates the writer; nothing is connected before `start`. Call it inside a running event loop."""
+    def __init__(self, kafka: KafkaSettings, role: str) -> None:
+        """Creates the writer; nothing is connected before `start`. Call it inside a running event loop.
+
+        Args:
+            kafka: Where Kafka is.
+            role: Last part of the client's name.
+        """
         self.broken = asyncio.Event()
         self._kafka = kafka
+        self._role = role
         self._topics = {source: kafka.topic(topic) for source, topic in TOPIC_BY_SOURCE.items()}
         self._producer: AIOKafkaProducer | None = None
         self._failure: BaseException | None = None
@@ -65,7 +71,7 @@ class AcknowledgedWriter:
         Raises:
             KafkaUnreachableError: No broker answers, or it does not let us in.
         """
-        producer = self._kafka.producer("ingest")
+        producer = self._kafka.producer(self._role)
         try:
             await producer.start()
         except BaseException as error:
@@ -91,7 +97,9 @@ class AcknowledgedWriter:
 
     def failure(self) -> ProducerBrokenError:
         """The reason why the writer is broken."""
-        return ProducerBrokenError(f"Ingest: records cannot be written any more: {self._failure!r}. It starts again.")
+        return ProducerBrokenError(
+            f"{self._role}: records cannot be written any more: {self._failure!r}. It starts again."
+        )
 
     async def write(self, records: Sequence[OutgoingRecord]) -> None:
         """Writes records, in order for each call, and waits for all acknowledgements.
