@@ -117,6 +117,7 @@ class WebhookOutcome(StrEnum):
     - `repeated`: the same delivery was accepted before
     - `ignored`: it holds no call
     - `quarantined`: it holds a call that cannot be read; the record is on its topic, and the evaluator quarantines it
+    - `foreign`: it holds a call that another tenant began; nothing is written
     - `malformed`, `stale`, `ahead`, `forged`: its signature does not hold, or not now
     - `too_large`: it holds a call that no record of Kafka can carry
     - `busy`, `too_slow`, `gone`, `kafka_away`: as in `IngestOutcome`
@@ -126,6 +127,7 @@ class WebhookOutcome(StrEnum):
     REPEATED = "repeated"
     IGNORED = "ignored"
     QUARANTINED = "quarantined"
+    FOREIGN = "foreign"
     MALFORMED = "malformed"
     STALE = "stale"
     AHEAD = "ahead"

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from elevenlabs import ConversationSummaryResponseModel, GetConversationsPageResponseModel
-from websockets.asyncio.server import Request, Response, ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from schemas.scores.all_records import Anchor, Scored, TurnValues
 from tests.integration.metrics_page import address_in, total

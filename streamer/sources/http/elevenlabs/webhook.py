@@ -111,6 +111,8 @@ class WebhookRoute:
                 await asyncio.shield(known)
                 return self._answer(kind, WebhookOutcome.REPEATED)
             found = records_of_delivery(content, sender)
+            if not self._senders.owns(sender, found.records[0].key.decode("utf-8", "replace")):
+                return self._answer(kind, WebhookOutcome.FOREIGN)
             await self._write_once(digest, found.records)
         except NotAcknowledgedError:
             return self._answer(kind, WebhookOutcome.KAFKA_AWAY, 503)

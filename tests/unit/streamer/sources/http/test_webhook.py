@@ -224,6 +224,17 @@ async def test_each_tenant_has_its_own_webhook_and_secret() -> None:
     assert json.loads(receiver.writer.records[0].value)["tenant"] == "acme"
 
 
+async def test_a_tenant_cannot_send_the_record_of_another_ones_call() -> None:
+    tenants = {name: SenderSettings.model_validate({"elevenlabs_secret": name}) for name in ("acme", "globex")}
+    receiver = Receiver(IngestSettings(), tenants)
+    answers = []
+    for name, talk in (("acme", TALK), ("globex", TALK[:1])):
+        body = body_of(*talk)
+        answers.append((await send(receiver, body, signature_header(body, NOW_S, name), f"{PATH}/{name}")).text)
+    assert answers == ["accepted\n", "foreign\n"]
+    assert receiver.writer.writes == 1
+
+
 async def test_a_receiver_without_a_secret_has_no_webhook() -> None:
     receiver = Receiver(IngestSettings.model_validate({"token": "token"}))
     assert (await send(receiver, body_of(*TALK))).status_code == 404

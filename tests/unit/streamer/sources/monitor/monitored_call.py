@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
-from websockets.asyncio.server import Request, Response, Server, ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from consumers.runtime.registry import Instruments
 from streamer.settings.monitor import MonitorSettings
