@@ -20,7 +20,7 @@ from streamer.sources.replay.playback import CONTROL_EVENTS, agent_event_name, e
 MAX_EVENTS: Final = 1_000_000
 """Most events of one file; a day of a small installation."""
 UNNAMED: Final = "the call"
-"""Stands for the conversation of events that name none: on Kafka the key does."""
+"""Name for the conversation of events that have none in them: on Kafka it is in the key."""
 _LEAST_MS: Final = 10**11
 """March 1973 in milliseconds. A smaller time is in seconds."""
 _CARRIED: Final = frozenset(CarriedAgentEvent.model_fields["type"].annotation.__args__)  # type: ignore[union-attr]  # a Literal

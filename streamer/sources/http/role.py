@@ -75,10 +75,11 @@ class IngestRole:
             )
         self.ready = asyncio.Event()
         self._writer = AcknowledgedWriter(kafka, "ingest")
-        bodies, senders = Bodies(), Senders(settings.senders())
+        # A room for each route: senders without a token reach the webhook's alone.
+        of_events, of_webhooks, senders = Bodies(), Bodies(), Senders(settings.senders())
         batches = Batches(senders, limits, redactor, wall_clock_ms)
-        events = EventsRoute(senders, batches, bodies, self._writer, instruments)
-        webhook = WebhookRoute(senders, bodies, self._writer, instruments)
+        events = EventsRoute(senders, batches, of_events, self._writer, instruments)
+        webhook = WebhookRoute(senders, of_webhooks, self._writer, instruments)
         routes = [
             Route(EVENTS_PATH, events.answer, methods=["POST"]),
             Route(WEBHOOK_PATH, webhook.answer, methods=["POST"]),
@@ -90,7 +91,9 @@ class IngestRole:
         )  # fmt: skip
         self._tenants = [tenant for tenant in senders.by_tenant if tenant]
         self._settings = settings
-        instruments.read_gauge("callgauge_ingest_pending_bytes", lambda: {(): bodies.pending_bytes})
+        instruments.read_gauge(
+            "callgauge_ingest_pending_bytes", lambda: {(): of_events.pending_bytes + of_webhooks.pending_bytes}
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listens until `stop` is set; then finishes the requests in progress.

@@ -37,7 +37,7 @@ class Delivery(NamedTuple):
 def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
     """Turns the body of a webhook into records: the call's start, the events of its transcript, its record.
 
-    Nobody else has sent events of the call, unless `elevenlabs_monitored` says so; then only the start and the record.
+    These are all events of the call, unless `elevenlabs_monitored` says so; then only the start and the record.
 
     Args:
         content: The body, with a signature that holds.

@@ -9,10 +9,11 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -86,7 +87,7 @@ class WebhookRoute:
         try:
             signed.check()
             content = body.content
-            kind = _kind_in(content)
+            kind = _kind_of(content) if body.is_whole else _kind_at_the_beginning(content)
             if kind is not WebhookKind.TRANSCRIPTION:
                 return self._answer(kind, WebhookOutcome.IGNORED)
             if not body.is_whole:
@@ -149,14 +150,28 @@ class WebhookRoute:
         return PlainTextResponse(f"{outcome.value}{': ' if text else ''}{text}\n", status, headers)
 
 
-def _kind_in(content: bytes) -> WebhookKind:
+def _kind_of(content: bytes) -> WebhookKind:
+    try:
+        document = from_json(content, allow_inf_nan=False)
+    except ValueError:
+        return _kind_at_the_beginning(content)
+    kind = document.get("type") if isinstance(document, Mapping) else None
+    return _KINDS.get(kind, WebhookKind.UNKNOWN) if isinstance(kind, str) else WebhookKind.UNKNOWN
+
+
+def _kind_at_the_beginning(content: bytes) -> WebhookKind:
+    """The kind of a body that is not whole, or no JSON."""
     found = _TYPE.search(content[:SNIFFED_BYTES])
     return WebhookKind.UNKNOWN if found is None else _KINDS.get(found[1].decode(), WebhookKind.UNKNOWN)
 
 
 def _kept_bytes(beginning: bytearray) -> int:
     """How much of a body is kept: nothing but the beginning of recorded sound."""
-    return SNIFFED_BYTES if _kind_in(bytes(beginning[:SNIFFED_BYTES])) is WebhookKind.AUDIO else MAX_BODY_BYTES
+    return (
+        SNIFFED_BYTES
+        if _kind_at_the_beginning(bytes(beginning[:SNIFFED_BYTES])) is WebhookKind.AUDIO
+        else MAX_BODY_BYTES
+    )
 
 
 def _read(delivery: "asyncio.Future[None]") -> None:

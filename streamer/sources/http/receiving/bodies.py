@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 BODY_SECONDS: Final = 20.0
 """How long a body may take. A megabyte over a slow line (1 Mbit/s) takes 8 s."""
 MAX_PENDING_BYTES: Final = 67_108_864
-"""Bytes of all bodies that are in memory at a time; further requests are asked to come again."""
+"""Bytes of all bodies of a route that are in memory at a time; further requests are asked to come again."""
 MAX_DRAINED_BYTES: Final = 134_217_728
 """Bytes of one body that are read and dropped. A client that is cut while it still sends sees no answer; an hour of recorded
 sound in base64 has 80 MB."""
@@ -28,7 +28,7 @@ class GoneError(Exception):
 
 
 class Bodies:
-    """The bodies that are in memory now."""
+    """The bodies of one route that are in memory now."""
 
     def __init__(self) -> None:
         """Starts without bodies."""

@@ -156,6 +156,15 @@ async def test_deliveries_without_a_call_get_200_and_a_count(kind: str, data: di
     assert receiver.count(COUNTER, kind=counted, outcome="ignored") == 1
 
 
+async def test_the_type_of_a_delivery_need_not_come_first() -> None:
+    receiver = Receiver()
+    data = record_of_a_call(
+        "conv_1", NOW_S - 40, entry("agent", "Hi", 0, tool_calls=[{"type": "webhook", "tool_name": "t"}])
+    )
+    body = json.dumps({"data": data, "event_timestamp": NOW_S, "type": "post_call_transcription"}).encode()
+    assert (await send(receiver, body)).text == "accepted\n"
+
+
 async def test_an_hour_of_sound_takes_no_memory() -> None:
     receiver = Receiver()
     body = delivery("post_call_audio", {"conversation_id": "c", "full_audio": "QUJD" * 10_000_000}, NOW_S)

@@ -32,7 +32,7 @@ def said(text: str, event_id: int | str | None = None) -> Json:
 
 
 def words(records: Records) -> list[tuple[str, bool]]:
-    """What was said, and whether its time is exact."""
+    """The words in order, each with whether its time is exact."""
     found = []
     for event in records.events:
         for part in ("user_transcription_event", "agent_response_event"):
