@@ -44,6 +44,7 @@ from streamer.settings.goals import GoalSettings
 from streamer.settings.ingest import IngestSettings
 from streamer.settings.monitor import MonitorSettings
 from streamer.settings.redaction import RedactionSettings
+from streamer.settings.secrets import or_of_its_file
 from streamer.settings.snapshots import SnapshotSettings
 from streamer.settings.transcripts import TranscriptSettings
 
@@ -182,13 +183,7 @@ class Settings(BaseSettings):
     @field_validator("http_token")
     @classmethod
     def _token_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Reads the file once: later changes have no effect."""
-        path = info.data.get("http_token_file")
-        if path is None:
-            return value
-        if value is not None:
-            raise ValueError("http_token_file is set too; set one of them")
-        return secret_in(path)
+        return or_of_its_file(value, info)
 
     def goal_rules(self, roles: Collection[str]) -> GoalRules:
         """How an evaluator judges calls against goals when these roles run in its process."""

@@ -19,6 +19,7 @@ from pydantic import (
 
 from consumers.runtime.http.server import HttpToken, fit_for_a_header
 from consumers.runtime.kafka.secret_files import MAX_SECRET_BYTES, secret_in
+from streamer.settings.secrets import or_of_its_file
 
 MAX_TENANTS: Final = 100
 """Each tenant is a value of a label."""
@@ -73,13 +74,7 @@ class SenderSettings(BaseModel):
     @field_validator(*_SECRETS)
     @classmethod
     def _secret_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Reads the file once: later changes have no effect."""
-        path = info.data.get(f"{info.field_name}_file")
-        if path is None:
-            return value
-        if value is not None:
-            raise ValueError(f"{info.field_name}_file is set too; set one of them")
-        return secret_in(path)
+        return or_of_its_file(value, info)
 
     @model_validator(mode="before")
     @classmethod

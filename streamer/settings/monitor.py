@@ -8,6 +8,7 @@ from pydantic_settings import NoDecode
 
 from consumers.runtime.http.server import HttpToken, fit_for_a_header
 from consumers.runtime.kafka.secret_files import secret_in
+from streamer.settings.secrets import or_of_its_file
 
 
 class MonitorSettings(BaseModel):
@@ -45,13 +46,7 @@ class MonitorSettings(BaseModel):
     @field_validator("api_key")
     @classmethod
     def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Reads the file once: later changes have no effect."""
-        path = info.data.get("api_key_file")
-        if path is None:
-            return value
-        if value is not None:
-            raise ValueError("api_key_file is set too; set one of them")
-        return secret_in(path)
+        return or_of_its_file(value, info)
 
     @field_validator("agents", mode="before")
     @classmethod
