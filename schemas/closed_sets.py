@@ -84,6 +84,92 @@ class ToolOutcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+class IngestOutcome(StrEnum):
+    """Outcome of one request to the receiver of events.
+
+    - `accepted`: Kafka acknowledged all of its events
+    - `partly_refused`: Kafka acknowledged some, and the answer names the others
+    - `refused`: none of its events can be read
+    - `unreadable`: the body as a whole cannot be read
+    - `unauthorized`: no token, or another one
+    - `too_large`: the body is over its bound
+    - `limited`: the sender is over its limit of events
+    - `busy`: too many bodies are in memory
+    - `too_slow`: the body did not arrive in time
+    - `gone`: the sender went away before the end of its body
+    - `kafka_away`: Kafka did not acknowledge in time; the sender has to come again
+    """
+
+    ACCEPTED = "accepted"
+    PARTLY_REFUSED = "partly_refused"
+    REFUSED = "refused"
+    UNREADABLE = "unreadable"
+    UNAUTHORIZED = "unauthorized"
+    TOO_LARGE = "too_large"
+    LIMITED = "limited"
+    BUSY = "busy"
+    TOO_SLOW = "too_slow"
+    GONE = "gone"
+    KAFKA_AWAY = "kafka_away"
+
+
+class WebhookKind(StrEnum):
+    """Content of a delivery of ElevenLabs' webhook; `unknown` where its signature does not hold, and for types of tomorrow."""
+
+    TRANSCRIPTION = "transcription"
+    AUDIO = "audio"
+    INITIATION_FAILURE = "initiation_failure"
+    UNKNOWN = "unknown"
+
+
+class WebhookOutcome(StrEnum):
+    """Outcome of one delivery of ElevenLabs' webhook.
+
+    - `accepted`: Kafka acknowledged the call
+    - `repeated`: the same delivery was accepted before
+    - `ignored`: it holds no call
+    - `quarantined`: it holds a call that cannot be read; the record is on its topic, and the evaluator quarantines it
+    - `foreign`: it holds a call that another tenant began; nothing is written
+    - `malformed`, `stale`, `ahead`, `forged`: its signature does not hold, or not now
+    - `too_large`: it holds a call that no record of Kafka can carry
+    - `busy`, `too_slow`, `gone`, `kafka_away`: as in `IngestOutcome`
+    """
+
+    ACCEPTED = "accepted"
+    REPEATED = "repeated"
+    IGNORED = "ignored"
+    QUARANTINED = "quarantined"
+    FOREIGN = "foreign"
+    MALFORMED = "malformed"
+    STALE = "stale"
+    AHEAD = "ahead"
+    FORGED = "forged"
+    TOO_LARGE = "too_large"
+    BUSY = "busy"
+    TOO_SLOW = "too_slow"
+    GONE = "gone"
+    KAFKA_AWAY = "kafka_away"
+
+
+class MonitorOutcome(StrEnum):
+    """Outcome of one message of ElevenLabs' monitor.
+
+    - `sent`: handed to Kafka with the time of its arrival
+    - `past`: handed to Kafka as something that happened before we joined, with a time that only gives the order
+    - `repeated`: an earlier connection delivered it already
+    - `left_out`: no rule reads its type, for example sound
+    - `unreadable`: it is no JSON object with a type
+    - `dropped`: too many messages of its call wait for Kafka, or it is too large
+    """
+
+    SENT = "sent"
+    PAST = "past"
+    REPEATED = "repeated"
+    LEFT_OUT = "left_out"
+    UNREADABLE = "unreadable"
+    DROPPED = "dropped"
+
+
 class CloseReason(StrEnum):
     """Why a call was closed."""
 

@@ -33,6 +33,7 @@ from consumers.runtime.logs import about_record
 from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
+from schemas.events.envelope import envelope_headers
 from schemas.judging import (
     REPLY_PARTITION_HEADER,
     REQUEST_PARTITION_HEADER,
@@ -321,9 +322,12 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         if self._producer is None:
             raise RuntimeError("a verdict before the start, or after the end")
         headers = [
-            ("ce_id", verdict.request_id.encode()),
-            ("ce_source", VERDICT_SOURCE.encode()),
-            ("ce_type", VERDICT_TYPE.encode()),
+            *envelope_headers(
+                event_id=verdict.request_id,
+                source=VERDICT_SOURCE,
+                event_type=VERDICT_TYPE,
+                subject=verdict.conversation_id,
+            ),
             (REQUEST_PARTITION_HEADER, str(place.partition.partition).encode()),
         ]
         await self._producer.send_and_wait(

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from schemas.closed_sets import InputSource as InputSource
 from schemas.closed_sets import RefusalReason as RefusalReason
@@ -178,9 +179,14 @@ def _validate(adapter: TypeAdapter[Any], value: bytes) -> Any:
         raise _refusal(error) from error
 
 
+def _is_harmless(detail: ErrorDetails) -> bool:
+    """Whether this fault alone refuses no event: a field that no rule reads, a kind that this version does not know."""
+    return bool(UNREAD_FIELDS & set(detail["loc"][-1:])) or detail["loc"][-2:] == ("data", "kind")
+
+
 def _refusal(error: ValidationError) -> RefusedRecordError:
     found = error.errors(include_url=False)
-    detail = next((one for one in found if not UNREAD_FIELDS & set(one["loc"][-1:])), found[0])
+    detail = next((one for one in found if not _is_harmless(one)), found[0])
     where = ".".join(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES) or "the record"
     seen = repr(detail["input"])[:MAX_SEEN_CHARS]
     kind = detail["type"]

@@ -1,12 +1,23 @@
-"""The envelope of an input record: CloudEvents attributes in Kafka headers (binary mode), every one optional."""
+"""The envelope of a record: CloudEvents 1.0 attributes in Kafka headers (binary mode). Producers write it here, readers read it here.
+
+Every attribute is optional for a reader, because a producer may send bare events. Our own producers write the four that the
+standard requires, and the conversation as the subject.
+"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
 
 AGENT_TYPE_PREFIX = "callgauge.elevenlabs."
 """Type prefix of events of a real ElevenLabs agent; EVA's simulated caller shares the topic as `callgauge.user_sim.`."""
 AGENT_RECORD_TYPE = "callgauge.elevenlabs.conversation_record.v1"
 """Type of the record of a conversation with an ElevenLabs agent, as a webhook or GET gives it when the call is over."""
+
+ID_HEADER: Final = "ce_id"
+SOURCE_HEADER: Final = "ce_source"
+TYPE_HEADER: Final = "ce_type"
+_SEQUENCE_HEADER: Final = "ce_sequence"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 MAX_SEQUENCE_DIGITS = 19
 """Longest sequence. A longer one fits no 64-bit counter of a producer and counts as missing."""
@@ -38,6 +49,44 @@ def agent_event_type(name: str) -> str:
     return f"{AGENT_TYPE_PREFIX}{name}.v1"
 
 
+def envelope_headers(
+    *,
+    event_id: str,
+    source: str,
+    event_type: str,
+    subject: str,
+    time_ms: int | None = None,
+    sequence: int | None = None,
+) -> list[tuple[str, bytes]]:
+    """Returns the Kafka headers of an event: its CloudEvents attributes in binary mode, the four required ones first.
+
+    Args:
+        event_id: Id of the event, unique within `source`: a record that is sent again has the same one.
+        source: The producer.
+        event_type: Type of the event.
+        subject: The conversation id.
+        time_ms: Milliseconds since 1970; a time that no ISO form can express, after the year 9999, is left out.
+        sequence: The number of the event within its source.
+
+    Example:
+        >>> dict(envelope_headers(event_id="1", source="bot", event_type="t", subject="call", time_ms=0))["ce_time"]
+        b'1970-01-01T00:00:00.000+00:00'
+    """
+    attributes = {
+        "ce_specversion": "1.0",
+        ID_HEADER: event_id,
+        SOURCE_HEADER: source,
+        TYPE_HEADER: event_type,
+        "ce_subject": subject,
+    }
+    if sequence is not None:
+        attributes[_SEQUENCE_HEADER] = str(sequence)
+    if time_ms is not None and (time := _iso(time_ms)) is not None:
+        attributes["ce_time"] = time
+    attributes["content-type"] = "application/json"
+    return [(name, value.encode("utf-8", "replace")) for name, value in attributes.items()]
+
+
 def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
     """Returns the envelope in `headers`; None when there is none.
 
@@ -52,14 +101,21 @@ def read_envelope(headers: Sequence[tuple[str, bytes]]) -> Envelope | None:
     if not headers:
         return None
     named = dict(headers)
-    sequence = named.get("ce_sequence")
+    sequence = named.get(_SEQUENCE_HEADER)
     return Envelope(
-        _text(named.get("ce_id")),
-        _text(named.get("ce_source")),
-        _text(named.get("ce_type")),
+        _text(named.get(ID_HEADER)),
+        _text(named.get(SOURCE_HEADER)),
+        _text(named.get(TYPE_HEADER)),
         int(sequence) if sequence and len(sequence) <= MAX_SEQUENCE_DIGITS and sequence.isdigit() else None,
     )
 
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", errors="replace")
+
+
+def _iso(time_ms: int) -> str | None:
+    try:
+        return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return None

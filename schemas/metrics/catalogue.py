@@ -11,7 +11,9 @@ from typing import Final
 from schemas.metrics.definition import OVERFLOW_VALUE, PREFIX, Label, LabelName, Metric, MetricType, Role, Unit
 from schemas.metrics.evaluator import EVALUATOR_METRICS
 from schemas.metrics.exporter import EXPORTER_METRICS
+from schemas.metrics.ingest import INGEST_METRICS
 from schemas.metrics.judge import JUDGE_METRICS
+from schemas.metrics.monitor import MONITOR_METRICS
 from schemas.metrics.process import PROCESS_METRICS
 from schemas.metrics.talk import SPEECH_METRICS
 
@@ -21,7 +23,8 @@ __all__ = [
 ]  # fmt: skip
 
 METRICS: Final[tuple[Metric, ...]] = (
-    *EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS, *PROCESS_METRICS,
+    *EXPORTER_METRICS, *SPEECH_METRICS, *EVALUATOR_METRICS, *JUDGE_METRICS, *INGEST_METRICS, *MONITOR_METRICS,
+    *PROCESS_METRICS,
 )  # fmt: skip
 
 LABEL_CAPS: Final[Mapping[LabelName, int]] = MappingProxyType(

@@ -9,18 +9,18 @@ from typing import Final, Literal
 from schemas.closed_sets import REDACTION_TYPES
 
 MetricType = Literal["counter", "gauge", "histogram"]
-Role = Literal["exporter", "evaluator", "judge", "every"]
+Role = Literal["exporter", "evaluator", "judge", "ingest", "monitor", "every"]
 """The exposer of a metric: a role, or every process with any roles."""
 Unit = Literal[
-    "bytes", "calls", "dead airs", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages", "money",
-    "partitions", "polls", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds", "snapshots", "stages",
-    "stalls", "steps", "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
+    "bytes", "calls", "dead airs", "deliveries", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages",
+    "money", "partitions", "polls", "questions", "ratio", "records", "requests", "restarts", "revisions", "scores", "seconds",
+    "snapshots", "stages", "stalls", "steps", "subgoals", "tokens", "tool calls", "turns", "unix seconds", "values", "verdicts", "words",
     "words per minute",
 ]  # fmt: skip
 LabelName = Literal[
     "agent", "anchor", "budget", "by", "cause", "checked_by", "environment", "group", "kind", "label", "limit", "model", "name", "outcome",
-    "partition", "pipeline", "progress", "reason", "role", "source", "speaker", "stage", "state", "tenant", "tool", "topic", "type",
-    "version",
+    "partition", "pipeline", "progress", "reason", "role", "route", "source", "speaker", "stage", "state", "tenant", "tool", "topic",
+    "type", "version",
 ]  # fmt: skip
 
 PREFIX: Final = "callgauge_"
@@ -101,5 +101,6 @@ def words_of(
     return tuple(word.value for word in words if word is not without and (only is None or word in only))
 
 
+TENANT: Final = Label("tenant", "whose call it is", cap=20)
 SCORE_KIND: Final = Label("kind", "the kind of score record", ("score", "fact", "closed"))
 REDACTION_TYPE: Final = Label("type", "what was taken out", REDACTION_TYPES)

@@ -14,7 +14,7 @@ from schemas.closed_sets import (
     ToolOutcome,
     UnscoredReason,
 )
-from schemas.metrics.definition import SCORE_KIND, Label, Metric, words_of
+from schemas.metrics.definition import SCORE_KIND, TENANT, Label, Metric, words_of
 from schemas.scores.latency_stages import Stage, StageSource
 
 LATENCY_EDGES_SECONDS: Final = (
@@ -34,7 +34,6 @@ RATING_EDGES: Final = (0.0, 0.5, 1.0)
 """Edges of ratings: EVA's scale of three, brought to 0 to 1, so that every rating has a bucket of its own."""
 
 _AGENT = Label("agent", "the voice agent, as `call_started` names it", cap=50)
-_TENANT = Label("tenant", "whose call it is", cap=20)
 _ENVIRONMENT = Label("environment", "where the agent runs", cap=10)
 _TOOL = Label("tool", "the tool's name", cap=50)
 _CALL_OUTCOME = Label("outcome", "why the call closed", words_of(CloseReason))
@@ -67,7 +66,7 @@ _FINAL_SCORE = Label(
 )
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
 _CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
-_WHO = (_AGENT, _TENANT, _ENVIRONMENT)
+_WHO = (_AGENT, TENANT, _ENVIRONMENT)
 
 EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     Metric(

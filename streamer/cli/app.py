@@ -15,7 +15,8 @@ from streamer.version import installed_version
 
 COMMANDS: Final = {
     "demo": "Shows callgauge at work, without any set-up.",
-    "run": "Runs the evaluator, the exporter and the judge.",
+    "run": "Runs the evaluator, the exporter, the judge and, if it is set up, the receiver of events.",
+    "ingest": "Receives events over HTTP: ElevenLabs' webhooks and POST /events.",
     "replay": "Plays recorded calls, or evaluates past traffic again.",
     "simulate": "Sends simulated calls to the topics in real time.",
     "context": "Prints EVA's metric context of recorded calls.",
@@ -27,6 +28,7 @@ COMMANDS: Final = {
     "topics": "Shows the topic table; creates and checks topics.",
     "quarantine": "Shows refused records, and puts them back after a fix.",
     "goals": "Checks goal files.",
+    "events": "Checks events of a bot without sending them.",
 }
 """Each command and the first sentence of its help."""
 

@@ -27,7 +27,11 @@ app = typer.Typer(add_completion=False)
 log = structlog.get_logger()
 
 
-def _roles(text: str) -> tuple[RoleName, ...]:
+def _roles(text: str | None, settings: Settings) -> tuple[RoleName, ...]:
+    """The named roles, or all that have something to do."""
+    switches = {"ingest": settings.ingest.is_on, "monitor": settings.monitor.is_on}
+    if text is None:
+        return tuple(role for role in ROLE_NAMES if role not in switches or switches[role])
     names = [name.strip() for name in text.split(",")]
     roles = tuple(role for role in ROLE_NAMES if role in names)
     if unknown := [name for name in names if name not in ROLE_NAMES]:
@@ -39,17 +43,25 @@ def _roles(text: str) -> tuple[RoleName, ...]:
 def run(
     *,
     roles: Annotated[
-        str, typer.Option("--roles", metavar="NAMES", help="Which roles, separated by commas.")
-    ] = ",".join(ROLE_NAMES),
+        str | None,
+        typer.Option(
+            "--roles",
+            metavar="NAMES",
+            help=f"Which of {', '.join(ROLE_NAMES)}, separated by commas. Without it all, but ingest and monitor only if "
+            "they have a token, a secret or a key.",
+        ),
+    ] = None,
     http_port: HttpPortOption = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Runs the evaluator, the exporter and the judge.
+    """Runs the evaluator, the exporter, the judge and, if it is set up, the receiver of events.
 
     The evaluator rebuilds calls from their events and writes scores. The exporter turns scores into metrics. The judge
-    asks a model the questions of the evaluator. All roles run in one process until Ctrl-C or SIGTERM.
+    asks a model the questions of the evaluator. Ingest receives events over HTTP; `callgauge ingest --help` explains it.
+    Monitor follows live calls of ElevenLabs agents; it needs CALLGAUGE_MONITOR__API_KEY, and runs in one process only.
+    All roles run in one process until Ctrl-C or SIGTERM.
 
     /metrics has the metrics of all of them. /readyz says whether every role does its work, /healthz whether the process
     needs a restart; a broker that is down needs none. A role that fails after it has worked is started again, and the
@@ -66,8 +78,17 @@ def run(
         CALLGAUGE_GOALS__FOLDER=goals OPENAI_API_KEY=... callgauge run
         callgauge run --config callgauge.toml
     """
-    chosen = _roles(roles)
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
+    run_roles(settings, _roles(roles, settings))
+
+
+def run_roles(settings: Settings, chosen: tuple[RoleName, ...]) -> None:
+    """Runs roles in this process until a signal.
+
+    Args:
+        settings: The settings of all of them.
+        chosen: The roles.
+    """
     configure_logging(settings.log_format, settings.log_level, redact=Redactor(settings.redaction).redact)
     asyncio.run(_run(settings, chosen))
 

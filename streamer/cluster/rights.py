@@ -19,6 +19,7 @@ from schemas.topics import (
 )
 from streamer.settings.all_settings import Settings
 
+_TRAFFIC_SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
 _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
     "evaluator": {
         **{topic: {READ} for topic in INPUT_TOPICS},
@@ -30,9 +31,10 @@ _ROLE_OPERATIONS: Final[Mapping[str, Mapping[str, Collection[str]]]] = {
         JUDGE_REQUESTS_TOPIC: {READ},
         JUDGE_VERDICTS_TOPIC: {READ, WRITE},  # read: it is the ledger
     },
+    "monitor": {TOPIC_BY_SOURCE[source]: {WRITE} for source in (InputSource.AUDIT, InputSource.ELEVENLABS)},
+    "ingest": {TOPIC_BY_SOURCE[source]: {WRITE} for source in _TRAFFIC_SOURCES},
 }
 
-_TRAFFIC_SOURCES: Final = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
 TRAFFIC_NEEDS: Final = Needs({TOPIC_BY_SOURCE[source]: frozenset({WRITE}) for source in _TRAFFIC_SOURCES})
 """The rights to put calls onto the topics."""
 
@@ -57,7 +59,7 @@ def needs_of(roles: Collection[str], settings: Settings) -> Needs:
         "exporter": settings.exporter_group,
         "judge": settings.judge_group,
     }
-    groups = [names[role] for role in roles]
+    groups = [names[role] for role in roles if role in names]
     if "evaluator" in roles:
         if settings.goals.reads_topic:
             operations[GOALS_TOPIC].add(READ)

@@ -10,7 +10,7 @@ from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.events.codec import InputSource
-from schemas.events.envelope import agent_event_type
+from schemas.events.envelope import TYPE_HEADER, agent_event_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.recordings.reader import MAX_DOCUMENT_BYTES
@@ -54,7 +54,7 @@ def arrivals_of(
     for event in events:
         source = InputSource(event.source)
         # The engine recognises events of a real agent by the envelope; the rest of the envelope is not needed.
-        headers = (("ce_type", agent_event_type(event.event_name).encode()),) if event.is_agent_event else ()
+        headers = ((TYPE_HEADER, agent_event_type(event.event_name).encode()),) if event.is_agent_event else ()
         record = _FiledRecord(
             TOPIC_BY_SOURCE[source], next(offsets[source]), event.arrival_ms, key, event.value, headers=headers
         )

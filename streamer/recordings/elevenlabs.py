@@ -21,6 +21,8 @@ from schemas.units import MS_PER_SECOND
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")
+RECORD_WEBHOOKS: Final = frozenset({"post_call_transcription", "unredacted_transcript"})
+"""Types of webhooks whose `data` is the record of a conversation."""
 
 
 class AgentCall(NamedTuple):
@@ -42,23 +44,37 @@ class AgentCall(NamedTuple):
 def record_in(document: object) -> dict[str, Any] | None:
     """The conversation record that a JSON document is, holds in a webhook's body, or lists the entries of; None if it is none.
 
-    A record without entries is one of a call without turns: nobody spoke, the call did not come about, or the workspace
-    excludes transcripts.
+    A record without entries is one of a call without turns: nobody spoke, or the webhook leaves the transcript out
+    (`exclude_transcript`).
     """
     if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping):
+        if other_webhook(document) is not None:
+            return None
         document = document["data"]
-    record = {"transcript": document} if isinstance(document, list) else document
-    if not isinstance(record, Mapping):
+    if isinstance(document, list):
+        record: Mapping[str, Any] = {"transcript": document}
+    elif isinstance(document, Mapping):
+        record = document
+    else:
         return None
-    entries = record.get("transcript") or ([] if _names_conversation(record) else None)
+    entries = record.get("transcript")
+    if not entries:
+        return {**record, "transcript": []} if _names_conversation(record) else None
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         return None
-    return {**record, "transcript": entries} if all(entry.get("role") in _ROLES for entry in entries) else None
+    return dict(record) if all(entry.get("role") in _ROLES for entry in entries) else None
 
 
 def _names_conversation(record: Mapping[Any, Any]) -> bool:
     """Whether a document without entries is about a conversation of an agent, and no recording of its sound."""
-    return isinstance(record.get("conversation_id"), str) and "agent_id" in record and "full_audio" not in record
+    has_subject = "agent_id" in record or isinstance(record.get("metadata"), Mapping)
+    return isinstance(record.get("conversation_id"), str) and has_subject and "full_audio" not in record
+
+
+def other_webhook(document: object) -> str | None:
+    """The type of a webhook's body that holds no record: recorded sound, a call that never began, or a type of tomorrow."""
+    kind = document.get("type") if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping) else None
+    return kind if isinstance(kind, str) and kind not in RECORD_WEBHOOKS else None
 
 
 def agent_call(record: Mapping[str, Any]) -> AgentCall:

@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from streamer.recordings.elevenlabs import agent_call, record_in
+from streamer.recordings.elevenlabs import agent_call, other_webhook, record_in
 from streamer.recordings.eva_metrics import Events, UnplacedMetricsError, with_llm_latencies, with_metrics
 from streamer.recordings.json_files import (
     MAX_DOCUMENT_BYTES,
     MAX_LINE_BYTES,
+    MAX_SHOWN_CHARS,
     RecordingError,
     kind_of,
     lines_of,
@@ -26,6 +27,7 @@ from streamer.recordings.json_files import (
     shape_error,
     shown,
 )
+from streamer.terminal import say
 
 __all__ = [
     "MAX_DOCUMENT_BYTES",
@@ -115,7 +117,10 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
         for directory in directories:
             yield _read_record_directory(directory)
         for record in agent_records:
-            yield _read_agent_record(record)
+            if (kind := other_webhook(document := read_json(record))) is not None:
+                say(f"{record}: a webhook of the type {kind[:MAX_SHOWN_CHARS]!r} holds no call; it is left out.")
+                continue
+            yield _read_agent_record(record, document)
     elif not path.exists():
         raise RecordingError(
             what="there is no recorded call",
@@ -125,7 +130,7 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
             remedy="Check the spelling of the path.",
         )
     elif path.name.endswith(_AGENT_RECORD_SUFFIXES):
-        yield _read_agent_record(path)
+        yield _read_agent_record(path, read_json(path))
     elif not path.name.endswith(_WIRE_SUFFIXES):
         raise RecordingError(
             what="this kind of file holds no recorded calls",
@@ -267,8 +272,7 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
     )
 
 
-def _read_agent_record(path: Path) -> RecordedCall:
-    document = read_json(path)
+def _read_agent_record(path: Path, document: object) -> RecordedCall:
     record = record_in(document)
     if record is None:
         raise RecordingError(

@@ -19,7 +19,7 @@ from schemas.topics import SCORES_TOPIC, TOPICS
 from streamer.roles.demo_screen import Headline, plain_line, screen
 from streamer.roles.demo_table import CallTable
 from streamer.roles.embedded_broker import KEEPS_NOTHING, embedded_broker
-from streamer.roles.running import ROLE_NAMES, Service
+from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after
 from streamer.sources.publisher import EventPublisher, PlayProgress, play
@@ -69,7 +69,7 @@ class Demo:
             self._console.print(text, soft_wrap=not self._console.is_terminal)
         with embedded_broker([topic.name for topic in TOPICS]) as bootstrap:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
-            service = Service(self._settings, kafka, ROLE_NAMES)
+            service = Service(self._settings, kafka, ("evaluator", "exporter", "judge"))
             try:
                 await first_of(service.run(asyncio.Event()), self._show(service, kafka, seconds))
             finally:

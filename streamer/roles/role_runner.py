@@ -17,7 +17,7 @@ import structlog
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
 
-RoleName = Literal["evaluator", "exporter", "judge"]
+RoleName = Literal["evaluator", "exporter", "judge", "ingest", "monitor"]
 ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 
 FIRST_PAUSE_SECONDS: Final = 1.0

@@ -166,3 +166,13 @@ def _maker(
 
             group, redactor = settings.judge_group, Redactor(settings.redaction)
             return partial(JudgeWorker, kafka, settings.judge, instruments, group_id=group, redactor=redactor)
+        case "monitor":
+            from streamer.sources.monitor.role import MonitorRole
+
+            return partial(MonitorRole, kafka, settings.monitor, instruments)
+        case "ingest":
+            from streamer.sources.http.role import IngestRole
+
+            return partial(
+                IngestRole, kafka, settings.ingest, settings.limits, instruments, Redactor(settings.redaction)
+            )

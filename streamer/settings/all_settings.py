@@ -41,7 +41,10 @@ from consumers.runtime.kafka.secret_files import secret_in
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.logs import LogFormat, LogLevel
 from streamer.settings.goals import GoalSettings
+from streamer.settings.ingest import IngestSettings
+from streamer.settings.monitor import MonitorSettings
 from streamer.settings.redaction import RedactionSettings
+from streamer.settings.secrets import or_of_its_file
 from streamer.settings.snapshots import SnapshotSettings
 from streamer.settings.transcripts import TranscriptSettings
 
@@ -150,6 +153,12 @@ class Settings(BaseSettings):
     judge: JudgeSettings = Field(
         JudgeSettings(), description="the model that judges calls: where, how fast, for how much"
     )
+    ingest: IngestSettings = Field(
+        IngestSettings(), description="receiving events over HTTP: who may send what, and where to"
+    )
+    monitor: MonitorSettings = Field(
+        MonitorSettings(), description="following live calls of ElevenLabs agents: the key, and which agents"
+    )
     redaction: RedactionSettings = Field(
         RedactionSettings(), description="what is taken out of every text that is written or shown"
     )
@@ -174,13 +183,7 @@ class Settings(BaseSettings):
     @field_validator("http_token")
     @classmethod
     def _token_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Reads the file once: later changes have no effect."""
-        path = info.data.get("http_token_file")
-        if path is None:
-            return value
-        if value is not None:
-            raise ValueError("http_token_file is set too; set one of them")
-        return secret_in(path)
+        return or_of_its_file(value, info)
 
     def goal_rules(self, roles: Collection[str]) -> GoalRules:
         """How an evaluator judges calls against goals when these roles run in its process."""
@@ -297,6 +300,8 @@ _EXAMPLE_OF_BLOCK: Final = {
     "limits": "CALLGAUGE_LIMITS__IDLE_MS=300000",
     "goals": "CALLGAUGE_GOALS__FOLDER=goals",
     "judge": "CALLGAUGE_JUDGE__MODEL=gpt-4.1",
+    "monitor": "CALLGAUGE_MONITOR__API_KEY_FILE=/run/secrets/elevenlabs-api-key",
+    "ingest": "CALLGAUGE_INGEST__ELEVENLABS_SECRET_FILE=/run/secrets/elevenlabs-webhook",
     "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
     "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
     "snapshots": "CALLGAUGE_SNAPSHOTS__KEY_FILE=/run/secrets/snapshot-key",

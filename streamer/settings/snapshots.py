@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from consumers.runtime.kafka.secret_files import secret_in
+from streamer.settings.secrets import or_of_its_file
 
 FEWEST_KEY_CHARS: Final = 32
 """Everybody with the right to read the topic can try keys against its records without a limit."""
@@ -58,13 +59,7 @@ class SnapshotSettings(BaseModel):
     @field_validator("key")
     @classmethod
     def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Reads the file once: later changes have no effect."""
-        path = info.data.get("key_file")
-        if path is None:
-            return value
-        if value is not None:
-            raise ValueError("key_file is set too; set one of them")
-        return secret_in(path)
+        return or_of_its_file(value, info)
 
     @model_validator(mode="before")
     @classmethod

@@ -1,13 +1,11 @@
 """Puts wire events on the input topics, paced like the calls they belong to."""
 
 import asyncio
-import contextlib
 import heapq
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -17,7 +15,7 @@ from aiokafka.errors import KafkaError
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.events.codec import InputSource
-from schemas.events.envelope import agent_event_type
+from schemas.events.envelope import agent_event_type, envelope_headers
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.sources.replay.playback import CONTROL_EVENTS, SOURCES, PlayedCall, Source, WireEvent
 
@@ -30,7 +28,6 @@ MAX_OPEN_CALLS: Final = 5_000
 
 # Events on elevenlabs.events are of EVA's simulated caller, unless the event names a real ElevenLabs agent.
 _CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "audit"}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PublishError(OperatorError):
@@ -64,7 +61,7 @@ class EventPublisher:
             ce_source: The producer, for example `callgauge.replay`.
         """
         self._kafka = kafka
-        self._ce_source = ce_source.encode()
+        self._ce_source = ce_source
         self._topics = {source: kafka.topic(TOPIC_BY_SOURCE[InputSource(source)]) for source in SOURCES}
         self._producer: AIOKafkaProducer | None = None
         self._free_sends = asyncio.Semaphore(MAX_UNACKNOWLEDGED_SENDS)
@@ -169,24 +166,31 @@ class EventPublisher:
         )
 
 
-def cloudevent_headers(conversation_id: str, event: WireEvent, ce_source: bytes) -> list[tuple[str, bytes]]:
+def cloudevent_type(source: Source, event_name: str, *, is_agent_event: bool) -> str:
+    """The CloudEvents type of an event, which says whose it is where streams share a topic.
+
+    Args:
+        source: The input topic.
+        event_name: The event's type in the words of its source.
+        is_agent_event: Whether it is of a real ElevenLabs agent.
+    """
+    if is_agent_event:
+        return agent_event_type(event_name)
+    is_control = source == "audit" and event_name in CONTROL_EVENTS
+    return f"callgauge.{'call' if is_control else _CE_SOURCE_NAMES[source]}.{event_name}.v1"
+
+
+def cloudevent_headers(conversation_id: str, event: WireEvent, ce_source: str) -> list[tuple[str, bytes]]:
     """The event's CloudEvents attributes as Kafka headers (binary mode)."""
-    is_control = event.source == "audit" and event.event_name in CONTROL_EVENTS
-    kind = "call" if is_control else _CE_SOURCE_NAMES[event.source]
-    event_type = f"callgauge.{kind}.{event.event_name}.v1"
-    if event.is_agent_event:
-        event_type = agent_event_type(event.event_name)
-    headers = {
-        "ce_specversion": "1.0",
-        "ce_id": f"{conversation_id}/{event.source}/{event.sequence}",
-        "ce_type": event_type,
-        "ce_subject": conversation_id,
-        "ce_sequence": str(event.sequence),
-        "content-type": "application/json",
-    }
-    with contextlib.suppress(OverflowError):  # after the year 9999 there is no ISO form; the header is optional
-        headers["ce_time"] = (_EPOCH + timedelta(milliseconds=event.time_ms)).isoformat(timespec="milliseconds")
-    return [("ce_source", ce_source), *((name, value.encode()) for name, value in headers.items())]
+    event_type = cloudevent_type(event.source, event.event_name, is_agent_event=event.is_agent_event)
+    return envelope_headers(
+        event_id=f"{conversation_id}/{event.source}/{event.sequence}",
+        source=ce_source,
+        event_type=event_type,
+        subject=conversation_id,
+        time_ms=event.time_ms,
+        sequence=event.sequence,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from consumers.runtime.collection import tune_collection
 from tests.benchmarks.engine_cost import measure_engine, measure_memory, measure_recomputing, measure_scaling
 from tests.benchmarks.evaluator_cost import measure_backlog, measure_live, measure_start
 from tests.benchmarks.figures import Figures, say
+from tests.benchmarks.ingest_cost import measure_ingest
 from tests.benchmarks.metrics_delay import measure_delay
 from tests.benchmarks.recovery_time import measure_recovery
 from tests.support.brokers import kafka_broker
@@ -31,6 +32,7 @@ ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "backlog": measure_backlog,
     "live": measure_live,
     "delay": measure_delay,
+    "ingest": measure_ingest,
 }
 ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"recovery": measure_recovery}
 """Each starts a broker of its own, which it may break."""

@@ -42,12 +42,14 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["`run --roles evaluator`"] == told(needs_of(["evaluator"], settings))
     assert table["`run --roles exporter`"] == told(needs_of(["exporter"], settings))
     assert table["`run --roles judge`"] == told(needs_of(["judge"], settings))
+    assert table["`run --roles monitor`"] == told(needs_of(["monitor"], settings))
+    assert table["`run --roles ingest`, `ingest`"] == told(needs_of(["ingest"], settings)) == told(TRAFFIC_NEEDS)
     assert table["`replay`, `simulate`"] == told(TRAFFIC_NEEDS)
     assert table["also with `goals.reads_topic`"] == more({"reads_topic": True})
     assert table["also when it asks the judge"] == more({"asks_judge": True})
     assert table["also with `transcripts.folder`"] == more(transcripts={"folder": "files"})
     assert table["also with `snapshots.key_file`"] == more(snapshots={"key": "k" * 32})
-    assert len(table) == 8
+    assert len(table) == 10
 
 
 def more(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:

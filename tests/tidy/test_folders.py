@@ -76,8 +76,11 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("recordings", "report"),
         ("sources/replay",),
         ("offline", "sources", "sources/simulator"),
+        ("sources/http/receiving", "sources/monitor"),
+        ("sources/http/elevenlabs", "sources/http/posted"),
+        ("sources/http",),
         ("roles",),
-        ("operations/backtest",),
+        ("operations/backtest", "operations/event_check"),
         ("cli",),
     ),
 }

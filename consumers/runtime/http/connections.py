@@ -7,6 +7,7 @@ the next probe.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -25,6 +26,22 @@ MAX_ACCEPTED_AT_ONCE: Final = 32
 MAX_PENDING: Final = 1_024
 """Most connections in that queue: during a burst while the loop is busy, the system must not drop a probe."""
 
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """Limits of the connections of one server.
+
+    Attributes:
+        request_seconds: As `REQUEST_SECONDS`.
+        answer_seconds: As `ANSWER_SECONDS`.
+        most_connections: As `MAX_CONNECTIONS`.
+    """
+
+    request_seconds: float = field(default_factory=lambda: REQUEST_SECONDS)
+    answer_seconds: float = field(default_factory=lambda: ANSWER_SECONDS)
+    most_connections: int = field(default_factory=lambda: MAX_CONNECTIONS)
+
+
 HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes"]
 """The bounds of the HTTP server, as the label `limit` of `callgauge_http_limits_hit_total` names them."""
 
@@ -32,21 +49,28 @@ HttpLimit = Literal["request_time", "answer_time", "connections", "scrapes"]
 class OpenConnections:
     """The open connections of one server, oldest first. It counts reached bounds."""
 
-    def __init__(self, count: Callable[[HttpLimit], None]) -> None:
+    def __init__(self, count: Callable[[HttpLimit], None], bounds: ConnectionBounds | None = None) -> None:
         """Starts without connections.
 
         Args:
             count: Called once for each connection that a bound ends.
+            bounds: Limits of the connections; None means those of a server for probes and metrics.
         """
         self.count = count
+        self._bounds = bounds
         self._open: dict[BoundedConnection, None] = {}
+
+    @property
+    def bounds(self) -> ConnectionBounds:
+        """Limits of the connections."""
+        return self._bounds or ConnectionBounds()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, connection: "BoundedConnection") -> None:
         """Adds a connection. If there are too many, ends the oldest without a request, or the oldest of all."""
-        if len(self._open) >= MAX_CONNECTIONS:
+        if len(self._open) >= self.bounds.most_connections:
             waiting = (each for each in self._open if not each.is_answering)
             next(waiting, next(iter(self._open))).end("connections")
         self._open[connection] = None
@@ -100,7 +124,7 @@ class BoundedConnection(H11Protocol):
         super().handle_events()
         if self.cycle is not before:
             self.is_answering = True
-            self._set_deadline(ANSWER_SECONDS, "answer_time")
+            self._set_deadline(self._open_connections.bounds.answer_seconds, "answer_time")
 
     def on_response_complete(self) -> None:
         """Starts the deadline of the next request. The rest of the answer must be sent within it."""
@@ -120,7 +144,7 @@ class BoundedConnection(H11Protocol):
         self.transport.abort()
 
     def _wait_for_request(self) -> None:
-        self._set_deadline(REQUEST_SECONDS, "request_time")
+        self._set_deadline(self._open_connections.bounds.request_seconds, "request_time")
 
     def _set_deadline(self, seconds: float, limit: HttpLimit) -> None:
         self._clear_deadline()

@@ -13,34 +13,22 @@ clients read it at once.
 """
 
 import asyncio
-import contextlib
-import hmac
-import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Final
 
-import uvicorn
 from prometheus_client.exposition import choose_encoder
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from consumers.runtime.errors import OperatorError
-from consumers.runtime.http.connections import (
-    MAX_ACCEPTED_AT_ONCE,
-    MAX_PENDING,
-    BoundedConnection,
-    HttpLimit,
-    OpenConnections,
-)
+from consumers.runtime.http.bearer import challenge, given_token, is_token
+from consumers.runtime.http.connections import HttpLimit
+from consumers.runtime.http.listener import HttpListener
 from consumers.runtime.registry import Instruments
 
-STOP_SECONDS: Final = 0.4
-"""How long open connections may take to finish when the server stops, before they are cut."""
 MAX_SCRAPES: Final = 4
 """Most readers of /metrics at a time, from the request until the page is sent, because each keeps a page in memory. Two
 Prometheus servers and a person need three. Further readers get 503; probes do not count."""
@@ -85,23 +73,6 @@ class HttpSettings(BaseModel):
     )
 
 
-class AddressInUseError(OperatorError):
-    """The address is taken. Choose another port, or end the program that uses it."""
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, because the application handles signals, and with our length of the queue."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listening in sockets or ():
-            listening.listen(MAX_PENDING)  # its `backlog` is also how many one turn of the loop accepts
-
-
 class MetricsServer:
     """Serves the instruments to Prometheus, and the state of the roles to probes."""
 
@@ -121,18 +92,20 @@ class MetricsServer:
             stalled: Returns reasons why only a restart helps, a sentence each; `/healthz` answers 503 while there is one.
             not_ready: Returns reasons why a role does not work now, a sentence each; `/readyz` answers 503 while there is one.
         """
-        self._settings = settings
-        self._instruments = instruments
         self._stalled = stalled
         self._not_ready = not_ready
-        self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
-        self._port = 0
+        routes = [
+            Route("/metrics", _MetricsPage(settings.token, instruments), methods=["GET"]),
+            Route("/healthz", self._health),
+            Route("/readyz", self._readiness),
+        ]
+        count = partial(_count, instruments)
+        self._listener = HttpListener(settings.host, settings.port, routes, count, without_it="Metrics cannot be shown")
 
     @property
     def url(self) -> str:
         """Address of `/metrics`, with the actual port."""
-        return f"http://{self._settings.host}:{self._port}/metrics"
+        return f"{self._listener.address}/metrics"
 
     async def start(self) -> None:
         """Listens and serves.
@@ -140,37 +113,11 @@ class MetricsServer:
         Raises:
             AddressInUseError: Another program holds the address, or it is none of this machine's.
         """
-        host, port = self._settings.host, self._settings.port
-        try:
-            listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OSError as error:
-            raise AddressInUseError(
-                f"HTTP server: cannot listen on {host}:{port}: {error.strerror}. "
-                "Metrics cannot be shown, so callgauge does not start. Choose another port, or 0 for a free one."
-            ) from error
-        self._port = listening.getsockname()[1]
-        routes = [
-            Route("/metrics", _MetricsPage(self._settings.token, self._instruments), methods=["GET"]),
-            Route("/healthz", self._health),
-            Route("/readyz", self._readiness),
-        ]
-        count = partial(_count, self._instruments)
-        config = uvicorn.Config(
-            Starlette(routes=routes), lifespan="off", log_config=None, access_log=False, server_header=False,
-            ws="none", backlog=MAX_ACCEPTED_AT_ONCE,
-            http=partial(BoundedConnection, OpenConnections(count)),  # type: ignore[arg-type]  # uvicorn only calls it
-            timeout_graceful_shutdown=STOP_SECONDS,  # type: ignore[arg-type]  # asyncio waits for parts of a second too
-        )  # fmt: skip
-        self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="http")
+        await self._listener.start()
 
     async def stop(self) -> None:
         """Stops listening and ends within a second."""
-        if self._server is None or self._serving is None:
-            return
-        self._server.should_exit = True
-        await self._serving
-        self._server = self._serving = None
+        await self._listener.stop()
 
     async def _health(self, _request: Request) -> Response:
         return _probe_response(self._stalled())
@@ -222,15 +169,13 @@ class _MetricsPage:
         """Returns the rejection of a request without the right token; None for an allowed request."""
         if self._token is None:
             return None
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # Both as bytes: the function refuses text beyond ASCII, and a header may hold any byte.
-        expected = self._token.get_secret_value().encode()
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), expected):
+        authorization = request.headers.get("authorization", "").encode("latin-1")
+        given = given_token(authorization)
+        if given is not None and is_token(given, self._token):
             return None
-        challenge = 'Bearer realm="callgauge"' + (', error="invalid_token"' if scheme else "")
-        seen = "another token or scheme" if scheme else "no Authorization header"
+        seen = "another token or scheme" if authorization else "no Authorization header"
         text = f"/metrics needs `Authorization: Bearer` with the token of the setting http_token; seen: {seen}.\n"
-        return PlainTextResponse(text, status_code=401, headers={"www-authenticate": challenge})
+        return PlainTextResponse(text, status_code=401, headers={"www-authenticate": challenge(authorization)})
 
 
 def _count(instruments: Instruments, limit: HttpLimit) -> None:

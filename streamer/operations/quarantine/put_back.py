@@ -20,6 +20,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.refusals import explained
 from schemas.events.codec import InputSource
+from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import ClosedFact
 from schemas.topics import SOURCE_BY_TOPIC
@@ -175,9 +176,9 @@ def replay_headers(record: Any, arrival: Arrival) -> Headers:
     is_simulator = arrival.source is InputSource.ELEVENLABS
     has_sequence = is_simulator and isinstance(getattr(arrival.event, "sequence", None), int)
     if not has_sequence and (arrival.envelope is None or arrival.envelope.id is None):
-        headers.append(("ce_id", origin))
-        if named.get("ce_source") is None:
-            headers.append(("ce_source", CE_SOURCE.encode()))
+        headers.append((ID_HEADER, origin))
+        if named.get(SOURCE_HEADER) is None:
+            headers.append((SOURCE_HEADER, CE_SOURCE.encode()))
     return headers
 
 

@@ -203,7 +203,8 @@ async def test_the_answer_goes_where_the_question_says_and_says_where_it_stood(h
     found = {verdict.request_id: (partition, headers) for verdict, partition, headers in house.producer.sent}
     assert [found[asked.request_id][0] for asked in ids] == [3, None, None, None]
     assert found[ids[0].request_id][1] == {
-        "ce_id": ids[0].request_id, "ce_source": "callgauge.judge", "ce_type": "callgauge.judge.verdict.v1",
+        "ce_specversion": "1.0", "ce_id": ids[0].request_id, "ce_source": "callgauge.judge",
+        "ce_type": "callgauge.judge.verdict.v1", "ce_subject": ids[0].conversation_id, "content-type": "application/json",
         "callgauge_request_partition": "1",
     }  # fmt: skip
 

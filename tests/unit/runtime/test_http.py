@@ -19,11 +19,11 @@ from pydantic import SecretStr, ValidationError
 from consumers.runtime.http import connections as http_connections
 from consumers.runtime.http import server as http
 from consumers.runtime.http.connections import MAX_CONNECTIONS, BoundedConnection, HttpLimit
+from consumers.runtime.http.listener import AddressInUseError
 from consumers.runtime.http.server import (
     MAX_SCRAPES,
     MAX_TOKEN_CHARS,
     RETRY_SCRAPE_SECONDS,
-    AddressInUseError,
     HttpSettings,
     MetricsServer,
 )

@@ -34,7 +34,7 @@ from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 
 async def make():
-    settings = Settings()
+    settings = Settings(ingest={{"token": "t"}}, monitor={{"api_key": "k"}})
     Service(settings, settings.kafka, {roles!r})
 
 asyncio.run(make())
@@ -95,10 +95,16 @@ def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unn
             ["judge"],
             {"jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service", "consumers.exporter.service"},
         ),
+        (["ingest"], {"openai", "jiwer", "whisper_normalizer", "yaml", "websockets", "consumers.evaluator.service"}),
+        (["monitor"], {"openai", "jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service"}),
     ],
 )
 def test_a_role_loads_nothing_of_the_others(roles: list[str], unneeded: set[str]) -> None:
     modules = loaded(MAKE_ROLES.format(roles=roles))
     assert modules & unneeded == set()
-    service = {"evaluator": "streamer.roles.evaluator_role"}.get(roles[0], f"consumers.{roles[0]}.service")
+    service = {
+        "evaluator": "streamer.roles.evaluator_role",
+        "ingest": "streamer.sources.http.role",
+        "monitor": "streamer.sources.monitor.role",
+    }.get(roles[0], f"consumers.{roles[0]}.service")
     assert service in modules

@@ -229,13 +229,6 @@ def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
             },
             id="excluded",
         ),
-        pytest.param(
-            {
-                "type": "call_initiation_failure",
-                "data": {"conversation_id": "c1", "agent_id": "a1", "failure_reason": "busy"},
-            },
-            id="never began",
-        ),
     ],
 )
 def test_a_record_without_entries_is_a_call_without_turns(tmp_path: Path, document: Json) -> None:
@@ -325,12 +318,36 @@ def test_a_live_capture_is_a_stream_of_a_wire_level_call(tmp_path: Path) -> None
         ([], "a list"),
         ("text", "a text"),
         ({"data": {"transcript": []}}, "an object with data"),
+        ({"type": "post_call_audio", "data": {"conversation_id": "c"}}, "an object with type, data"),
     ],
 )
 def test_other_documents_are_refused_in_a_sentence(tmp_path: Path, document: object, seen: str) -> None:
     with pytest.raises(RecordingError) as caught:
         read(stored(tmp_path / "call.json", document))
     assert caught.value.seen == seen
+
+
+@pytest.mark.parametrize("transcript", [{"transcript": []}, {"transcript": None}, {}])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_call_in_which_nobody_spoke_has_no_turns(tmp_path: Path, transcript: Json, *, wraps: bool) -> None:
+    record = {key: value for key, value in released().items() if key != "transcript"} | transcript
+    document = {"type": "post_call_transcription", "event_timestamp": START_S, "data": record} if wraps else record
+    call = read(stored(tmp_path / "call.json", document))
+    assert [event.get("type") for event in call.agent or ()] == ["conversation_initiation_metadata", None]
+    records = finals(call)
+    assert {name for name, _ in records} & {"turn", "closed"} == {"closed"}
+
+
+def test_a_folder_of_webhooks_is_read_past_those_without_a_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(tmp_path / "a.json", {"type": "post_call_audio", "data": {"conversation_id": "c", "full_audio": "UklGRg=="}})
+    stored(tmp_path / "b.json", {"type": "call_initiation_failure", "data": {"conversation_id": "c", "metadata": {}}})
+    stored(tmp_path / "c.json", {"type": "post_call_transcription", "data": released(*TALK)})
+    assert [call.agent is not None for call in read_recordings(tmp_path)] == [True]
+    told = capsys.readouterr().err
+    assert "a.json: a webhook of the type 'post_call_audio' holds no call" in told
+    assert "'call_initiation_failure'" in told
 
 
 def test_an_entry_of_another_type_is_named(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ async def test_cancelling_leaves_at_once_and_does_not_flush() -> None:
 
 
 def headers_of(source: Source, name: str, time_ms: int = NOW_MS) -> dict[str, bytes]:
-    return dict(cloudevent_headers("call-1", WireEvent(source, b"{}", time_ms, name, 7, time_ms), b"callgauge.replay"))
+    return dict(cloudevent_headers("call-1", WireEvent(source, b"{}", time_ms, name, 7, time_ms), "callgauge.replay"))
 
 
 def test_headers_are_cloudevents() -> None:
@@ -157,7 +157,7 @@ def test_headers_are_cloudevents() -> None:
 
 def test_what_a_real_agent_says_is_of_a_type_of_its_own() -> None:
     event = WireEvent("elevenlabs", b"{}", NOW_MS, "user_transcript", 7, NOW_MS, is_agent_event=True)
-    headers = dict(cloudevent_headers("call-1", event, b"callgauge.replay"))
+    headers = dict(cloudevent_headers("call-1", event, "callgauge.replay"))
     assert headers["ce_type"] == b"callgauge.elevenlabs.user_transcript.v1"
     envelope = read_envelope(list(headers.items()))
     assert envelope is not None

@@ -1,0 +1,123 @@
+"""The command `events`: what callgauge makes of events, before they are sent."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from consumers.runtime.errors import OperatorError
+from streamer.operations.event_check.check import UNNAMED, Findings, check_events
+from streamer.sources.http.posted.cloudevents import LINES, UnreadableBodyError
+from streamer.terminal import safe
+
+MAX_FILE_BYTES: Final = 268_435_456
+"""Largest file that is read."""
+MAX_SHOWN_REFUSALS: Final = 20
+"""Refused events that are shown one by one."""
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+class EventFileError(OperatorError):
+    """A file of events cannot be read: choose another one, or repair it."""
+
+
+@app.callback()
+def events() -> None:
+    """Checks events of a bot without sending them.
+
+    Example:
+        callgauge events check events.jsonl
+    """
+
+
+@app.command()
+def check(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="FILE|-", help="Events as JSON, one a line or in an array; - reads standard input."),
+    ],
+) -> None:
+    """Reads events as POST /events would, and prints what callgauge makes of them.
+
+    It prints which events are understood, which are refused and why, and which results a call does not have for want of
+    which event. No broker is needed, and nothing is sent.
+
+    Exit code 1 when an event is refused or of an unknown type, or a time looks like seconds.
+
+    Examples:
+        callgauge events check events.jsonl
+        my-bot --print-events | callgauge events check -
+    """
+    findings = _findings(path)
+    for line in _lines(findings):
+        typer.echo(safe(line))
+    faults = len(findings.refused) + findings.unknown.total() + len(findings.in_seconds)
+    if faults:
+        raise typer.Exit(1)
+
+
+def _findings(path: Path) -> Findings:
+    try:
+        with sys.stdin.buffer if str(path) == "-" else path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise EventFileError(
+            f"{path}: the file cannot be read ({error.strerror}). Check its name and its rights."
+        ) from error
+    if len(content) > MAX_FILE_BYTES:
+        raise EventFileError(f"{path}: expected at most {MAX_FILE_BYTES:,} bytes. Check a part of it.")
+    try:
+        return check_events(content, min(LINES) if path.suffix in (".jsonl", ".ndjson") else "")
+    except UnreadableBodyError as error:
+        raise EventFileError(f"{path}: {error}. Nothing was checked.") from error
+
+
+def _lines(findings: Findings) -> Iterator[str]:
+    total = findings.read.total() + findings.carried.total() + findings.unknown.total()
+    calls = len(findings.names_by_call)
+    yield f"{_counted(total, 'event')} of {_counted(calls, 'call')} understood, {len(findings.refused)} refused."
+    for title, counts in (
+        ("Read", findings.read),
+        ("Kept, and no rule reads them", findings.carried),
+        ("Of unknown types: kept and counted, and no rule reads them", findings.unknown),
+    ):
+        if counts:
+            yield f"{title}:"
+            yield from (f"  {count:>7}  {name}" for name, count in sorted(counts.items()))
+    yield from _faults(findings)
+    if calls:
+        yield "Results:"
+        yield from _results(findings, calls)
+
+
+def _faults(findings: Findings) -> Iterator[str]:
+    if findings.refused:
+        yield "Refused:"
+    for refusal in findings.refused[:MAX_SHOWN_REFUSALS]:
+        yield f"  line {refusal.place}: {refusal.what}. {refusal.expected_and_seen}. {refusal.what_to_do}"
+    if len(findings.refused) > MAX_SHOWN_REFUSALS:
+        yield f"  and {len(findings.refused) - MAX_SHOWN_REFUSALS} more"
+    if findings.in_seconds:
+        places = ", ".join(map(str, findings.in_seconds[:MAX_SHOWN_REFUSALS]))
+        yield f"Times that look like seconds: `timestamp` is in milliseconds since 1970. Lines {places}."
+    if findings.without_conversation:
+        count = _counted(findings.without_conversation, "event")
+        yield (
+            f"{count} without `conversation_id`, read as events of {UNNAMED!r}: POST /events needs it, on Kafka the key has it."
+        )
+
+
+def _results(findings: Findings, calls: int) -> Iterator[str]:
+    for result, measured, lacking in findings.missing():
+        if measured == calls:
+            yield f"  yes  {result.name}"
+            continue
+        share = "no " if not measured else f"in {measured} of {_counted(calls, 'call')}"
+        yield f"  {share}  {result.name}: {result.otherwise}, for want of {' and '.join(sorted(lacking))}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,134 @@
+"""The role `ingest`: an HTTP server whose requests become records of the input topics."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+from starlette.routing import Route
+
+from consumers.engine.limits import Limits
+from consumers.engine.redaction.redactor import Redactor
+from consumers.runtime.clock import wall_clock_ms
+from consumers.runtime.errors import OperatorError
+from consumers.runtime.http.connections import ConnectionBounds, HttpLimit
+from consumers.runtime.http.listener import HttpListener
+from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.registry import Instruments
+from consumers.runtime.stopping import first_of
+from streamer.settings.ingest import IngestSettings
+from streamer.sources.http.elevenlabs.webhook import WebhookRoute
+from streamer.sources.http.posted.batch import Batches
+from streamer.sources.http.posted.events import EventsRoute
+from streamer.sources.http.receiving.bodies import Bodies
+from streamer.sources.http.receiving.tenants import Senders
+from streamer.sources.writer import ACKNOWLEDGE_SECONDS, AcknowledgedWriter
+
+BOUNDS: Final = ConnectionBounds(request_seconds=30.0, answer_seconds=45.0, most_connections=1_024)
+"""Bots keep a connection between their batches. An answer waits for the body and for Kafka, each with a deadline of its own."""
+STOP_SECONDS: Final = ACKNOWLEDGE_SECONDS
+"""How long requests in progress may take when the role stops: they wait for Kafka for as long."""
+EVENTS_PATH: Final = "/events"
+WEBHOOK_PATH: Final = "/webhooks/elevenlabs"
+
+log = structlog.get_logger()
+
+
+class IngestOffError(OperatorError):
+    """The role has nothing to receive. A person has to set a token or a secret."""
+
+    exit_code = 2
+
+
+class IngestRole:
+    """Receives events over HTTP until it is stopped.
+
+    Attributes:
+        ready: Set while it listens.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        settings: IngestSettings,
+        limits: Limits,
+        instruments: Instruments,
+        redactor: Redactor,
+    ) -> None:
+        """Creates the role; nothing is connected before `run`. Call it inside a running event loop.
+
+        Args:
+            kafka: Where Kafka is.
+            settings: The address, and who may send what.
+            limits: Of the evaluator, whose checks each event passes.
+            instruments: Gets the metrics of the role.
+            redactor: Redacts what refusals repeat of events.
+
+        Raises:
+            IngestOffError: There is neither a token nor a secret.
+        """
+        if not settings.is_on:
+            raise IngestOffError(
+                "Ingest: nobody may send anything, so it does not start: there is neither a token for POST /events nor a secret "
+                "of ElevenLabs' webhook. Set CALLGAUGE_INGEST__TOKEN, CALLGAUGE_INGEST__ELEVENLABS_SECRET, or both."
+            )
+        self.ready = asyncio.Event()
+        self._writer = AcknowledgedWriter(kafka, "ingest")
+        # A room for each route: senders without a token reach the webhook's alone.
+        of_events, of_webhooks, senders = Bodies(), Bodies(), Senders(settings.senders())
+        batches = Batches(senders, limits, redactor, wall_clock_ms)
+        events = EventsRoute(senders, batches, of_events, self._writer, instruments)
+        webhook = WebhookRoute(senders, of_webhooks, self._writer, instruments)
+        routes = [
+            Route(EVENTS_PATH, events.answer, methods=["POST"]),
+            Route(WEBHOOK_PATH, webhook.answer, methods=["POST"]),
+            Route(WEBHOOK_PATH + "/{tenant}", webhook.answer, methods=["POST"]),
+        ]
+        self._listener = HttpListener(
+            settings.host, settings.port, routes, partial(_count, instruments), bounds=BOUNDS,
+            without_it="Events cannot be received", stop_seconds=STOP_SECONDS,
+        )  # fmt: skip
+        self._tenants = [tenant for tenant in senders.by_tenant if tenant]
+        self._settings = settings
+        instruments.read_gauge(
+            "callgauge_ingest_pending_bytes", lambda: {(): of_events.pending_bytes + of_webhooks.pending_bytes}
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Listens until `stop` is set; then finishes the requests in progress.
+
+        Raises:
+            AddressInUseError: The address is taken.
+            KafkaUnreachableError: No broker answers.
+            ProducerBrokenError: Records cannot be written any more.
+        """
+        await self._writer.start()
+        try:
+            await self._listener.start()
+            self.ready.set()
+            log.info("ingest_listens", address=self._listener.address, tenants=self._tenants)
+            await first_of(_wait(stop), _wait(self._writer.broken))
+            if self._writer.broken.is_set():
+                raise self._writer.failure()
+        finally:
+            self.ready.clear()
+            await self._listener.stop()
+            await self._writer.close()
+
+    def problems(self) -> Sequence[str]:
+        """The reason why it receives nothing now, for `/readyz`. Requests are tried nevertheless, and end it."""
+        away = "ingest: Kafka did not acknowledge the last records; senders get 503"
+        return (away,) if self.ready.is_set() and self._writer.is_away else ()
+
+    def stalled(self) -> Sequence[str]:
+        """No fault of this role needs a new process: a broken producer is made anew with the role."""
+        return ()
+
+
+def _count(instruments: Instruments, limit: HttpLimit) -> None:
+    instruments.inc("callgauge_http_limits_hit_total", (limit,))
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

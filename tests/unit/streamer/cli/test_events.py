@@ -1,0 +1,88 @@
+"""`callgauge events check`: what is understood of a bot's events, and what is missing."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.scores.all_records import TurnValues
+from streamer.operations.event_check.check import check_events
+from tests.integration.processes import Ended, ran_here
+from tests.support.fakes.engine_feed import Feed, plain, records_of
+
+T0_MS = 1_790_000_000_000
+CALL: list[dict[str, Any]] = [
+    {"type": "call_started", "timestamp": T0_MS, "agent": "desk"},
+    *(
+        {"type": "speech_event", "timestamp": T0_MS + at_ms, "data": {"kind": kind, "timestamp": (T0_MS + at_ms) / 1000}}
+        for kind, at_ms in (("user_speech_started", 3_000), ("user_speech_stopped", 5_000), ("bot_speech_started", 5_900),
+                            ("bot_speech_stopped", 8_000))
+    ),
+    {"type": "call_ended", "timestamp": T0_MS + 9_000},
+]  # fmt: skip
+
+
+def check(folder: Path, *events: object, name: str = "events.jsonl") -> Ended:
+    path = folder / name
+    path.write_text("\n".join(each if isinstance(each, str) else json.dumps(each) for each in events))
+    return ran_here("events", "check", str(path))
+
+
+def test_a_good_call_is_understood_and_what_it_lacks_is_named(tmp_path: Path) -> None:
+    ended = check(tmp_path, *[{"conversation_id": "c1", **event} for event in CALL])
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert lines[0] == "6 events of 1 call understood, 0 refused."
+    assert "        4  pipecat speech_event" in lines
+    assert "  yes  voice-to-voice latency of each turn" in lines
+    (words,) = [line for line in lines if "words of the user" in line]
+    assert words.endswith("for want of pipecat user_message")
+
+
+def test_faults_are_named_with_their_lines(tmp_path: Path) -> None:
+    in_seconds = {"type": "call_ended", "timestamp": 1_790_000_000, "conversation_id": "c1"}
+    ended = check(tmp_path, *CALL, '{"type": ', {"type": "of_tomorrow", "conversation_id": "c1"}, in_seconds)
+    assert ended.code == 1
+    assert "line 7: it cannot be read" in ended.out
+    assert "line 8: its type is not known" in ended.out
+    assert "look like seconds: `timestamp` is in milliseconds since 1970. Lines 9." in ended.out
+    assert "6 events without `conversation_id`" in ended.out
+
+
+def test_a_type_of_tomorrow_on_a_named_stream_is_told(tmp_path: Path) -> None:
+    ended = check(tmp_path, {"type": "of_tomorrow", "stream": "pipecat", "conversation_id": "c1"})
+    assert (ended.code, "of_tomorrow" in ended.out) == (1, True)
+
+
+def test_standard_input_and_arrays_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(CALL).encode())))
+    assert ran_here("events", "check", "-").out.startswith("6 events of 1 call understood")
+    assert check(tmp_path, CALL, name="events.json").out.startswith("6 events of 1 call understood")
+
+
+def test_files_that_cannot_be_checked_say_so(tmp_path: Path) -> None:
+    assert "cannot be read" in ran_here("events", "check", str(tmp_path / "missing")).err
+    assert "Nothing was checked" in check(tmp_path, "hello", name="events.json").err
+
+
+def measures_latency(events: list[dict[str, Any]]) -> bool:
+    """Whether the engine gives the first turn of the call a latency."""
+    feed = Feed()
+    for number, event in enumerate(events):
+        feed.send("pipecat", event, number)
+    feed.advance(3_600_000)
+    rows = [each for each in records_of(feed.effects) if isinstance(each, TurnValues) and each.turn == 1]
+    return bool(rows) and isinstance(plain(rows[-1].voice_to_voice_ms), float)
+
+
+@pytest.mark.parametrize("left_out", range(len(CALL) + 1))
+def test_latency_is_promised_only_where_the_engine_measures_it(left_out: int) -> None:
+    events = CALL[:left_out] + CALL[left_out + 1 :]
+    findings = check_events(json.dumps(events).encode())
+    found = {result.name: measured for result, measured, _ in findings.missing()}
+    is_promised = bool(found["voice-to-voice latency of each turn"])
+    assert is_promised == (left_out not in (1, 2, 3))
+    assert measures_latency(events) or not is_promised

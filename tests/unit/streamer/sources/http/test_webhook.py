@@ -1,0 +1,250 @@
+"""ElevenLabs' webhook: what is answered, what is written, and how often."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from schemas.events.envelope import AGENT_RECORD_TYPE, read_envelope
+from streamer.settings.ingest import IngestSettings, SenderSettings
+from streamer.sources.http.elevenlabs import webhook
+from streamer.sources.http.receiving import bodies
+from tests.support.webhooks import SECRET, delivery, entry, record_of_a_call, signature_header
+from tests.unit.streamer.sources.http.receiver import Receiver
+
+PATH = "/webhooks/elevenlabs"
+COUNTER = "callgauge_ingest_webhooks_total"
+NOW_S = int(time.time())
+TALK = (
+    entry("agent", "Welcome.", 0),
+    entry("user", "My badge is lost", 4),
+    entry("agent", "Which one?", 6, 1.7),
+)
+
+
+def body_of(*entries: dict[str, Any], conversation_id: str = "conv_1", **more: Any) -> bytes:
+    record = record_of_a_call(conversation_id, NOW_S - 40, *entries, **more)
+    return delivery("post_call_transcription", record, NOW_S)
+
+
+async def send(receiver: Receiver, body: bytes, header: str | None = None, path: str = PATH) -> httpx.Response:
+    header = signature_header(body, int(time.time())) if header is None else header
+    return await receiver.post(path, body, elevenlabs_signature=header)
+
+
+async def test_a_call_is_written_as_its_start_its_events_and_its_record() -> None:
+    receiver = Receiver()
+    response = await send(receiver, body_of(*TALK))
+    assert (response.status_code, response.text) == (200, "accepted\n")
+    kinds = [event.get("type") for _, event in receiver.written]
+    assert kinds == [
+        "call_started", "conversation_initiation_metadata", "agent_response", "user_transcript", "agent_response", None,
+    ]  # fmt: skip
+    assert receiver.written[0][1]["agent"] == "desk"
+    assert receiver.written[-1][1]["transcript"][2]["message"] == "Which one?"
+    assert {each.key for each in receiver.writer.records} == {b"conv_1"}
+    envelopes = [read_envelope(each.headers) for each in receiver.writer.records]
+    assert envelopes[-1] is not None
+    assert envelopes[-1].type == AGENT_RECORD_TYPE
+    assert len({each.id for each in envelopes if each is not None}) == len(envelopes)
+    assert receiver.count(COUNTER, kind="transcription", outcome="accepted") == 1
+    assert receiver.bodies.pending_bytes == 0
+
+
+async def test_a_call_that_is_heard_live_gets_its_record_alone() -> None:
+    settings = IngestSettings.model_validate({"elevenlabs_secret": SECRET, "elevenlabs_monitored": True})
+    receiver = Receiver(settings)
+    assert (await send(receiver, body_of(*TALK))).status_code == 200
+    assert [event.get("type") for _, event in receiver.written] == ["call_started", None]
+
+
+@pytest.mark.parametrize("transcript", [{"transcript": []}, {"transcript": None}])
+async def test_a_call_without_words_is_a_call(transcript: dict[str, Any]) -> None:
+    receiver = Receiver()
+    assert (await send(receiver, body_of(**transcript))).status_code == 200
+    kinds = [event.get("type") for _, event in receiver.written]
+    assert kinds == ["call_started", "conversation_initiation_metadata", None]
+
+
+@pytest.mark.parametrize(
+    ("header", "outcome"),
+    [
+        (f"t={NOW_S},v0={'0' * 64}", "forged"),
+        (signature_header(b"another body", NOW_S), "forged"),
+        (signature_header(body_of(*TALK), NOW_S, "another secret"), "forged"),
+        (signature_header(body_of(*TALK), NOW_S - 1_900), "stale"),
+        (signature_header(body_of(*TALK), NOW_S + 10 * 365 * 86_400), "ahead"),
+        (signature_header(body_of(*TALK), "1_790_000_000"), "malformed"),
+        ("", "malformed"),
+        ("v0=é", "malformed"),
+    ],
+    # Names without the time, which differs between the workers that share the tests.
+    ids=["made up", "another body", "another secret", "too old", "ahead", "underscores", "empty", "not ASCII"],
+)
+async def test_what_is_not_signed_by_our_secret_now_is_refused(header: str, outcome: str) -> None:
+    receiver = Receiver()
+    response = await receiver._client.post(
+        PATH, content=body_of(*TALK), headers=[(b"ElevenLabs-Signature", header.encode())]
+    )
+    assert response.status_code == 401
+    assert response.text.startswith(outcome)
+    assert receiver.written == []
+    assert receiver.count(COUNTER, kind="unknown", outcome=outcome) == 1
+
+
+async def test_a_request_without_a_signature_or_with_two_is_refused() -> None:
+    receiver, body = Receiver(), body_of(*TALK)
+    good = signature_header(body, NOW_S)
+    assert (await receiver.post(PATH, body)).status_code == 401
+    twice = await receiver._client.post(PATH, content=body, headers=[("elevenlabs-signature", good)] * 2)
+    assert twice.status_code == 401
+    truncated = await send(receiver, body[:-10], good)
+    assert truncated.text.startswith("forged")
+    assert receiver.written == []
+
+
+async def test_a_replay_is_answered_and_not_written_again() -> None:
+    receiver, body = Receiver(), body_of(*TALK)
+    header = signature_header(body, NOW_S)
+    first, second = await send(receiver, body, header), await send(receiver, body, header)
+    assert [first.text, second.text] == ["accepted\n", "repeated\n"]
+    later = await send(receiver, body, signature_header(body, NOW_S + 1))
+    assert later.text == "repeated\n"
+    assert receiver.writer.writes == 1
+
+
+async def test_the_same_delivery_twice_at_once_is_written_once() -> None:
+    receiver, body = Receiver(), body_of(*TALK)
+    receiver.writer.hold()
+    both = [asyncio.create_task(send(receiver, body)) for _ in range(2)]
+    await receiver.writer.asked.wait()
+    receiver.writer.release()
+    assert sorted([(await each).text for each in both]) == ["accepted\n", "repeated\n"]
+    assert receiver.writer.writes == 1
+
+
+async def test_without_kafka_a_delivery_comes_again_and_is_then_accepted() -> None:
+    receiver, body = Receiver(), body_of(*TALK)
+    receiver.writer.is_away = True
+    both = await asyncio.gather(send(receiver, body), send(receiver, body))
+    assert [each.status_code for each in both] == [503, 503]
+    assert all(each.headers["retry-after"] for each in both)
+    receiver.writer.is_away = False
+    assert (await send(receiver, body)).text == "accepted\n"
+    assert receiver.count(COUNTER, kind="transcription", outcome="kafka_away") == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "counted"),
+    [
+        ("post_call_audio", {"conversation_id": "c", "full_audio": "UklGRg=="}, "audio"),
+        (
+            "call_initiation_failure",
+            {"conversation_id": "c", "failure_reason": "busy", "metadata": {}},
+            "initiation_failure",
+        ),
+        ("answering_machine_detection", {"conversation_id": "c"}, "unknown"),
+        ("of_tomorrow", {}, "unknown"),
+    ],
+)
+async def test_deliveries_without_a_call_get_200_and_a_count(kind: str, data: dict[str, Any], counted: str) -> None:
+    receiver = Receiver()
+    receiver.writer.is_away = True  # they need no Kafka
+    response = await send(receiver, delivery(kind, data, NOW_S))
+    assert (response.status_code, response.text) == (200, "ignored\n")
+    assert receiver.count(COUNTER, kind=counted, outcome="ignored") == 1
+
+
+async def test_the_type_of_a_delivery_need_not_come_first() -> None:
+    receiver = Receiver()
+    data = record_of_a_call(
+        "conv_1", NOW_S - 40, entry("agent", "Hi", 0, tool_calls=[{"type": "webhook", "tool_name": "t"}])
+    )
+    body = json.dumps({"data": data, "event_timestamp": NOW_S, "type": "post_call_transcription"}).encode()
+    assert (await send(receiver, body)).text == "accepted\n"
+
+
+async def test_an_hour_of_sound_takes_no_memory() -> None:
+    receiver = Receiver()
+    body = delivery("post_call_audio", {"conversation_id": "c", "full_audio": "QUJD" * 10_000_000}, NOW_S)
+    most = 0
+    header = signature_header(body, NOW_S)
+
+    async def pieces() -> Any:
+        nonlocal most
+        for begin in range(0, len(body), 65_536):
+            yield body[begin : begin + 65_536]
+            most = max(most, receiver.bodies.pending_bytes)
+
+    response = await receiver._client.post(PATH, content=pieces(), headers={"elevenlabs-signature": header})
+    assert response.text == "ignored\n"
+    assert most <= webhook.SNIFFED_BYTES
+    forged = await receiver._client.post(PATH, content=pieces(), headers={"elevenlabs-signature": header[:-1] + "x"})
+    assert forged.status_code == 401
+
+
+async def test_a_huge_record_is_counted_and_a_body_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = Receiver()
+    huge = body_of(*TALK, analysis={"text": "x" * webhook.MAX_BODY_BYTES})
+    response = await send(receiver, huge)
+    assert (response.status_code, response.text) == (200, "too_large\n")
+    assert receiver.written == []
+    monkeypatch.setattr(bodies, "MAX_DRAINED_BYTES", 1_000)
+    assert (await send(receiver, huge)).status_code == 400
+    assert receiver.bodies.pending_bytes == 0
+
+
+async def test_a_record_that_no_kafka_record_can_carry_leaves_its_turns() -> None:
+    receiver = Receiver()
+    response = await send(receiver, body_of(*TALK, analysis={"text": "x" * 2_000_000}))
+    assert (response.status_code, response.text) == (200, "quarantined\n")
+    assert [event["type"] for _, event in receiver.written][-1] == "call_ended"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"type": "post_call_transcription", "data": ',
+        b'{"type": "post_call_transcription", "data": {"conversation_id": "conv_1", "transcript": 5}}',
+        body_of({"role": "agent", "message": 5}),
+        body_of(*TALK, conversation_id=""),
+    ],
+)
+async def test_a_call_that_cannot_be_read_goes_to_its_topic_for_the_quarantine(body: bytes) -> None:
+    receiver = Receiver()
+    response = await send(receiver, body)
+    assert (response.status_code, response.text) == (200, "quarantined\n")
+    (record,) = receiver.writer.records
+    assert record.value == body
+    envelope = read_envelope(record.headers)
+    assert envelope is not None
+    assert envelope.is_agent_event
+
+
+async def test_each_tenant_has_its_own_webhook_and_secret() -> None:
+    tenants = {"acme": SenderSettings.model_validate({"elevenlabs_secret": "of acme"})}
+    receiver, body = Receiver(tenants=tenants), body_of(*TALK)
+    assert (await send(receiver, body, path=f"{PATH}/acme")).status_code == 401
+    assert (await send(receiver, body, path=f"{PATH}/nobody")).status_code == 404
+    header = signature_header(body, NOW_S, "of acme")
+    assert (await send(receiver, body, header, path=f"{PATH}/acme")).status_code == 200
+    assert json.loads(receiver.writer.records[0].value)["tenant"] == "acme"
+
+
+async def test_a_tenant_cannot_send_the_record_of_another_ones_call() -> None:
+    tenants = {name: SenderSettings.model_validate({"elevenlabs_secret": name}) for name in ("acme", "globex")}
+    receiver = Receiver(IngestSettings(), tenants)
+    answers = []
+    for name, talk in (("acme", TALK), ("globex", TALK[:1])):
+        body = body_of(*talk)
+        answers.append((await send(receiver, body, signature_header(body, NOW_S, name), f"{PATH}/{name}")).text)
+    assert answers == ["accepted\n", "foreign\n"]
+    assert receiver.writer.writes == 1
+
+
+async def test_a_receiver_without_a_secret_has_no_webhook() -> None:
+    receiver = Receiver(IngestSettings.model_validate({"token": "token"}))
+    assert (await send(receiver, body_of(*TALK))).status_code == 404

@@ -1,0 +1,180 @@
+"""The bridge from ElevenLabs' monitor: every message of its document, joining late, reconnects, and what is of the past."""
+
+import pytest
+
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
+from schemas.events.elevenlabs_agent import CarriedAgentEvent
+from schemas.events.envelope import read_envelope
+from schemas.scores.all_records import TurnValues, VoiceToVoiceLatency
+from streamer.sources.monitor import bridge as monitor_bridge
+from tests.support.calls.monitor_messages import server_messages
+from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
+from tests.support.fakes.engine_feed import Feed, plain, records_of
+from tests.unit.streamer.sources.monitor.monitored_call import KEY, T0_MS, Call, Json, Records, Side
+
+CARRIED = set(CarriedAgentEvent.model_fields["type"].annotation.__args__)  # type: ignore[union-attr]  # a Literal
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_bridge, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+def heard(text: str, event_id: int | str | None = None) -> Json:
+    data: Json = {"user_transcript": text} | ({} if event_id is None else {"event_id": event_id})
+    return {"type": "user_transcript", "user_transcription_event": data}
+
+
+def said(text: str, event_id: int | str | None = None) -> Json:
+    data: Json = {"agent_response": text} | ({} if event_id is None else {"event_id": event_id})
+    return {"type": "agent_response", "agent_response_event": data}
+
+
+def words(records: Records) -> list[tuple[str, bool]]:
+    """The words in order, each with whether its time is exact."""
+    found = []
+    for event in records.events:
+        for part in ("user_transcription_event", "agent_response_event"):
+            if part in event:
+                texts = [value for key, value in event[part].items() if key != "event_id"]
+                found.append((texts[0], event.get("is_time_exact", True)))
+    return found
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_every_type_of_the_document_is_taken(*, whole: bool) -> None:
+    messages = server_messages(whole=whole)
+    assert len({message["type"] for message in messages}) == 27
+
+    async def script(side: Side) -> None:
+        await side.says(*messages)
+
+    call = Call()
+    await call.follow(script)
+    started, *events, ended = call.writer.events
+    assert (started["type"], started["agent"], ended["type"]) == ("call_started", "desk", "call_ended")
+    assert [event["type"] for event in events] == [each["type"] for each in messages if each["type"] not in CARRIED]
+    assert call.count("messages", "left_out") == len(messages) - len(events)
+    for record in call.writer.records[1:-1]:
+        assert decode(InputSource.ELEVENLABS, record.value, read_envelope(record.headers)).timestamp == T0_MS
+    assert {record.key for record in call.writer.records} == {b"conv 1"}
+    (request,) = call.requests
+    assert request.path == "/v1/convai/conversations/conv%201/monitor"
+    assert request.headers["xi-api-key"] == KEY
+
+
+@pytest.mark.parametrize("ids", [(1, 1, 2, 2), ("1", "1", "2", "2"), (None, None, None, None)])
+async def test_the_past_of_a_call_that_is_joined_late_has_no_times(ids: tuple[int | str | None, ...]) -> None:
+    async def script(side: Side) -> None:
+        await side.says(heard("One", ids[0]), said("Two", ids[1]))
+        side.passes()
+        await side.says(heard("Three", ids[2]))
+        side.passes(0.9)
+        await side.says(said("Four", ids[3]))
+
+    call = Call()
+    await call.follow(script)
+    assert words(call.writer) == [("One", False), ("Two", False), ("Three", True), ("Four", True)]
+    assert (call.count("messages", "past"), call.count("messages", "sent")) == (2, 2)
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+async def test_what_a_reconnect_repeats_is_sent_once_and_what_was_missed_has_no_time(*, has_ids: bool) -> None:
+    one, two, three, again = (
+        heard("Yes", 1 if has_ids else None), said("Good", 1 if has_ids else None),
+        heard("Yes", 2 if has_ids else None), said("Good", 3 if has_ids else None),
+    )  # fmt: skip
+
+    async def first(side: Side) -> None:
+        side.passes()
+        await side.says(one)
+        side.passes()
+        await side.says(two)
+        await side.breaks()
+
+    async def second(side: Side) -> None:
+        await side.says(one, two, three)  # the third was missed
+        side.passes()
+        await side.says(again)
+
+    call = Call()
+    await call.follow(first, second)
+    assert words(call.writer) == [("Yes", False), ("Good", True), ("Yes", False), ("Good", True)]
+    assert call.count("messages", "repeated") == 2
+    assert (call.count("connections", "lost"), call.count("connections", "ended")) == (1, 1)
+    ids = [envelope.id for record in call.writer.records if (envelope := read_envelope(record.headers)) is not None]
+    assert len(set(ids)) == len(ids)
+
+
+async def test_sound_and_pings_are_no_pause() -> None:
+    async def script(side: Side) -> None:
+        await side.says(heard("One"))
+        for _ in range(3):
+            side.passes(0.1)
+            await side.says({"type": "ping", "ping_event": {"event_id": 1}})
+        await side.says(heard("Two"))
+
+    call = Call()
+    await call.follow(script)
+    assert words(call.writer) == [("One", False), ("Two", True)]
+
+
+async def test_what_is_no_message_is_counted_and_the_call_goes_on() -> None:
+    async def script(side: Side) -> None:
+        await side.says("{", "[]", "{}", '{"type": 5}', '{"type": "of_tomorrow"}', heard("One"))
+
+    call = Call()
+    await call.follow(script)
+    assert call.count("messages", "unreadable") == 4
+    assert [event["type"] for event in call.writer.events[1:-1]] == ["of_tomorrow", "user_transcript"]
+
+
+async def test_without_kafka_messages_wait_and_keep_the_time_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(side: Side) -> None:
+        await side.says(heard("One"))
+        side.passes(5)
+        await side.says(said("Two"))
+
+    call = Call()
+    call.writer.fails = 3
+    await call.follow(script)
+    assert [event["timestamp"] - T0_MS for event in call.writer.events] == [0, 0, 5_000, 5_000]
+    monkeypatch.setattr(monitor_bridge, "MAX_WAITING", 2)
+    crowded = Call()
+    crowded.writer.fails = 50
+
+    async def many(side: Side) -> None:
+        await side.says(*[heard(str(number)) for number in range(10)])
+
+    await crowded.follow(many)
+    assert crowded.count("messages", "dropped") > 0
+
+
+@pytest.mark.parametrize(("status", "tries"), [(403, 1), (404, 1), (500, monitor_bridge.MOST_TRIES)])
+async def test_a_call_that_cannot_be_followed_is_left(status: int, tries: int) -> None:
+    call = Call()
+    await call.follow(status=status)
+    assert len(call.requests) == tries
+    assert [event["type"] for event in call.writer.events] == ["call_started"]
+
+
+async def test_nothing_is_timed_from_the_past_and_the_present_is_estimated() -> None:
+    async def script(side: Side) -> None:
+        await side.says(said("Welcome.", 1), heard("My badge is lost", 2), said("Which one?", 2))
+        side.passes(4)
+        await side.says(heard("The blue one", 3))
+        side.passes(0.9)
+        await side.says(said("I see.", 3))
+
+    call = Call()
+    await call.follow(script)
+    feed = Feed()
+    for record, event in zip(call.writer.records, call.writer.events, strict=True):
+        stream = "audit" if record.source is InputSource.AUDIT else "user_sim"
+        feed.send(stream, event, event["timestamp"] - FEED_T0_MS, envelope=read_envelope(record.headers))
+    feed.advance(3_600_000)
+    records = records_of(feed.effects)
+    assert {each.turn for each in records if isinstance(each, VoiceToVoiceLatency)} == {2}
+    rows = {each.turn: plain(each.voice_to_voice_ms) for each in records if isinstance(each, TurnValues)}
+    assert (rows[1], rows[2]) == ("times_unknown", 900.0)
