@@ -16,7 +16,7 @@ from schemas.events.elevenlabs_agent import (
     Interruption,
 )
 from schemas.events.elevenlabs_record import ConversationRecord
-from schemas.events.pipecat import ObserverRecord, SpeechEventRecord, TurnMarker, UserSpeaking
+from schemas.events.pipecat import EventsDropped, ObserverRecord, SpeechEventRecord, TurnMarker, UserSpeaking
 from schemas.events.pipecat_metrics import PipecatMetric
 from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, ConnectionState
 from schemas.judging import JudgeVerdict
@@ -43,6 +43,7 @@ FLEETING: Final = frozenset(
     AgentFailed,
     AgentResponseComplete,
     ConversationInitiated,
+    EventsDropped,
     Interruption,
 }
 """Events of which no text and no value is kept until the call closes: of an LLM call, the largest of all, only the time is kept.

@@ -2,24 +2,34 @@
 
 from typing import Final
 
+from consumers.engine.effects import Count, Effect
 from consumers.engine.measures.measures import Measures
 from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource
-from schemas.events.pipecat import FunctionCallRecord, ObserverRecord
+from schemas.events.pipecat import EventsDropped, FunctionCallRecord, ObserverRecord
 from schemas.events.pipecat_metrics import PipecatMetric
 
-PIPECAT_RECORDS: Final = (FunctionCallRecord, ObserverRecord, PipecatMetric)
+PIPECAT_RECORDS: Final = (EventsDropped, FunctionCallRecord, ObserverRecord, PipecatMetric)
 _MESSAGES: Final = frozenset({"user_message", "assistant_message"})
 
 
 def fold_pipecat_record(
-    event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveCall, measures: Measures
+    event: EventsDropped | FunctionCallRecord | ObserverRecord | PipecatMetric,
+    time_ms: int,
+    live: LiveCall,
+    measures: Measures,
+    counts: list[Effect],
 ) -> int:
-    """Folds one observer record.
+    """Folds one observer record; what it counts goes to `counts`.
 
     Returns:
         Characters of it that are kept until the call closes; those of a function call count with its record.
     """
+    if isinstance(event, EventsDropped):
+        counts += [
+            Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in event.dropped()
+        ]
+        return 0
     if isinstance(event, ObserverRecord):
         text = event.data.get("content") if isinstance(event.data, dict) else None
         if isinstance(text, str) and event.type in _MESSAGES:

@@ -20,7 +20,7 @@ Event = dict[str, Any]
 
 
 class Rank(IntEnum):
-    """What an event tells. Where there is no room, the lowest goes first: its loss costs least."""
+    """Subject of an event. Where there is no room, events of the lowest go first: their loss costs least."""
 
     METRICS = 0
     WORDS = 1

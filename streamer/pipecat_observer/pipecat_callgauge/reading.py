@@ -1,4 +1,4 @@
-"""What frames tell of a call, as events in the shapes of pipecat's own observers. No clock, no Kafka: a frame in, events out."""
+"""Frames of a call become events in the shapes of pipecat's own observers. No clock, no Kafka: a frame in, events out."""
 
 import json
 from collections.abc import Callable, Mapping
