@@ -35,3 +35,7 @@ async def setup_pipeline_worker(worker: Any) -> None:
 async def setup_pipeline_task(task: Any) -> None:
     """Attaches an observer; pipecat calls this before 1.3."""
     attach(task)
+
+
+async def setup_worker_runner(_runner: Any) -> None:
+    """Does nothing: pipecat warns of a setup file without it."""

@@ -34,6 +34,8 @@ from pipecat_callgauge import CallgaugeObserver
 PROCESSORS: Final = 6
 FRAMES_OF_A_TURN: Final = 200
 """Sound of four seconds in pieces of 20 ms."""
+PLAYED: Final = "played"
+"""Printed after the last turn, while the calls are still open."""
 SOUND: Final = b"\0" * 640
 
 
@@ -102,6 +104,7 @@ class Fleet:
             for worker in self._workers:
                 await worker.flush_pipeline(60.0)
             spent = time.process_time() - begin
+            print(PLAYED, flush=True)
             await asyncio.sleep(linger_s)
             watch.cancel()
             for worker in self._workers:
