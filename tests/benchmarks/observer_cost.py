@@ -62,7 +62,7 @@ def measure_observer(figures: Figures, bootstrap: str, folder: Path) -> None:
 
 
 def _seconds(file: Path) -> float:
-    times = [json.loads(line)["timestamp"] for line in file.read_text().splitlines()]
+    times: list[int] = [json.loads(line)["timestamp"] for line in file.read_text().splitlines()]
     return (times[-1] - times[0]) / 1000
 
 

@@ -110,7 +110,7 @@ async def test_latencies_are_pipecats_own(pipecat: str, environment: dict[str, s
     assert anchors == {Anchor.VAD}
     assert [(r.name, r.turn) for r in records if isinstance(r, InterruptionFact)] == [("interruption_by_user", 2)]
     assert [(r.turn, r.tool, r.outcome) for r in records if isinstance(r, ToolUseFact)] == [(1, "find", "error")]
-    assert {record.agent for record in records} == {"any-version"}
+    assert {record.labels.agent for record in records} == {"any-version"}
 
 
 async def test_before_the_detector_told_its_delay_the_anchor_says_so(environment: dict[str, str]) -> None:

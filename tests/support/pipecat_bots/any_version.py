@@ -28,12 +28,14 @@ except ImportError:  # before 1.3
     from pipecat.pipeline.task import PipelineParams
     from pipecat.pipeline.task import PipelineTask as Worker
 try:
-    from pipecat.observers.user_bot_latency_observer import UserBotLatencyObserver
+    from pipecat.observers import user_bot_latency_observer as latency_observers
 except ImportError:  # before 0.0.102
-    UserBotLatencyObserver = None
+    HAS_LATENCIES = False
+else:
+    HAS_LATENCIES = True
 
 VAD_SECONDS = 0.2
-Interruption = getattr(frames, "InterruptionFrame", None) or frames.StartInterruptionFrame
+Interruption: Any = getattr(frames, "InterruptionFrame", None) or getattr(frames, "StartInterruptionFrame", None)
 
 
 class Part(FrameProcessor):
@@ -67,9 +69,10 @@ async def tell(part: Any, kind: Any, **fields: Any) -> None:
 
 def word(text: str) -> Any:
     names = inspect.signature(frames.TTSTextFrame).parameters
-    more = (
-        {"text_type": "word"} if "text_type" in names else {"aggregated_by": "word"} if "aggregated_by" in names else {}
-    )
+    more: dict[str, Any] = {}
+    for name in ("text_type", "aggregated_by"):
+        if name in names and not more:
+            more[name] = "word"
     return frames.TTSTextFrame(text, **more)
 
 
@@ -145,9 +148,9 @@ class Call:
 async def main(conversation_id: str) -> None:
     """Plays the call. Without a setup file the observer is an argument of the worker."""
     latencies: list[float] = []
-    observers = []
-    if UserBotLatencyObserver is not None:
-        pipecats = UserBotLatencyObserver()
+    observers: list[Any] = []
+    if HAS_LATENCIES:
+        pipecats = latency_observers.UserBotLatencyObserver()
         pipecats.add_event_handler("on_latency_measured", lambda _, seconds: latencies.append(seconds))
         observers.append(pipecats)
     if not os.environ.get("PIPECAT_SETUP_FILES"):
@@ -157,7 +160,7 @@ async def main(conversation_id: str) -> None:
     started = asyncio.Event()
     call = Call(started)
     known = inspect.signature(Worker.__init__).parameters
-    wanted = {"cancel_on_idle_timeout": False, "enable_rtvi": False, "conversation_id": conversation_id}
+    wanted: dict[str, Any] = {"cancel_on_idle_timeout": False, "enable_rtvi": False, "conversation_id": conversation_id}
     worker = Worker(
         Pipeline(call.parts), params=PipelineParams(enable_metrics=True), observers=observers,
         **{name: value for name, value in wanted.items() if name in known},
