@@ -33,7 +33,6 @@ _TELLS_FIRST_PUSH: Final = "observe_every_push" in inspect.signature(BaseObserve
 _DOWNSTREAM: Final = FrameDirection.DOWNSTREAM
 _WORDS: Final = ByFrame(dict.fromkeys(("TTSTextFrame",), True))
 _BOTH_WAYS: Final = classes("ErrorFrame", "MetricsFrame")
-_Setting = str | None
 
 
 class CallgaugeObserver(BaseObserver):
@@ -219,7 +218,7 @@ class CallgaugeObserver(BaseObserver):
         return False
 
 
-def _checked_id(given: _Setting) -> str:
+def _checked_id(given: str) -> str:
     text = str(given)
     if not text or len(text.encode("utf-8", "replace")) > 256:
         raise ValueError(f"conversation_id is {text[:40]!r}, expected a text of 1 to 256 bytes")

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from loguru import logger
 
-from pipecat_callgauge.events import Record
+from pipecat_callgauge.events import MAX_EVENT_BYTES, Record
 from pipecat_callgauge.outbox import Outbox
 
 MAX_SENT_TOGETHER: Final = 200
@@ -50,7 +50,7 @@ class Sender:
             "acks": "all",  # a repeated record has the same id, so readers recognise it
             "client_id": "pipecat-callgauge",
             "linger_ms": 5,
-            "max_batch_size": 262_144,
+            "max_batch_size": MAX_EVENT_BYTES,  # one that is larger than the topic takes is lost as a whole
             "request_timeout_ms": REQUEST_TIMEOUT_MS,
             **options,
         }
@@ -163,28 +163,28 @@ class Sender:
         acknowledged: set[tuple[Outbox, int]],
     ) -> BaseException | None:
         """Sends the records in their order and adds those that the broker has to `acknowledged`; returns the first failure."""
-        sent: dict[asyncio.Future[Any], tuple[Outbox, int]] = {}
+        sent: dict[asyncio.Future[Any], tuple[Outbox, Record]] = {}
         failure: BaseException | None = None
         for outbox, record in ((outbox, record) for outbox, records in taken.items() for record in records):
             if len(sent) % SENDS_AT_A_STRETCH == SENDS_AT_A_STRETCH - 1:
                 await asyncio.sleep(0)
             key, headers = outbox.conversation_id.encode("utf-8", "replace"), _headers(outbox.source, record)
             try:
-                sent[await producer.send(self._topic, record.value, key=key, headers=headers)] = outbox, record.sequence
-            except MessageSizeTooLargeError:  # it will never be taken
-                acknowledged.add((outbox, record.sequence))
-                outbox.lose(record.rank.name.lower())
+                sent[await producer.send(self._topic, record.value, key=key, headers=headers)] = outbox, record
             except KafkaError as error:
                 failure = error
                 break
         if sent:
             await asyncio.wait(sent, timeout=3 * REQUEST_TIMEOUT_MS / 1000)
-        for future, place in sent.items():
+        for future, (outbox, record) in sent.items():
             has_answer = future.done() and not future.cancelled()
             refusal = future.exception() if has_answer else TimeoutError("no answer")
-            if refusal is None:
-                acknowledged.add(place)
-            failure = failure or refusal
+            if isinstance(refusal, MessageSizeTooLargeError):  # this broker will never take it
+                outbox.lose(record.rank.name.lower())
+            elif refusal is not None:
+                failure = failure or refusal
+                continue
+            acknowledged.add((outbox, record.sequence))
         return failure
 
     async def _connect(self) -> AIOKafkaProducer:
