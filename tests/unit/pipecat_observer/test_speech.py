@@ -124,6 +124,13 @@ async def test_the_end_is_told_when_everything_is_over(frame: EndFrame | CancelF
     assert [event.get("reason") for event in seen.events] == [None, reason]
 
 
+async def test_the_first_end_gives_the_reason() -> None:
+    seen = Observed()
+    await seen.push(EndFrame(reason="goodbye"), CancelFrame())
+    await seen.observer.cleanup()
+    assert seen.events[-1]["reason"] == "goodbye"
+
+
 async def test_an_observer_that_saw_nothing_tells_of_no_call() -> None:
     seen = Observed()
     await seen.observer.cleanup()

@@ -209,3 +209,8 @@ def test_whatever_a_tool_returns_its_event_can_be_read(result: object) -> None:
     assert len(value) <= MAX_EVENT_BYTES
     read = decode(InputSource.PIPECAT, value)
     assert (read.data.kind, read.data.function_name) == ("function_call_completed", "f")
+
+
+def test_half_a_pair_in_words_costs_one_character() -> None:
+    event = {"type": "user_message", "timestamp": 1_790_000_000_000, "data": {"content": "Hi \ud800!"}}
+    assert decode(InputSource.PIPECAT, encoded(event)).data == {"content": "Hi ?!"}
