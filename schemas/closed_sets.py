@@ -18,6 +18,19 @@ class InputSource(StrEnum):
     __hash__ = str.__hash__  # Enum's own is Python code, and this is a key of the hot path's tables
 
 
+class Telling(StrEnum):
+    """Subject of an event that its producer dropped. `unread` is a frame or event that the producer could not read or hand over."""
+
+    METRICS = "metrics"
+    WORDS = "words"
+    SPEECH = "speech"
+    TOOLS = "tools"
+    CALL = "call"
+    UNREAD = "unread"
+
+    __hash__ = str.__hash__
+
+
 class RefusalReason(StrEnum):
     """Why a record can never be processed."""
 

@@ -1,10 +1,12 @@
 """The events of a pipecat bot: the lines of EVA's pipecat log, and the entries of pipecat's own observers."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
+from schemas.closed_sets import Telling
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.pipecat_metrics import PipecatMetric
 from schemas.units import MS_PER_SECOND
@@ -12,6 +14,9 @@ from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 MAX_MESSAGE_MS: Final = 600_000
 """Longest turn of an assistant whose reported start is trusted: nobody listens for ten minutes."""
+
+MAX_DROPPED: Final = 10**9
+"""Most events that one record says were dropped: what a producer with a fault could add to a counter."""
 
 
 class PipecatLine(WireModel):
@@ -187,6 +192,22 @@ class ObserverRecord(PipecatLine):
     data: Any = None
 
 
+class EventsDropped(PipecatLine):
+    """Numbers of events that the bot's observer dropped because the broker did not take them in time, by their subject.
+
+    Each record counts what no earlier one has counted. Subjects that this version does not know are left out.
+    """
+
+    type: Literal["events_dropped"]
+    data: dict[Name, Annotated[int, Field(ge=0, le=MAX_DROPPED)]]
+
+    def dropped(self) -> Iterator[tuple[Telling, int]]:
+        """Yields each subject with its number."""
+        for telling in Telling:
+            if count := self.data.get(telling.value):
+                yield telling, count
+
+
 def message_began_ms(message: dict[str, Any], time_ms: int) -> int:
     """Returns when the turn of a pipecat message began. The message is written at the end of the turn, with the time of its start.
 
@@ -221,6 +242,7 @@ PipecatEvent = Annotated[
     | SpeechEventRecord
     | FunctionCallRecord
     | ObserverRecord
+    | EventsDropped
     | PipecatMetric
     | CallStarted
     | CallEnded

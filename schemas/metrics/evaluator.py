@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
+from schemas.closed_sets import InputSource, MisreadReason, RefusalReason, Telling
 from schemas.metrics.definition import REDACTION_TYPE, SCORE_KIND, Label, Metric, words_of
 
 _GROUP = Label("group", "the consumer group")
@@ -17,6 +17,7 @@ _EVENT_OUTCOME = Label(
 _EVENT_SOURCE = Label("source", "who sent the event", (*words_of(InputSource), "control"))
 _QUARANTINE_REASON = Label("reason", "why the record can never be processed", words_of(RefusalReason))
 _MISREAD_REASON = Label("reason", "what is not understood", words_of(MisreadReason))
+_TELLING = Label("kind", "what the events would have told; `unread` could not even be read", words_of(Telling))
 _LIMIT = Label(
     "limit",
     "the limit",
@@ -84,6 +85,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_late_events_total", "counter", "events",
         "Events that arrived after later ones of their call had been folded, so that a part of the call was replayed.",
         "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_source_events_dropped_total", "counter", "events",
+        "Events that the observer in a bot dropped because the broker did not take them in time, as its calls report it. A call "
+        "without events of speech has turns without latency.",
+        "evaluator", (_TELLING,),
     ),
     Metric(
         "callgauge_replayed_elements_total", "counter", "elements",

@@ -18,6 +18,7 @@ from tests.benchmarks.evaluator_cost import measure_backlog, measure_live, measu
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.ingest_cost import measure_ingest
 from tests.benchmarks.metrics_delay import measure_delay
+from tests.benchmarks.observer_cost import measure_observer
 from tests.benchmarks.recovery_time import measure_recovery
 from tests.support.brokers import kafka_broker
 
@@ -33,6 +34,7 @@ ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "live": measure_live,
     "delay": measure_delay,
     "ingest": measure_ingest,
+    "observer": measure_observer,
 }
 ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"recovery": measure_recovery}
 """Each starts a broker of its own, which it may break."""

@@ -62,6 +62,8 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
     ),
     "streamer": (
         (
+            "pipecat_observer",
+            "pipecat_observer/pipecat_callgauge",
             "quiet_libraries",
             "report/drawing",
             "roles/transcripts",

@@ -2,13 +2,19 @@
 
 import ast
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.tidy.source_tree import ROOT, imports, is_within, modules
 
 OURS = ("schemas", "consumers", "streamer", "tests", "deploy")
+OBSERVER = "pipecat_callgauge"
+"""The distribution that runs inside other people's bots: it imports nothing of ours, and nothing of ours imports it."""
+OBSERVER_FOLDER = ("streamer", "pipecat_observer")
+OBSERVER_MAY_IMPORT = ("aiokafka", "loguru", "pipecat", OBSERVER)
 
 # What the field computes with, as pure as the rest.
 ENGINE_LIBRARIES = (
@@ -46,12 +52,16 @@ def _shells() -> list[str]:
 
 
 def _package(path: Path) -> str:
-    """What a module belongs to: schemas, consumers.engine, consumers.evaluator, ..., streamer."""
+    """What a module belongs to: schemas, consumers.engine, consumers.evaluator, ..., streamer, or the observer."""
+    if path.parts[:2] == OBSERVER_FOLDER:
+        return OBSERVER
     return ".".join(path.parts[:2]) if path.parts[0] == "consumers" and len(path.parts) > 2 else path.parts[0]
 
 
 def _may_import(package: str) -> tuple[str, ...]:
     match package:
+        case "pipecat_callgauge":
+            return (OBSERVER,)
         case "schemas" | "consumers":  # consumers/__init__.py is nobody's: it imports nothing
             return ("schemas",) if package == "schemas" else ()
         case "consumers.engine" | "consumers.runtime":
@@ -66,7 +76,7 @@ def _offences(path: Path, tree: ast.Module) -> list[str]:
     return [
         f"{path}:{line} imports {name}"
         for line, name in imports(tree)
-        if any(is_within(name, top) for top in OURS) and not any(is_within(name, top) for top in allowed)
+        if any(is_within(name, top) for top in (*OURS, OBSERVER)) and not any(is_within(name, top) for top in allowed)
     ]
 
 
@@ -85,9 +95,31 @@ def test_the_engine_imports_only_pure_computation() -> None:
     assert offences == []
 
 
+def test_the_observer_needs_pipecat_and_aiokafka_only() -> None:
+    project = tomllib.loads((ROOT / Path(*OBSERVER_FOLDER) / "pyproject.toml").read_text())["project"]
+    asked = {Requirement(each).name for each in project["dependencies"]}
+    assert asked == {"aiokafka", "pipecat-ai"}  # loguru comes with pipecat
+    strange = [
+        f"{path}:{line} imports {name}"
+        for path, tree in modules("/".join(OBSERVER_FOLDER)).items()
+        for line, name in imports(tree)
+        if path.parts[2] == OBSERVER
+        and name.split(".")[0] not in sys.stdlib_module_names
+        and not any(is_within(name, top) for top in OBSERVER_MAY_IMPORT)
+    ]
+    assert strange == []
+
+
+def test_the_wheel_leaves_the_observer_out() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert "/".join(OBSERVER_FOLDER) in wheel["exclude"]
+
+
 @pytest.mark.parametrize(
     ("path", "line"),
     [
+        ("streamer/pipecat_observer/pipecat_callgauge/x.py", "from schemas.events import codec"),
+        ("streamer/cli/x.py", "import pipecat_callgauge"),
         ("schemas/x.py", "import consumers.engine.x"),
         ("schemas/x.py", "from streamer import cli"),
         ("consumers/engine/x.py", "from consumers.runtime.kafka.connection import client"),

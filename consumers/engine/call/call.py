@@ -265,8 +265,9 @@ class Call:
         self.history.simulator(AUDIO_KINDS[is_user, is_start], time_ms, event.audio_timestamp)
         self.live.audio(is_user=is_user, is_start=is_start, at_s=event.audio_timestamp)
 
-    def _on_pipecat_record(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
-        self.kept_bytes += fold_pipecat_record(event, time_ms, self.live, self._measures)
+    def _on_pipecat_record(self, event: Any, time_ms: int, out: list[Effect]) -> None:
+        counts = [] if self._revisions.is_replaying else out
+        self.kept_bytes += fold_pipecat_record(event, time_ms, self.live, self._measures, counts)
 
     def _on_user_speech(self, event: UserSpeech, time_ms: int, _out: list[Effect]) -> None:
         self.history.simulator(ElementKind.USER_SPEECH, time_ms, event.data.text)

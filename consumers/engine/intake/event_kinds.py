@@ -17,7 +17,15 @@ from schemas.events.elevenlabs_agent import (
 )
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.misread import UnrecognizedEvent
-from schemas.events.pipecat import IgnoredLine, ObserverRecord, SpeechEventRecord, ToolLine, TurnMarker, UserSpeaking
+from schemas.events.pipecat import (
+    EventsDropped,
+    IgnoredLine,
+    ObserverRecord,
+    SpeechEventRecord,
+    ToolLine,
+    TurnMarker,
+    UserSpeaking,
+)
 from schemas.events.pipecat_metrics import PipecatMetric
 from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, ConnectionState
 from schemas.judging import JudgeVerdict
@@ -47,6 +55,7 @@ FLEETING: Final = frozenset(
     AgentFailed,
     AgentResponseComplete,
     ConversationInitiated,
+    EventsDropped,
     Interruption,
 }
 """Events of which no text and no value is kept until the call closes: of an LLM call, the largest of all, only the time is kept.

@@ -4,7 +4,7 @@ measurements.
 
 from typing import Final, Protocol
 
-from consumers.engine.effects import Effect
+from consumers.engine.effects import Count, Effect
 from consumers.engine.intake.event_kinds import EventHandler
 from consumers.engine.measures.measures import Measures
 from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
@@ -12,6 +12,7 @@ from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource
 from schemas.events.pipecat import (
+    EventsDropped,
     FunctionCallRecord,
     LlmResponse,
     ObserverRecord,
@@ -22,18 +23,27 @@ from schemas.events.pipecat import (
 )
 from schemas.events.pipecat_metrics import PipecatMetric
 
-PIPECAT_RECORDS: Final = (FunctionCallRecord, ObserverRecord, PipecatMetric)
+PIPECAT_RECORDS: Final = (EventsDropped, FunctionCallRecord, ObserverRecord, PipecatMetric)
 _MESSAGES: Final = frozenset({"user_message", "assistant_message"})
 
 
 def fold_pipecat_record(
-    event: FunctionCallRecord | ObserverRecord | PipecatMetric, time_ms: int, live: LiveCall, measures: Measures
+    event: EventsDropped | FunctionCallRecord | ObserverRecord | PipecatMetric,
+    time_ms: int,
+    live: LiveCall,
+    measures: Measures,
+    counts: list[Effect],
 ) -> int:
-    """Folds one observer record.
+    """Folds one observer record; what it counts goes to `counts`.
 
     Returns:
         Characters of it that are kept until the call closes; those of a function call count with its record.
     """
+    if isinstance(event, EventsDropped):
+        counts += [
+            Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in event.dropped()
+        ]
+        return 0
     if isinstance(event, ObserverRecord):
         text = event.data.get("content") if isinstance(event.data, dict) else None
         if isinstance(text, str) and event.type in _MESSAGES:

@@ -1,0 +1,71 @@
+"""What the observer costs a bot: processor time of a frame, and bytes of a minute of a call."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from tests.benchmarks.figures import Figures, say
+from tests.tidy.source_tree import ROOT
+
+BOTS: Final = 200
+ROUNDS: Final = 3
+CALLS: Final = ("plain", "barge_in", "words_are_timed", "tools")
+HEADER_BYTES: Final = 160
+"""Of the six headers of a record, with their names."""
+_PATHS: Final = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
+
+
+def _run(module: str, *options: str, **environment: str) -> dict[str, Any]:
+    """What a program of the test bots prints."""
+    command = [sys.executable, "-W", "ignore", "-m", f"tests.support.{module}", *options]
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": _PATHS, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return printed
+
+
+def measure_observer(figures: Figures, bootstrap: str, folder: Path) -> None:
+    """The same frames with and without the observer, in turns, and the events of a few calls."""
+    say(f"observer in pipecat bots, {BOTS} in one process and one producer")
+    environment = {"CALLGAUGE_BOOTSTRAP": bootstrap, "CALLGAUGE_TOPIC_PREFIX": "bench-observer."}
+    without, observed, slowest = [], [], []
+    for round_number in range(ROUNDS):
+        without.append(_run("pipecat_bots.fleet", "--bots", str(BOTS))["us_per_frame"])
+        run = _run("pipecat_bots.fleet", "--bots", str(BOTS), "--observed", "--name", f"r{round_number}", **environment)
+        observed.append(run["us_per_frame"])
+        slowest.append(run["slowest_ms"])
+    figures.add("pipecat_us_per_frame", min(without), "a frame through six processors, unobserved", "us/frame")
+    cost = max(0.0, min(observed) - min(without))
+    figures.add("observer_us_per_frame", cost, "the observer, to Kafka", "us/frame", goal=20)
+    figures.add("observer_hooks_us_per_frame", _hooks_us(), "of it in our own hooks", "us/frame")
+    with tempfile.TemporaryDirectory(dir=folder) as events:
+        _run("pipecat_bots", *CALLS, "--folder", events)
+        sizes = [[len(line) for line in file.read_bytes().splitlines()] for file in Path(events).iterdir()]
+        seconds = sum(_seconds(file) for file in Path(events).iterdir())
+    minutes = seconds / 60
+    number = sum(map(len, sizes))
+    figures.add("observer_events_per_call_minute", number / minutes, "events of a minute of a call", "events")
+    size = sum(map(sum, sizes)) + HEADER_BYTES * number
+    figures.add(
+        "observer_bytes_per_call_minute", size / minutes, "bytes of a minute of a call, headers included", "bytes"
+    )
+
+
+def _seconds(file: Path) -> float:
+    times: list[int] = [json.loads(line)["timestamp"] for line in file.read_text().splitlines()]
+    return (times[-1] - times[0]) / 1000
+
+
+def _hooks_us() -> float:
+    """Our hooks alone, called as the worker calls them: every step of a frame, and its first push."""
+    return float(_run("pipecat_bots.hooks_cost")["us_per_frame"])

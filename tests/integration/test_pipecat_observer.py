@@ -1,0 +1,103 @@
+"""Calls of real pipecat bots, through the observer and a real broker, scored by a real evaluator: the numbers are pipecat's own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from schemas.scores.all_records import (
+    Anchor,
+    ClosedFact,
+    InterruptionFact,
+    Scored,
+    ToolUseFact,
+    VoiceToVoiceLatency,
+)
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import Process, started, wait_for
+from tests.integration.score_log import newest_of, written_scores
+from tests.support.patience import patient
+from tests.tidy.source_tree import ROOT
+
+pytestmark = pytest.mark.kafka
+
+CALLS: Final = ("plain", "barge_in", "words_are_timed", "pauses", "tools", "goes_on", "eager", "no_detector", "over_greeting",
+                "cancelled", "cough", "silent_caller")  # fmt: skip
+CLOSE_MS: Final = 1.0
+"""How far a latency may be from pipecat's own."""
+
+
+@contextmanager
+def bots(environment: dict[str, str], output: Path, *calls: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process in which these bots run."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.pipecat_bots", *calls]
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
+    with output.open("wb") as file, subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **environment, "PYTHONPATH": paths}, stdout=file, stderr=subprocess.DEVNULL
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Process, str]]:
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        yield process, wait_for(lambda: process.text, lambda: address_in(process.text), 30)
+
+
+@pytest.mark.service(limits__closing_grace_ms="1500")
+async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
+    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    _, address = service
+    output = tmp_path / "bots.json"
+    with bots(environment, output, *CALLS) as process:
+        assert process.wait(patient(60)) == 0
+    wait_for("the calls to close", lambda: total(address, "callgauge_calls_ended_total") == len(CALLS), 30)
+    assert total(address, "callgauge_quarantined_total") == 0
+    assert total(address, "callgauge_events_total", outcome="unknown") == 0
+    by_pipecat = {name: call["latencies_ms"] for name, call in json.loads(output.read_text()).items()}
+    records = newest_of(await written_scores(environment))
+    latencies: dict[str, list[tuple[float, Anchor | None]]] = {name: [] for name in CALLS}
+    for record in sorted((r for r in records if isinstance(r, VoiceToVoiceLatency)), key=lambda r: r.turn or 0):
+        if isinstance(record.result, Scored):
+            latencies[record.conversation_id].append((record.result.value, record.anchor))
+    for name in set(CALLS) - {"no_detector"}:
+        assert [ms for ms, _ in latencies[name]] == pytest.approx(by_pipecat[name], abs=CLOSE_MS), name
+        assert {anchor for _, anchor in latencies[name]} <= {Anchor.VAD}
+    # pipecat measures nothing without a detector.
+    assert by_pipecat["no_detector"] == []
+    assert [anchor for _, anchor in latencies["no_detector"]] == [Anchor.TURN_RELEASE] * 2
+
+    cut = {(r.name, r.conversation_id, r.turn) for r in records if isinstance(r, InterruptionFact)}
+    by_user = "interruption_by_user"
+    assert cut == {(by_user, "barge_in", 2), (by_user, "words_are_timed", 2), (by_user, "over_greeting", 1)}
+    tools = [(r.turn, r.tool, r.outcome) for r in records if isinstance(r, ToolUseFact)]
+    assert sorted(tools) == [
+        (1, "find_visit", "success"), (2, "cancel_visit", "error"), (2, "find_visit", "success"),
+        (3, "count_visitors", "unanswered"),
+    ]  # fmt: skip
+    reasons = {r.conversation_id: (r.reason, r.ended_reason) for r in records if isinstance(r, ClosedFact)}
+    assert reasons["plain"] == ("ended", "ended")
+    assert reasons["cancelled"] == ("ended", "cancelled")
+
+
+@pytest.mark.service(limits__idle_ms="4000")
+async def test_a_bot_that_is_killed_leaves_a_call_that_closes_by_silence(
+    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    _, address = service
+    with bots(environment, tmp_path / "bots.json", "plain") as process:
+        wait_for("events of the call", lambda: total(address, "callgauge_events_total") > 10, 30)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    wait_for("the call to close", lambda: total(address, "callgauge_calls_ended_total", outcome="idle") == 1, 30)

@@ -1,0 +1,145 @@
+"""The observer while its broker is away: no bot waits, nothing is lost within the bound, and beyond it the loss is told."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from schemas.events.codec import InputSource, UnrecognizedEvent, decode
+from schemas.events.pipecat import EventsDropped
+from tests.chaos.cluster import cluster as clusters
+from tests.chaos.cluster.cluster import Cluster
+from tests.chaos.cluster.proxy import Way
+from tests.integration.conftest import create_topics
+from tests.support.brokers.kafka_broker import NoBrokerError
+from tests.support.patience import patient
+from tests.support.required_tools import MISSING
+from tests.tidy.source_tree import ROOT
+
+pytestmark = pytest.mark.kafka
+
+TOPIC: Final = "pipecat.events"
+PLAYED: Final = "played"
+EVENTS_OF_A_TURN: Final = 17
+TURNS_OF_TEN_MINUTES: Final = 240
+"""4,080 events: more than a call of ten minutes has."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    try:
+        with clusters.running(tmp_path_factory.mktemp("cluster"), 1) as running:
+            yield running
+    except NoBrokerError as error:
+        pytest.skip(f"{MISSING}{error}")
+
+
+def fleet(cluster: Cluster, name: str, *options: str) -> "subprocess.Popen[str]":
+    """A process with bots that reach the broker through a door of the proxy."""
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
+    environment = {"PYTHONPATH": paths, "CALLGAUGE_BOOTSTRAP": cluster.bootstrap_through("left"),
+                   "CALLGAUGE_TOPIC_PREFIX": f"{name}."}  # fmt: skip
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.support.pipecat_bots.fleet",
+        "--observed",
+        "--silent",
+        "--name",
+        name,
+    ]
+    return subprocess.Popen(
+        [*command, *options], cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    )
+
+
+async def events(cluster: Cluster, name: str) -> dict[str, list[dict[str, Any]]]:
+    """The events on the topic by call, each once."""
+    consumer = AIOKafkaConsumer(
+        f"{name}.{TOPIC}", bootstrap_servers=cluster.bootstrap_through("right"), auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    try:
+        found: dict[tuple[bytes, bytes, bytes], dict[str, Any]] = {}
+        ends = await consumer.end_offsets(consumer.assignment())
+        for partition, end in ends.items():
+            while await consumer.position(partition) < end:
+                for record in (await consumer.getmany(partition, timeout_ms=1_000)).get(partition, ()):
+                    headers = dict(record.headers)
+                    assert not isinstance(decode(InputSource.PIPECAT, record.value), UnrecognizedEvent)
+                    found[record.key, headers["ce_source"], headers["ce_id"]] = json.loads(record.value)
+    finally:
+        await consumer.stop()
+    by_call: dict[str, list[dict[str, Any]]] = {}
+    for (key, _, _), event in found.items():
+        by_call.setdefault(key.decode(), []).append(event)
+    return by_call
+
+
+async def make_topic(cluster: Cluster, name: str) -> None:
+    await create_topics(cluster.bootstrap_through("right"), {f"{name}.{TOPIC}": 4})
+
+
+async def test_a_broker_that_is_away_at_the_start_costs_nothing(cluster: Cluster) -> None:
+    await make_topic(cluster, "start")
+    cluster.proxy.change("left", Way.REFUSED)
+    bots = fleet(cluster, "start", "--bots", "20", "--turns", "20", "--pause", "0.5")
+    time.sleep(6)  # noqa: ASYNC251 - the outage itself
+    cluster.proxy.change("left", Way.OPEN)
+    output, _ = bots.communicate(timeout=patient(120))
+    assert json.loads(output.splitlines()[-1])["lost"] == 0
+    calls = await events(cluster, "start")
+    assert len(calls) == 20
+    for told in calls.values():
+        assert [told[0]["type"], told[-1]["type"]] == ["call_started", "call_ended"]
+        assert len(told) == 20 * EVENTS_OF_A_TURN + 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", [Way.REFUSED, Way.HOLE])
+async def test_half_a_minute_without_a_broker_loses_nothing(cluster: Cluster, way: Way) -> None:
+    name = f"away-{way}"
+    await make_topic(cluster, name)
+    bots = fleet(cluster, name, "--bots", "50", "--turns", "30", "--pause", "1.5")
+    time.sleep(8)  # noqa: ASYNC251 - the outage itself
+    cluster.proxy.change("left", way)
+    time.sleep(30)  # noqa: ASYNC251 - as above
+    cluster.proxy.change("left", Way.OPEN)
+    output, _ = bots.communicate(timeout=patient(180))
+    assert json.loads(output.splitlines()[-1])["lost"] == 0
+    calls = await events(cluster, name)
+    assert {len(told) for told in calls.values()} == {30 * EVENTS_OF_A_TURN + 2}
+    assert len(calls) == 50
+
+
+async def test_ten_minutes_without_a_broker_lose_metrics_alone_and_say_so(cluster: Cluster) -> None:
+    await make_topic(cluster, "long")
+    cluster.proxy.change("left", Way.REFUSED)
+    bots = fleet(
+        cluster, "long", "--bots", "4", "--turns", str(TURNS_OF_TEN_MINUTES), "--pause", "0.02", "--linger", "15"
+    )
+    assert bots.stdout is not None
+    assert bots.stdout.readline().strip() == PLAYED  # ten minutes of events, told in seconds
+    cluster.proxy.change("left", Way.OPEN)
+    output, _ = bots.communicate(timeout=patient(180))
+    calls = await events(cluster, "long")
+    assert len(calls) == 4
+    happened = TURNS_OF_TEN_MINUTES * EVENTS_OF_A_TURN + 2
+    lost = 0
+    for told in calls.values():
+        dropped = [EventsDropped.model_validate(event) for event in told if event["type"] == "events_dropped"]
+        counts = {what.value: count for record in dropped for what, count in record.dropped()}
+        assert counts.keys() == {"metrics"}
+        in_call = sum(count for record in dropped for _, count in record.dropped())
+        assert in_call == happened - (len(told) - len(dropped))
+        assert len([event for event in told if event["type"] == "speech_event"]) == TURNS_OF_TEN_MINUTES * 6
+        lost += in_call
+    assert json.loads(output.splitlines()[-1])["lost"] == lost > 0

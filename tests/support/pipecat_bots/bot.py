@@ -1,0 +1,143 @@
+"""One test bot: pipecat's own pipeline, aggregators and turn strategies around the vendors, with pipecat's observers beside ours."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipecat.frames.frames import (
+    CancelFrame,
+    ClientConnectedFrame,
+    EndFrame,
+    Frame,
+    LLMRunFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
+from pipecat.observers.base_observer import BaseObserver
+from pipecat.observers.user_bot_latency_observer import UserBotLatencyObserver
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.turns.user_start import VADUserTurnStartStrategy
+from pipecat.turns.user_stop import SpeechTimeoutUserTurnStopStrategy
+from pipecat.turns.user_turn_strategies import UserTurnStrategies
+from pipecat.workers.runner import WorkerRunner
+from pipecat_callgauge import CallgaugeObserver
+
+from tests.support.pipecat_bots.vendors import Answer, EarSTTService, Line, MindLLMService, MouthTTSService
+
+DETECTOR_SECONDS = 0.2
+"""How long the detector takes to be sure of a start, and of an end."""
+
+Tool = Callable[[Any], Awaitable[None]]
+
+
+def patient_turns(**more: Any) -> UserTurnStrategies:
+    """The detector begins a turn; 0.4 s without speech after the transcription end it."""
+    given: dict[str, Any] = {
+        "start": [VADUserTurnStartStrategy()],
+        "stop": [SpeechTimeoutUserTurnStopStrategy(user_speech_timeout=0.4)],
+        **more,
+    }
+    return UserTurnStrategies(**given)
+
+
+@dataclass
+class Call:
+    """A scripted call: what the model answers, how the bot is built, and what the caller does."""
+
+    plan: list[Answer]
+    caller: Callable[["Bot"], Awaitable[None]]
+    turns: Callable[[], Any] = patient_turns
+    synthesis: dict[str, Any] | None = field(default_factory=dict)
+    tools: dict[str, Tool] = field(default_factory=dict)
+    schemas: list[Any] = field(default_factory=list)
+    attaches_late: bool = False
+    ends_by_cancelling: bool = False
+
+
+class Microphone(FrameProcessor):
+    """The caller's end of the pipeline."""
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        await self.push_frame(frame, direction)
+
+
+class Bot:
+    """One call. `said` are the times at which the caller begins and ends to speak, `latencies_s` pipecat's measurements."""
+
+    def __init__(self, name: str, call: Call, observer: CallgaugeObserver, *beside: BaseObserver) -> None:
+        self.name = name
+        self.said: list[tuple[str, float]] = []
+        self.latencies_s: list[float] = []
+        self.first_speech_s: list[float] = []
+        self._call = call
+        self._observer = observer
+        self._microphone, self.ear, self._model = Microphone(), EarSTTService(), MindLLMService(call.plan)
+        for tool, handler in call.tools.items():
+            self._model.register_function(tool, handler)
+        context = LLMContext([], tools=call.schemas) if call.schemas else LLMContext([])
+        turns = LLMUserAggregatorParams(user_turn_strategies=call.turns())
+        pair = LLMContextAggregatorPair(context, user_params=turns)
+        self.line = Line()
+        speech = [] if call.synthesis is None else [MouthTTSService(**call.synthesis)]
+        processors = [self._microphone, self.ear, pair.user(), self._model, *speech, self.line, pair.assistant()]
+        pipecats = UserBotLatencyObserver()
+        pipecats.add_event_handler("on_latency_measured", lambda _, seconds: self.latencies_s.append(seconds))
+        pipecats.add_event_handler(
+            "on_first_bot_speech_latency", lambda _, seconds: self.first_speech_s.append(seconds)
+        )
+        self.worker = PipelineWorker(
+            Pipeline(processors), params=PipelineParams(enable_metrics=True, enable_usage_metrics=True),
+            observers=[pipecats, *beside, *([] if call.attaches_late else [observer])], cancel_on_idle_timeout=False,
+            enable_rtvi=False, conversation_id=name,
+        )  # fmt: skip
+        self._ready = asyncio.Event()
+        self.worker.add_event_handler("on_pipeline_started", lambda *_: self._ready.set())
+
+    def attach(self) -> None:
+        """Attaches our observer to the running worker."""
+        self.worker.add_observer(self._observer)
+
+    async def greet(self, seconds: float = 3.0) -> None:
+        """Lets the bot speak first, for some seconds."""
+        await self.worker.queue_frame(LLMRunFrame())
+        await asyncio.sleep(seconds)
+
+    async def begin_to_speak(self) -> None:
+        """The caller speaks; the detector notices."""
+        self.said.append(("began", time.time()))
+        await asyncio.sleep(DETECTOR_SECONDS)
+        await self._microphone.broadcast_frame(VADUserStartedSpeakingFrame, start_secs=DETECTOR_SECONDS)
+
+    async def fall_silent(self) -> None:
+        """The caller ends; the detector notices."""
+        self.said.append(("ended", time.time()))
+        await asyncio.sleep(DETECTOR_SECONDS)
+        await self._microphone.broadcast_frame(VADUserStoppedSpeakingFrame, stop_secs=DETECTOR_SECONDS)
+
+    async def say(self, seconds: float, text: str, *, heard_after: float = 0.1, is_final: bool = True) -> None:
+        """The caller says something, and the recognition understands it a little later."""
+        await self.begin_to_speak()
+        await asyncio.sleep(seconds - DETECTOR_SECONDS)
+        await self.fall_silent()
+        await asyncio.sleep(heard_after)
+        await self.ear.hear(text, is_final=is_final)
+
+    async def run(self) -> None:
+        """Plays the call to its end."""
+        runner = WorkerRunner(handle_sigint=False)
+        await runner.add_workers(self.worker)
+
+        async def play() -> None:
+            await self._ready.wait()
+            await self.worker.queue_frame(ClientConnectedFrame())
+            await self._call.caller(self)
+            await self.worker.queue_frame(CancelFrame() if self._call.ends_by_cancelling else EndFrame())
+
+        await asyncio.gather(runner.run(), play())

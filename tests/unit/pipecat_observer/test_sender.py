@@ -1,0 +1,94 @@
+"""The way to Kafka: shared by the calls of a loop, and never waited for longer than two seconds. No broker listens here."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from pipecat.frames.frames import EndFrame
+from pipecat_callgauge import CallgaugeObserver
+from pipecat_callgauge import sender as module
+from pipecat_callgauge.events import Rank
+from pipecat_callgauge.outbox import Outbox
+from pipecat_callgauge.sender import FLUSH_SECONDS, Sender
+
+from tests.support.patience import patient
+from tests.unit.pipecat_observer.frames_in import Observed
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nobody answers."""
+    with socket.socket() as taken:  # bound and not listening: connections are refused
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def observed(bootstrap: str) -> Observed:
+    seen = Observed()
+    seen.observer = CallgaugeObserver(conversation_id="c", bootstrap_servers=bootstrap)
+    return seen
+
+
+async def stop(sender: Sender) -> None:
+    """Ends what a process's end would end."""
+    assert sender._task is not None
+    sender._task.cancel()
+    await asyncio.wait({sender._task})
+
+
+async def test_the_end_of_a_call_waits_two_seconds_for_a_broker_that_is_away(nobody: str) -> None:
+    seen = observed(nobody)
+    begin = time.monotonic()
+    await seen.push(EndFrame())
+    assert time.monotonic() - begin < patient(0.5)
+    await seen.observer.cleanup()
+    assert FLUSH_SECONDS - 0.1 < time.monotonic() - begin < FLUSH_SECONDS + patient(1.0)
+    assert len(seen.observer._outbox) == 2  # the start and the end, which would still be sent
+    assert seen.observer._sender is not None
+    await stop(seen.observer._sender)
+
+
+async def test_calls_of_a_loop_share_one_sender_and_each_loop_has_its_own(nobody: str) -> None:
+    options = {"bootstrap_servers": nobody}
+    ours = Sender.shared("t", options)
+    assert Sender.shared("t", dict(options)) is ours
+    assert Sender.shared("another", options) is not ours
+
+    async def elsewhere() -> Sender:
+        return Sender.shared("t", options)
+
+    assert await asyncio.to_thread(lambda: asyncio.run(elsewhere())) is not ours
+
+
+async def test_ended_calls_keep_a_bounded_number_of_events(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ENDED_EVENTS", 5)
+    sender = Sender("t", {"bootstrap_servers": nobody})
+    boxes = [Outbox(f"c{number}", "s") for number in range(3)]
+    for box in boxes:
+        sender.begin(box)
+        for _ in range(3):
+            box.put(Rank.SPEECH, "speech_event", b"{}")
+        await sender.end(box, 0.01)
+    sender._has_work()
+    assert [len(box) for box in boxes] == [0, 0, 3]  # the oldest calls gave way, with the count of their events
+    assert [box.lost["speech"] for box in boxes] == [3, 3, 0]
+    await stop(sender)
+
+
+async def test_arguments_that_the_client_refuses_end_nothing(nobody: str) -> None:
+    seen = Observed()
+    seen.observer = CallgaugeObserver(bootstrap_servers=nobody, kafka={"acks": "some"})
+    await seen.push(EndFrame())
+    await asyncio.sleep(0)
+    sender = seen.observer._sender
+    assert sender is not None
+    await asyncio.wait_for(_failed(sender), patient(2))
+    assert sender._task is not None
+    await stop(sender)
+
+
+async def _failed(sender: Sender) -> None:
+    while not sender._failures:  # noqa: ASYNC110 - a count, which tells nobody
+        await asyncio.sleep(0.01)

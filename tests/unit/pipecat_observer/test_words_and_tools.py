@@ -1,0 +1,216 @@
+"""Words, tools and numbers of a call, as frames tell them."""
+
+import json
+from typing import Any
+
+import pytest
+from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
+from pipecat.frames.frames import (
+    BotStartedSpeakingFrame,
+    BotStoppedSpeakingFrame,
+    ErrorFrame,
+    FunctionCallCancelFrame,
+    FunctionCallFromLLM,
+    FunctionCallInProgressFrame,
+    FunctionCallResultFrame,
+    FunctionCallResultProperties,
+    FunctionCallsStartedFrame,
+    InterruptionFrame,
+    LLMContextAssistantTurnFrame,
+    LLMContextFrame,
+    LLMContextUserTurnFrame,
+    LLMFullResponseStartFrame,
+    MetricsFrame,
+    TTSTextFrame,
+)
+from pipecat.metrics.metrics import (
+    LLMTokenUsage,
+    LLMUsageMetricsData,
+    ProcessingMetricsData,
+    STTUsage,
+    STTUsageMetricsData,
+    TextAggregationMetricsData,
+    TTFAMetricsData,
+    TTFBMetricsData,
+    TTSUsageMetricsData,
+    TurnMetricsData,
+)
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat_callgauge.events import MAX_EVENT_BYTES, encoded
+
+from schemas.events.codec import InputSource, UnrecognizedEvent, decode
+from tests.unit.pipecat_observer.frames_in import UP, Observed
+
+STAMP = "2026-11-22T18:03:14.898+00:00"
+
+
+def word(text: str) -> TTSTextFrame:
+    return TTSTextFrame(text, text_type="word")
+
+
+async def test_words_count_when_they_leave_the_output_transport() -> None:
+    seen = Observed()
+    await seen.push(word("never"), word("heard"))  # pushed at synthesis, seconds ahead
+    assert seen.of("tts_text") == []
+    await seen.leaves_the_line(word("Good"), word("day."))
+    assert seen.of("tts_text") == [{"frame": "Good"}, {"frame": "day."}]
+
+
+async def test_a_message_says_whether_the_bot_was_cut() -> None:
+    seen = Observed()
+    whole = LLMContextAssistantTurnFrame("All of it.", STAMP)
+    cut = LLMContextAssistantTurnFrame("A part", STAMP)
+    await seen.push(
+        LLMFullResponseStartFrame(), BotStartedSpeakingFrame(), BotStoppedSpeakingFrame(), InterruptionFrame(), whole
+    )
+    await seen.push(
+        LLMFullResponseStartFrame(), BotStartedSpeakingFrame(), InterruptionFrame(), BotStoppedSpeakingFrame(), cut
+    )
+    await seen.push(LLMContextUserTurnFrame("Stop.", STAMP))
+    assert [(each["content"], each["interrupted"]) for each in seen.of("assistant_message")] == [
+        ("All of it.", False),
+        ("A part", True),
+    ]
+    assert seen.of("user_message") == [{"content": "Stop.", "timestamp": STAMP}]
+
+
+async def test_words_can_stay_in_the_bot() -> None:
+    seen = Observed(words=False)
+    await seen.leaves_the_line(word("Good"))
+    await seen.push(LLMContextUserTurnFrame("My number", STAMP), LLMContextAssistantTurnFrame("Good day", STAMP))
+    assert [event["type"] for event in seen.events] == ["call_started"]
+
+
+def running(call_id: str, **arguments: Any) -> FunctionCallInProgressFrame:
+    return FunctionCallInProgressFrame("find", call_id, arguments, cancel_on_interruption=True)
+
+
+def answered(call_id: str, result: object, **more: Any) -> FunctionCallResultFrame:
+    return FunctionCallResultFrame("find", call_id, {}, result, **more)
+
+
+async def test_a_tool_is_told_from_its_request_to_its_end() -> None:
+    seen = Observed(tool_results=True)
+    asked = FunctionCallsStartedFrame([FunctionCallFromLLM("find", "c1", {"code": "A1"}, context=None)])
+    await seen.push(asked, running("c1", code="A1"), answered("c1", {"visit": 7}))
+    await seen.push(running("c2"), FunctionCallCancelFrame("find", "c2"))
+    await seen.push(running("c3"), FunctionCallCancelFrame("find", "c3", run_llm=True))
+    await seen.push(running("c4"), answered("c4", "spoken to the model", error="no database"))
+    told = seen.of("function_call_event")
+    assert [each["kind"].removeprefix("function_call_") for each in told] == [
+        "started", "in_progress", "completed", "in_progress", "cancelled", "in_progress", "timed_out", "in_progress", "failed",
+    ]  # fmt: skip
+    assert told[1]["arguments"] == {"code": "A1"}
+    assert told[1]["started_at"] == told[0]["timestamp"]
+    assert (told[2]["result"], told[2]["in_progress_at"]) == ({"visit": 7}, told[1]["timestamp"])
+    assert "result" not in told[-1]
+    assert told[-1]["error"] == "no database"
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [({"status": "error", "card": "4111"}, "error"), ('{"error": "no such card 4111"}', "error"), ({"card": "4111"}, "success"),
+     ("4111", "success"), ("{4111", "success"), (None, "success")],
+)  # fmt: skip
+async def test_a_result_that_stays_in_the_bot_still_says_whether_the_tool_failed(result: object, status: str) -> None:
+    seen = Observed()
+    await seen.push(answered("c1", result))
+    assert seen.of("function_call_event")[0]["result"] == {"status": status, "withheld": True}
+
+
+async def test_a_progress_report_ends_no_tool_and_arguments_can_stay() -> None:
+    seen = Observed(tool_arguments=False)
+    report = answered("c1", "half", properties=FunctionCallResultProperties(is_final=False))
+    await seen.push(running("c1", card="x"), report)
+    assert [each["kind"] for each in seen.of("function_call_event")] == ["function_call_in_progress"]
+    assert "arguments" not in seen.of("function_call_event")[0]
+
+
+async def test_the_tools_of_the_agent_are_told_once_and_when_they_change() -> None:
+    seen = Observed()
+    find = FunctionSchema("find", "Finds.", {"code": {"type": "string"}}, ["code"])
+    context = LLMContext([], tools=[find])
+    await seen.push(LLMContextFrame(context), LLMContextFrame(context))
+    context.set_tools([find, FunctionSchema("book", "Books.", {}, [])])
+    await seen.push(LLMContextFrame(context))
+    told = [event["tools"] for event in seen.events if "tools" in event]
+    assert told[0] == [
+        {
+            "name": "find",
+            "parameters": {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
+        }
+    ]
+    assert [[tool["name"] for tool in tools] for tools in told] == [["find"], ["find", "book"]]
+
+
+async def test_numbers_are_told_in_pipecats_records_and_zeros_are_not() -> None:
+    seen = Observed()
+    llm = {"processor": "XLLMService#0", "model": "m"}
+    await seen.push(
+        MetricsFrame([TTFBMetricsData(processor="XTTSService#0", value=0.0), TTFBMetricsData(**llm, value=0.25)]),
+        MetricsFrame([TTFAMetricsData(**llm, ttfa=0.5, ttfb=0.25, leading_silence=0.25)]),
+        MetricsFrame([LLMUsageMetricsData(**llm, value=LLMTokenUsage(prompt_tokens=9, completion_tokens=3, total_tokens=12))]),
+        MetricsFrame([TTSUsageMetricsData(processor="XTTSService#0", value=12)]),
+        MetricsFrame([STTUsageMetricsData(processor="s", value=STTUsage(audio_seconds=1.5))]),
+        MetricsFrame([ProcessingMetricsData(**llm, value=0.9), ProcessingMetricsData(processor="XTTSService#0", value=0.9)]),
+        MetricsFrame([TextAggregationMetricsData(processor="XTTSService#0", value=0.1)]),
+        MetricsFrame([TurnMetricsData(processor="t", is_complete=True, probability=0.9, e2e_processing_time_ms=45)]),
+        direction=UP,
+    )  # fmt: skip
+    assert [(d["kind"], d["seconds"]) for d in seen.of("service_latency")] == [("ttfb", 0.25)]
+    assert [d["kind"] for d in seen.of("service_usage")] == ["llm", "tts", "stt"]
+    assert seen.of("service_usage")[0]["total_tokens"] == 12
+    plain = {event["type"]: event["value"] for event in seen.events if "value" in event}
+    assert plain == {
+        "ProcessingMetricsData": 0.9, "TextAggregationMetricsData": 0.1,
+        "TurnMetricsData": {"is_complete": True, "probability": 0.9, "e2e_processing_time_ms": 45.0},
+    }  # fmt: skip
+    decoded = [decode(InputSource.PIPECAT, json.dumps(event).encode()) for event in seen.events]
+    assert not [event for event in decoded if isinstance(event, UnrecognizedEvent)]
+
+
+async def test_an_error_of_a_processor_is_told() -> None:
+    seen = Observed()
+    await seen.push(ErrorFrame("the model is down"), direction=UP)
+    assert seen.of("error") == [{"message": "the model is down"}]
+
+
+class Odd:
+    """Nothing that JSON knows, and hostile to whoever looks."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def _endless() -> dict[str, Any]:
+    loop: dict[str, Any] = {}
+    loop["again"] = loop
+    return loop
+
+
+def _deep() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(50_000):
+        deep = [deep]
+    return deep
+
+
+@pytest.mark.parametrize(
+    "result",
+    [Odd(), {"a": Odd()}, {("a", "b"): 1}, _endless(), _deep(), float("nan"), {"n": float("inf")}, "\ud800", b"bytes", {1, 2},
+     "x" * (MAX_EVENT_BYTES + 1), 10**5_000],
+    ids=["object", "object inside", "tuple as key", "endless", "deep", "nan", "infinity", "half a pair", "bytes", "set", "long", "huge"],
+)  # fmt: skip
+def test_whatever_a_tool_returns_its_event_can_be_read(result: object) -> None:
+    event = {"type": "function_call_event", "timestamp": 1_790_000_000_000, "data": {
+        "kind": "function_call_completed", "function_name": "f", "tool_call_id": "c", "timestamp": 1_790_000_000.0, "result": result,
+    }}  # fmt: skip
+    value = encoded(event)
+    assert len(value) <= MAX_EVENT_BYTES
+    read = decode(InputSource.PIPECAT, value)
+    assert (read.data.kind, read.data.function_name) == ("function_call_completed", "f")
+
+
+def test_half_a_pair_in_words_costs_one_character() -> None:
+    event = {"type": "user_message", "timestamp": 1_790_000_000_000, "data": {"content": "Hi \ud800!"}}
+    assert decode(InputSource.PIPECAT, encoded(event)).data == {"content": "Hi ?!"}
