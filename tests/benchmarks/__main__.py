@@ -18,6 +18,7 @@ from tests.benchmarks.evaluator_cost import measure_backlog, measure_live, measu
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.metrics_delay import measure_delay
 from tests.benchmarks.recovery_time import measure_recovery
+from tests.benchmarks.whole_runs import measure_runs
 from tests.support.brokers import kafka_broker
 
 IN_PROCESS: Final[dict[str, Callable[[Figures], None]]] = {
@@ -32,8 +33,8 @@ ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "live": measure_live,
     "delay": measure_delay,
 }
-ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"recovery": measure_recovery}
-"""Each starts a broker of its own, which it may break."""
+ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"runs": measure_runs, "recovery": measure_recovery}
+"""Each has a folder of its own, and the last one a broker that it may break."""
 ALL: Final = (*IN_PROCESS, *ON_KAFKA, *ON_ITS_OWN)
 
 

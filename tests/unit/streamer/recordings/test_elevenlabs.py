@@ -13,7 +13,7 @@ from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
-from streamer.offline.contexts import contexts_of
+from streamer.offline.contexts import context_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import RecordedCall, RecordingError, read_recordings
 from streamer.sources.replay.playback import in_time_order, renamed, shifted, with_control_events
@@ -259,7 +259,7 @@ def test_read_in_any_order_it_has_the_same_scores(tmp_path: Path, seed: int) -> 
 
 
 def test_eva_has_nothing_to_say_of_it(tmp_path: Path) -> None:
-    (context,) = contexts_of([stored(tmp_path / "call.json", released(*TALK))])
+    context = context_of(next(read_recordings(stored(tmp_path / "call.json", released(*TALK)))))
     assert context.refused == ()
     assert context.context["conversation_trace"] == []
     assert context.context["conversation_ended_reason"] == "client ended"
