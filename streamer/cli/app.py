@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "demo": "Shows callgauge at work, without any set-up.",
     "run": "Runs the evaluator, the exporter and the judge.",
     "replay": "Plays recorded calls, or evaluates past traffic again.",
+    "tail": "Sends a run of EVA to the topics while EVA writes it.",
     "simulate": "Sends simulated calls to the topics in real time.",
     "context": "Prints EVA's metric context of recorded calls.",
     "score": "Scores recorded calls and prints the score records.",

@@ -48,6 +48,7 @@ __all__ = [
     "Events",
     "RecordedCall",
     "RecordingError",
+    "pipeline_type_of_run",
     "read_call",
     "read_document",
     "read_recordings",
@@ -142,7 +143,7 @@ def _read_record_directory(directory: Path) -> RecordedCall:
         raise shape_error(str(result_path), '"record_id" as a text', kind_of(record_id))
     return RecordedCall(
         conversation_id=conversation_id_of(directory, record_id),
-        pipeline_type=_pipeline_type_of_run(directory),
+        pipeline_type=pipeline_type_of_run(directory),
         conversation_ended_reason=_optional_text(result, "conversation_ended_reason", str(result_path)),
         audit=with_llm_latencies(
             _events(audit_log["transcript"], f"{audit_path}: transcript"), audit_log.get("llm_prompts")
@@ -162,7 +163,7 @@ def run_configs(record_directory: Path) -> Iterator[dict[str, Any]]:
             yield read_document(path)
 
 
-def _pipeline_type_of_run(record_directory: Path) -> str:
+def pipeline_type_of_run(record_directory: Path) -> str:
     """How the run's models make up an agent; a run without any is a cascade."""
     for config in run_configs(record_directory):
         model = config.get("model")

@@ -76,6 +76,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("recordings", "report"),
         ("sources/replay",),
         ("offline", "sources", "sources/simulator"),
+        ("sources/tail",),
         ("roles",),
         ("operations/backtest",),
         ("cli",),
