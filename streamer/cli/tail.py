@@ -37,6 +37,13 @@ def tail(
         str | None, typer.Option(metavar="NAME", help=f"Goal set of the calls; {ID_MARK} in it is the record's id.")
     ] = None,
     agent: AgentOption = None,
+    run_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Put behind the conversation ids: needed if these topics had a run of the same records.",
+        ),
+    ] = None,
     is_endless: Annotated[
         bool, typer.Option("--forever", help="Go on when EVA has finished the run: it may be started again.")
     ] = False,
@@ -64,8 +71,11 @@ def tail(
     If EVA puts an attempt aside and tries again, the call ends with the reason `discarded`, and the next attempt is a
     call of its own: <record>/attempt_2.
 
+    A call closes once, so the topics take each id once: give a second run with the same records a --run-name.
+
     Examples:
         callgauge tail output/my-run
+        callgauge tail output/next-run --run-name next
         callgauge tail output/my-run --agent airline-desk --goals '{id}'
         callgauge tail output/my-run --topic-prefix lab. --position lab.json
     """
@@ -76,7 +86,13 @@ def tail(
             "(output/<run>); make it if EVA has not begun."
         )
     completed, progress = asyncio.run(
-        _follow(settings, run_dir, position or run_dir / POSITION_FILE, CallFacts(agent, goals), is_endless=is_endless)
+        _follow(
+            settings,
+            run_dir,
+            position or run_dir / POSITION_FILE,
+            CallFacts(agent, goals, run_name),
+            is_endless=is_endless,
+        )
     )
     say(f"{'The run is over' if completed else 'Stopped'}: {_text(progress)}.")
     if not completed and progress.open_calls:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,7 +71,7 @@ def write_run(run: Path, seeds: dict[str, int], start_ms: int) -> None:
 
 
 @contextmanager
-def writing(run: Path, seeds: dict[str, int], start_ms: int) -> Iterator[multiprocessing.Process]:
+def writing(run: Path, seeds: dict[str, int], start_ms: int) -> Iterator[BaseProcess]:
     writer = multiprocessing.get_context("spawn").Process(target=write_run, args=(run, seeds, start_ms))
     writer.start()
     try:
@@ -117,7 +118,15 @@ async def test_a_run_that_is_being_written_comes_out_as_score_says(environment: 
     live = await written_scores(environment)
     assert len({record.record_id for record in live}) == len(live)
     scored = [SCORE_RECORD.validate_json(line) for line in ran("score", str(run)).splitlines()]
-    assert comparable(newest_of(live)) == comparable(scored)
+    found, expected = comparable(newest_of(live)), comparable(scored)
+    assert found.keys() == expected.keys()
+    differences = [
+        (*subject, field, found[subject][field], value)
+        for subject, fields in expected.items()
+        for field, value in fields.items()
+        if found[subject][field] != value
+    ]
+    assert differences == []
 
 
 def _sent_lines(run: Path) -> int:

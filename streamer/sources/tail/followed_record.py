@@ -39,10 +39,17 @@ _WATCHED: Final = (AUDIT_FILE, RESULT_FILE, METRICS_FILE, *PIPECAT_FILES, *SIMUL
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """Facts of every call that its files do not have; None where nobody named one."""
+    """Facts of every call that its files do not have; None where nobody named one.
+
+    Attributes:
+        agent: Name of the agent.
+        goals: Name of the goal set.
+        run_name: Last part of the conversation ids.
+    """
 
     agent: str | None = None
     goals: str | None = None
+    run_name: str | None = None
 
 
 class FollowedRecord:

@@ -166,19 +166,19 @@ class FollowedRun:
                 continue
             if (taken := self._taken_up(folder, known)) is not None:
                 calls[key] = taken
-                self._records[key] = FollowedRecord(folder, taken, self._facts_of(taken))
+                self._records[key] = self._followed(folder, taken)
                 has_news = True
         # A call that an earlier process left open, and that was put aside since.
         for key, call in calls.items():
             if call.state == "open" and key not in there and key not in self._records:
-                self._records[key] = FollowedRecord(self._folder / key, call, self._facts_of(call))
+                self._records[key] = self._followed(self._folder / key, call)
         return has_news
 
     def _taken_up(self, folder: Path, known: CallPosition | None) -> CallPosition | None:
         try:
             inode = folder.stat().st_ino
             if known is None:
-                return CallPosition(conversation_id=_id_of(folder), inode=inode)
+                return self._new(folder, inode)
             if is_same_attempt(folder, known):
                 known.inode = inode
                 return known if known.state == "open" else None
@@ -186,15 +186,20 @@ class FollowedRun:
             return None
         if known.state == "open":
             return known  # its end is sent first
-        number = known.attempt + 1
-        return CallPosition(conversation_id=f"{_id_of(folder)}/attempt_{number}", attempt=number, inode=inode)
+        return self._new(folder, inode, known.attempt + 1)
 
-    def _facts_of(self, call: CallPosition) -> CallFacts:
-        if self._facts.goals is None:
-            return self._facts
-        record, slash, attempt = call.conversation_id.rpartition("/")
-        name = record if slash and attempt.startswith("attempt_") else call.conversation_id
-        return replace(self._facts, goals=self._facts.goals.replace(ID_MARK, without_trial(name)))
+    def _new(self, folder: Path, inode: int, attempt: int = 1) -> CallPosition:
+        """The position at the beginning of a call."""
+        parts = [_id_of(folder), *([f"attempt_{attempt}"] if attempt > 1 else [])]
+        name = self._facts.run_name
+        conversation_id = "/".join(parts) if name is None else f"{'/'.join(parts)}-{name}"
+        return CallPosition(conversation_id=conversation_id, attempt=attempt, inode=inode)
+
+    def _followed(self, folder: Path, call: CallPosition) -> FollowedRecord:
+        goals = self._facts.goals
+        if goals is not None:
+            goals = goals.replace(ID_MARK, without_trial(_id_of(folder)))
+        return FollowedRecord(folder, call, replace(self._facts, goals=goals))
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:

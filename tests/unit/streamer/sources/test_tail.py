@@ -348,6 +348,16 @@ def test_the_goals_of_a_trial_are_those_of_its_record(tmp_path: Path) -> None:
     assert (started["goals"], started["agent"], started["pipeline_type"]) == ("set-2", "desk", "cascade")
 
 
+def test_a_run_can_have_a_name_in_its_ids(tmp_path: Path) -> None:
+    tail = Tail(tmp_path, CallFacts(goals="{id}", run_name="monday"))
+    append(tmp_path / "records" / "2" / "trial_0" / LOG, lines(word(1)))
+    tail.look()
+    tail.restart()
+    tail.look()
+    assert {call for call, _ in tail.sent.events} == {"2/trial_0-monday"}
+    assert tail.sent.values("2/trial_0-monday", "audit")[0]["goals"] == "2"
+
+
 def test_a_position_is_for_one_process_and_one_place(tmp_path: Path) -> None:
     file, other = PositionFile(tmp_path / "p"), PositionFile(tmp_path / "p")
     with file.locked(), pytest.raises(PositionError, match="another `callgauge tail`"), other.locked():
