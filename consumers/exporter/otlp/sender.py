@@ -4,7 +4,6 @@ The queue is bounded. An event that finds it full is dropped and counted, and so
 within the retries of OpenTelemetry's exporter.
 """
 
-import logging
 import queue
 import threading
 import time
@@ -110,8 +109,6 @@ def _exporter(settings: OtlpSettings, code_version: str) -> tuple["OTLPLogExport
             f"OTLP is switched on (otlp.endpoint) and its packages are not installed ({error.name}). Nothing was started. "
             "Install callgauge with them: `uv tool install 'callgauge[otlp]'`; or leave out otlp.endpoint."
         ) from error
-    # It would log each failed request with its own words; the counter and our log say it once.
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     resource = Resource({"service.name": "callgauge", "service.version": code_version})
     scope = InstrumentationScope("callgauge", code_version)
 

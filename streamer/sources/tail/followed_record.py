@@ -5,6 +5,7 @@ log and then `result.json` at the end.
 """
 
 import hashlib
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -174,6 +175,10 @@ class FollowedRecord:
                     f"{where}: this is no event: {seen}. It is left out; the call goes on. `score` refuses the record."
                 )
                 continue
+            if _ends_session(event):
+                # The evaluator closes the call some seconds after it; the audit log can come later.
+                self.position.held.append((line.number, compact_json(event).decode()))
+                continue
             yield self._event(source, event, line.number * _NUMBERS + place)
             if source == "pipecat" and place == 0 and self.position.start_ms is None:
                 time_ms = event_time_ms(event)
@@ -239,6 +244,8 @@ class FollowedRecord:
             self._tell(f"{self._folder}: the call has no event. Nothing was sent of it.")
             self._close("ended")
             return []
+        events = [self._event("elevenlabs", json.loads(text), number * _NUMBERS) for number, text in self.position.held]
+        self.position.held.clear()
         if AUDIT_FILE not in self.position.files:
             self._tell(
                 f"{self._folder / AUDIT_FILE}: there is no whole audit log. The call ends without it; `score` refuses the record."
@@ -260,7 +267,7 @@ class FollowedRecord:
         except RecordingError as error:
             self._tell(f"{error.where}: {error.what}: seen {error.seen}. The call ends without these facts.")
         is_news = self.position.first_ms != self.position.started_ms or "expected_state" in started
-        events = [self._sent("call_started", 3, started)] if is_news else []
+        events.extend([self._sent("call_started", 3, started)] if is_news else [])
         self._close("ended")
         return [*events, self._sent("call_ended", 2, ended)]
 
@@ -283,6 +290,13 @@ class FollowedRecord:
             self.sentences.append(sentence)
         elif self._told == _MOST_TOLD + 1:
             self.sentences.append(f"{self._folder}: more of that; nothing further is said of this call.")
+
+
+def _ends_session(event: Mapping[str, Any]) -> bool:
+    data = event.get("data")
+    return (
+        event.get("type") == "connection_state" and isinstance(data, Mapping) and data.get("state") == "session_ended"
+    )
 
 
 def is_same_attempt(folder: Path, position: CallPosition) -> bool:

@@ -45,6 +45,7 @@ class CallPosition(BaseModel):
         attempt: 1, and one more whenever EVA begins anew in a folder of that name.
         inode: Number of the folder in its file system.
         files: Positions by file name. When the call has ended, they are what its attempt is recognised by.
+        held: Lines that end the call, with their numbers: they are sent when everything else was.
         started_ms: Time in the `call_started` that was sent; None before.
         start_ms: First time in the pipecat log, from which some metrics count.
         first_ms: Earliest time of an event.
@@ -56,6 +57,7 @@ class CallPosition(BaseModel):
     attempt: int = 1
     inode: int = 0
     files: dict[str, FilePosition] = Field(default_factory=dict)
+    held: list[tuple[int, str]] = Field(default_factory=list)
     started_ms: int | None = None
     start_ms: int | None = None
     first_ms: int | None = None
