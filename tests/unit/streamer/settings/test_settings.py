@@ -82,7 +82,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_POLL_INTERVAL_MS": "0", "CALLGAUGE_LOG_FORMAT": "xml", "CALLGAUGE_LOG_LEVEL": "all", "CALLGAUGE_LIMITS__IDLE_MS": "0",
         "CALLGAUGE_SECURITY__PROTOCOL": "TLS", "CALLGAUGE_JUDGE_GROUP": "", "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",
         "CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_TRANSCRIPTS__GZIP": "perhaps",
-        "CALLGAUGE_REDACTION__DETECTORS": "mail",
+        "CALLGAUGE_REDACTION__DETECTORS": "mail", "CALLGAUGE_OTLP__ENDPOINT": "collector",
     }  # fmt: skip
     shown = set(Settings.model_fields) - {
         "http_token",
