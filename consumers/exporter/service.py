@@ -27,6 +27,8 @@ from faststream import AckPolicy
 from pydantic import ValidationError
 
 from consumers.exporter.active_calls import ActiveCalls
+from consumers.exporter.otlp.evaluations import Evaluation, FinalScores
+from consumers.exporter.otlp.sender import EvaluationSender
 from consumers.exporter.projection import Counted, UncountableRecordError, exemplar_of, project
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.clock import wall_clock_ms
@@ -35,7 +37,7 @@ from consumers.runtime.logs import about_record
 from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
-from schemas.scores.all_records import SCORE_RECORD
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
 from schemas.scores.record import SCHEMA_VERSION, schema_version_in
 from schemas.topics import SCORES_TOPIC
 from schemas.undecodable import UndecodableRecord
@@ -93,6 +95,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             options={"auto_offset_reset": "latest"},
             instruments=instruments,
         )
+        self._final_scores = FinalScores()
+        self._otlp = None if settings.otlp.endpoint is None else self._sender(settings)
         instruments.before_scrape(self._forget_silent)
         instruments.read_gauge("callgauge_calls_active", self._active.by_who)
         instruments.read_gauge("callgauge_calls_with_goals_active", self._active.progress.calls)
@@ -116,6 +120,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             self._is_leaving = True
             await self._commit(HAND_OVER_SECONDS)
             await self._subscription.stop()
+            if self._otlp is not None:
+                await asyncio.to_thread(self._otlp.close)
             log.info("exporter_stopped", records=self._records)
 
     def problems(self) -> Sequence[str]:
@@ -225,6 +231,21 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
             else:
                 instruments.observe(sample.metric, sample.labels, sample.value, exemplar)
         self._count_forgotten(self._active.take(score, record.partition, now_ms))
+        if self._otlp is not None:
+            self._otlp.put(self._evaluations(score))
+
+    def _evaluations(self, score: AnyScoreRecord) -> list[Evaluation]:
+        before = self._final_scores.left_out
+        events = self._final_scores.take(score)
+        if (left_out := self._final_scores.left_out - before) > 0:
+            self._count_otlp("not_kept", left_out)
+        return events
+
+    def _sender(self, settings: ExporterSettings) -> EvaluationSender:
+        return EvaluationSender(settings.otlp, settings.code_version, self._count_otlp)
+
+    def _count_otlp(self, outcome: str, events: int) -> None:
+        self._instruments.inc("callgauge_otlp_events_total", (outcome,), events)
 
     def _refuse(self, record: Any, reason: str) -> None:
         self._instruments.inc("callgauge_scores_refused_total")

@@ -5,6 +5,26 @@ from pydantic import BaseModel, ConfigDict, Field
 from schemas.units import HOUR_MS
 
 
+class OtlpSettings(BaseModel):
+    """Final scores as OpenTelemetry log events. Headers, certificates and compression are taken from OpenTelemetry's own variables."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://\S+$",
+        examples=["http://collector:4318/v1/logs"],
+        description="whole address of the logs at an OTLP/HTTP endpoint; without one nothing is sent",
+    )
+    queue_events: int = Field(
+        10_000,
+        gt=0,
+        le=1_000_000,
+        description="events that wait for the endpoint; further ones are dropped and counted",
+    )
+    timeout_seconds: float = Field(10.0, gt=0, le=60, description="longest time for one request, retries included")
+
+
 class ExporterSettings(BaseModel):
     """Settings of reading `scores` and of the memory of running calls."""
 
@@ -24,3 +44,5 @@ class ExporterSettings(BaseModel):
         gt=0,
         description="Silence in ms after which a running call is forgotten; above the longest call the evaluator allows.",
     )
+    otlp: OtlpSettings = Field(OtlpSettings(), description="Final scores as OpenTelemetry log events; off by default.")
+    code_version: str = Field("unknown", description="Version of callgauge, as OpenTelemetry's resource has it.")

@@ -50,6 +50,11 @@ _CHECKED_BY = Label("checked_by", "what decides whether the subgoal is reached",
 _STALLED_BY = Label("by", "what there was too much of without progress", ("turns", "seconds"))
 _SUCCESS = Label("outcome", "whether every subgoal was reached", ("success", "failure"))
 _PROGRESS = Label("progress", "whether the call's progress is known", ("known", "unknown"))
+_OTLP_OUTCOME = Label(
+    "outcome",
+    "whether the endpoint took the event, and if not, why",
+    ("sent", "queue_full", "failed", "unsent_at_stop", "not_kept"),
+)
 _SUBGOAL_STATE = Label("state", "whether the subgoal is reached by now", ("reached", "open"))
 _TEXT_METRICS = words_of(JudgeKind, without=JudgeKind.SUBGOAL)
 _TEXT_METRIC = Label("name", "EVA's metric", _TEXT_METRICS)
@@ -245,6 +250,12 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_label_overflow_total", "counter", "values",
         "Uses of a label value that came after the label's cap was reached and is shown as `other`.",
         "exporter", (_CAPPED_LABEL,),
+    ),
+    Metric(
+        "callgauge_otlp_events_total", "counter", "events",
+        "Evaluation events of closed calls for OpenTelemetry, by whether they were sent, counted when that is known; 0 unless "
+        "otlp.endpoint is set.",
+        "exporter", (_OTLP_OUTCOME,),
     ),
     Metric(
         "callgauge_scores_read_total", "counter", "records",

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "run": "Runs the evaluator, the exporter, the judge and, if it is set up, the receiver of events.",
     "ingest": "Receives events over HTTP: ElevenLabs' webhooks and POST /events.",
     "replay": "Plays recorded calls, or evaluates past traffic again.",
+    "tail": "Sends a run of EVA to the topics while EVA writes it.",
     "simulate": "Sends simulated calls to the topics in real time.",
     "context": "Prints EVA's metric context of recorded calls.",
     "score": "Scores recorded calls and prints the score records.",

@@ -1,31 +1,27 @@
 """The command `context`: recorded calls through the engine, and EVA's metric context of each."""
 
-import json
-import sys
-
 import typer
 
-from streamer.cli.options import ArrivalOption, PathsArgument
-from streamer.offline.contexts import contexts_of
-from streamer.offline.screen import reading_progress, tell_refused
+from streamer.cli.options import ArrivalOption, PathsArgument, ProcessesOption
+from streamer.cli.printing import print_calls
+from streamer.offline.call_work import context_work
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
-def context(paths: PathsArgument, *, arrival: ArrivalOption = None) -> None:
+def context(paths: PathsArgument, *, arrival: ArrivalOption = None, processes: ProcessesOption = None) -> None:
     """Prints EVA's metric context of recorded calls.
 
     The calls go through the engine event by event. Each gives one line of JSON, {"id": ..., "context": {...}}; the
     context has EVA's fields. No broker is needed.
 
+    A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of the calls, and the
+    same as from one core. A call that cannot be read is named and left out, and the exit code is 1.
+
     Examples:
         callgauge context calls.jsonl.gz > contexts.jsonl
+        callgauge context output/my-run > contexts.jsonl
         callgauge context records/1.1.2 --arrival 7
     """
-    with reading_progress() as progress:
-        for result in contexts_of(paths, arrival_seed=arrival, on_event=progress.event):
-            progress.calls += 1
-            sys.stdout.write(json.dumps({"id": result.conversation_id, "context": result.context}) + "\n")
-            tell_refused(result.conversation_id, result.refused)
-    sys.stdout.flush()
+    print_calls(paths, context_work(arrival), processes)

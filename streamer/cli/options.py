@@ -6,7 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-PATHS_HELP: Final = "EVA record directories, wire-level .jsonl(.gz) files, and .json(.gz) records of ElevenLabs agents or folders of them."
+PATHS_HELP: Final = (
+    "EVA run and record directories, wire-level .jsonl(.gz) files, and .json(.gz) records of ElevenLabs agents or folders of "
+    "them."
+)
 SINCE_HELP: Final = "From then on: 90s, 30m, 2h or 7d ago, or a UTC time, 2026-08-01T14:30."
 
 ConfigOption = Annotated[
@@ -31,6 +34,12 @@ ArrivalOption = Annotated[
     ),
 ]
 AgentOption = Annotated[str | None, typer.Option("--agent", help="Agent name of calls whose recording has none.")]
+ProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--processes", metavar="N", min=1, max=256, help="Processes that read calls; one on each core unless given."
+    ),
+]
 PathsArgument = Annotated[list[Path], typer.Argument(metavar="PATH", help=PATHS_HELP)]
 GoalsOption = Annotated[
     Path | None,

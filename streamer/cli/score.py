@@ -1,10 +1,7 @@
 """The command `score`: recorded calls through the live engine, and the score records of each."""
 
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,13 +14,25 @@ from streamer.cli.options import (
     JudgeOption,
     JudgeSwitch,
     PathsArgument,
+    ProcessesOption,
 )
+from streamer.cli.printing import found_calls, print_calls, printed_calls
 from streamer.cli.settings import settings_from
-from streamer.offline.eva_results import eva_metrics_of
-from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+from streamer.offline.call_work import (
+    BrokenOff,
+    CallOutput,
+    eva_work,
+    places_of,
+    score_lines,
+    score_work,
+    scoring_of,
+    unread,
+)
+from streamer.offline.scored_recordings import plan_from, score_all
 from streamer.offline.scoring import RecordedScoring
-from streamer.offline.screen import reading_progress, tell_refused
 from streamer.recordings.goals import read_recorded_goals
+from streamer.recordings.reader import RecordingError, read_call
+from streamer.terminal import say
 
 app = typer.Typer(add_completion=False)
 
@@ -50,6 +59,7 @@ def score(
     ] = False,
     arrival: ArrivalOption = None,
     agent: AgentOption = None,
+    processes: ProcessesOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Scores recorded calls and prints the score records.
@@ -67,7 +77,12 @@ def score(
     With --format eva each call gives one line of EVA's own results, {"id": ..., "metrics": {...}}. It has the metrics
     that need no judge; as in EVA, an unknown value is zero.
 
+    A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of the calls, and the
+    same as from one core. With --judge on one process asks about some calls at a time, so that budgets and rates hold for
+    all of them. A call that cannot be read is named and left out, and the exit code is 1.
+
     Examples:
+        callgauge score output/my-run > scores.jsonl
         callgauge score records/1.1.2 --goals airline_dataset.jsonl > scores.jsonl
         callgauge score calls.jsonl.gz --goals goals/ --all
         callgauge score calls.jsonl.gz --format eva > metrics.jsonl
@@ -76,29 +91,35 @@ def score(
     if output is ScoreFormat.EVA:
         if goals is not None or judge is JudgeSwitch.ON or all_records or agent is not None:
             raise typer.BadParameter("EVA's results have no goals, no judge and no agent: leave those options out.")
-        _print_eva_metrics(paths, arrival)
+        print_calls(paths, eva_work(arrival), processes)
         return
     settings = settings_from(config)
     asks_judge = judge is JudgeSwitch.ON
     plan = plan_from(settings, asks_judge=asks_judge, arrival_seed=arrival)
     sets = None if goals is None else read_recorded_goals(goals)
-    with reading_progress() as progress:
+    if not asks_judge:
+        print_calls(paths, score_work(plan, sets, agent, all_records=all_records), processes)
+        return
+    # One process asks: its calls wait for the model, not for a core, and budgets and rates hold for all of them.
+    found = found_calls(paths)
+    with printed_calls(found) as printed:
 
         def show(scoring: RecordedScoring) -> None:
-            progress.calls += 1
-            for record in scoring.records if all_records else scoring.final_records():
-                sys.stdout.write(record.model_dump_json() + "\n")
-            tell_refused(scoring.call.conversation_id, scoring.refused)
+            text, sentences = score_lines(scoring, all_records=all_records)
+            printed.add(CallOutput(text, tuple(sentences)))
 
-        scorings = scorings_of(paths, plan, sets, agent)
-        score_all(scorings, settings, show, progress.event, asks_judge=asks_judge)
-    sys.stdout.flush()
+        def scorings() -> Iterator[RecordedScoring]:
+            for place in places_of(found):
+                try:
+                    if isinstance(place, BrokenOff):
+                        printed.add(CallOutput("", (place.sentences,), is_read=False))
+                        continue
+                    scoring, sentences = scoring_of(read_call(place), plan, sets, agent)
+                except RecordingError as error:
+                    printed.add(unread(error))
+                    continue
+                for sentence in sentences:
+                    say(sentence)
+                yield scoring
 
-
-def _print_eva_metrics(paths: Sequence[Path], arrival_seed: int | None) -> None:
-    with reading_progress() as progress:
-        for call in eva_metrics_of(paths, arrival_seed=arrival_seed, on_event=progress.event):
-            progress.calls += 1
-            sys.stdout.write(json.dumps({"id": call.conversation_id, "metrics": call.metrics}) + "\n")
-            tell_refused(call.conversation_id, call.refused)
-    sys.stdout.flush()
+        score_all(scorings(), settings, show, printed.event, asks_judge=True)

@@ -1,8 +1,7 @@
 """Recorded calls through the engine without a broker, for `callgauge context`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from consumers.engine.call.call import Call
@@ -10,7 +9,7 @@ from consumers.engine.call.offline import folded
 from consumers.engine.intake.admission import Arrival
 from schemas.quarantine import QuarantineRecord
 from streamer.offline.arrivals import arrivals_of
-from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.recordings.reader import RecordedCall
 from streamer.sources.replay.playback import in_random_order, in_time_order
 
 
@@ -29,25 +28,20 @@ class CallContext:
     refused: tuple[QuarantineRecord, ...]
 
 
-def contexts_of(
-    paths: Sequence[Path], *, arrival_seed: int | None = None, on_event: Callable[[], None] | None = None
-) -> Iterator[CallContext]:
-    """Streams each recorded call through the engine, event by event, and gives its context at the end of the call.
+def context_of(
+    recorded: RecordedCall, arrival_seed: int | None = None, on_event: Callable[[], None] | None = None
+) -> CallContext:
+    """Streams a recorded call through the engine, event by event, and gives its context at the end of the call.
 
     A recording is complete, so none of the engine's limits applies to it.
 
     Args:
-        paths: Record directories, wire-level files and records of ElevenLabs agents, read in this order.
+        recorded: The call.
         arrival_seed: Decides in which order events of different sources arrive; None is by their times.
         on_event: Called after each event.
-
-    Raises:
-        RecordingError: A path or a line cannot be read.
     """
-    for path in paths:
-        for recorded in read_recordings(path):
-            call, refused = folded_recording(recorded, arrival_seed, on_event)
-            yield CallContext(recorded.conversation_id, call.context().to_dict(), refused)
+    call, refused = folded_recording(recorded, arrival_seed, on_event)
+    return CallContext(recorded.conversation_id, call.context().to_dict(), refused)
 
 
 def folded_recording(

@@ -1,15 +1,14 @@
 """Recorded calls through the engine without a broker, for `callgauge score --format eva`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from consumers.engine.measures.eva.call_metrics import facts_of, metrics_of
 from schemas.quarantine import QuarantineRecord
 from streamer.offline.contexts import folded_recording
 from streamer.recordings.eva_state import state_of_record
-from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.recordings.reader import RecordedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +27,18 @@ class CallMetrics:
 
 
 def eva_metrics_of(
-    paths: Sequence[Path], *, arrival_seed: int | None = None, on_event: Callable[[], None] | None = None
-) -> Iterator[CallMetrics]:
-    """Streams each recorded call through the engine, event by event, and gives EVA's metrics at the end of the call.
+    recorded: RecordedCall, arrival_seed: int | None = None, on_event: Callable[[], None] | None = None
+) -> CallMetrics:
+    """Streams a recorded call through the engine, event by event, and gives EVA's metrics at the end of the call.
 
     Args:
-        paths: Record directories and wire-level files, read in this order.
+        recorded: The call.
         arrival_seed: Decides in which order events of different sources arrive; None is by their times.
         on_event: Called after each event.
 
     Raises:
-        RecordingError: A path, a line or a file of a record cannot be read.
+        RecordingError: A file of the record cannot be read.
     """
-    for path in paths:
-        for recorded in read_recordings(path):
-            yield _metrics(recorded, arrival_seed, on_event)
-
-
-def _metrics(recorded: RecordedCall, arrival_seed: int | None, on_event: Callable[[], None] | None) -> CallMetrics:
     state = state_of_record(recorded.directory)
     call, refused = folded_recording(recorded, arrival_seed, on_event)
     context = call.context().model_copy(

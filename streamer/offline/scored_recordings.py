@@ -9,13 +9,12 @@ from typing import Final
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import first_of
+from streamer.offline.call_work import scoring_of
 from streamer.offline.judge_in_process import JudgeInProcess
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
-from streamer.recordings.eva_state import with_state
 from streamer.recordings.goals import RecordedGoals
 from streamer.recordings.reader import read_recordings
 from streamer.settings.all_settings import Settings
-from streamer.sources.replay.playback import with_control_events
 from streamer.terminal import say
 from streamer.version import installed_version
 
@@ -74,11 +73,10 @@ def scorings_of(
     """
     for path in paths:
         for recorded in read_recordings(path):
-            call = with_state(with_control_events(recorded, agent=agent))
-            goal_set = None if sets is None else sets.of(call)
-            if sets is not None and goal_set is None:
-                say(f"Call {call.conversation_id}: no goal set is for it, by name, id or agent. It has no progress.")
-            yield RecordedScoring(call, plan, goal_set)
+            scoring, sentences = scoring_of(recorded, plan, sets, agent)
+            for sentence in sentences:
+                say(sentence)
+            yield scoring
 
 
 async def _score_judged(

@@ -6,7 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from schemas.quarantine import QuarantineRecord
 from streamer.terminal import error_console, say
@@ -28,25 +36,48 @@ class ReadingProgress:
         """One more event was read."""
         self.events += 1
         if self.events % _REFRESH_EVENTS == 0:
-            self._bar.update(self._task, description=f"{self.calls} calls, {self.events} events")
+            self._show()
+
+    def call(self, events: int) -> None:
+        """One more call was done, with so many events."""
+        self.calls += 1
+        self.events += events
+        self._show()
+
+    def _show(self) -> None:
+        self._bar.update(self._task, completed=self.calls, description=f"{self.calls} calls, {self.events} events")
 
 
 @contextmanager
-def reading_progress() -> Iterator[ReadingProgress]:
-    """A bar on standard error while recordings are read, where it can be seen and disturbs nothing."""
+def reading_progress(total_calls: int | None = None) -> Iterator[ReadingProgress]:
+    """A bar on standard error while recordings are read, where it can be seen and disturbs nothing.
+
+    Args:
+        total_calls: The number of calls; None while nobody knows it.
+    """
     console = error_console()
     # A bar beside results on the same screen would be torn apart by them.
     shows_progress = console.is_terminal and not sys.stdout.isatty()
-    columns = (TextColumn("{task.description}"), BarColumn())
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn()]
+    if total_calls is not None:
+        columns += [MofNCompleteColumn(), TimeRemainingColumn()]
     # Without redirect_stdout=False results would go where the bar is, not to standard output.
     with Progress(*columns, console=console, disable=not shows_progress, redirect_stdout=False) as bar:
-        yield ReadingProgress(bar, bar.add_task("", total=None))
+        yield ReadingProgress(bar, bar.add_task("", total=total_calls))
 
 
 def tell_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> None:
     """Says which events of a call are not in its results."""
+    for sentence in about_refused(conversation_id, refused):
+        say(sentence)
+
+
+def about_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> list[str]:
+    """The sentences about the events of a call that are not in its results."""
+    sentences = []
     for record in refused[:_MOST_TOLD_PER_CALL]:
         where = f"Call {conversation_id}, event {record.offset + 1} of {record.topic}"
-        say(f"{where}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would.")
+        sentences.append(f"{where}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would.")
     if (more := len(refused) - _MOST_TOLD_PER_CALL) > 0:
-        say(f"Call {conversation_id}: {more} more events left out.")
+        sentences.append(f"Call {conversation_id}: {more} more events left out.")
+    return sentences

@@ -42,9 +42,9 @@ def with_metrics(log: Events | None, metrics: Events) -> Events:
     """
     lines = list(_placed(log or (), is_metric=False))
     start_ms = next((line.time_ms for line in lines if line.time_ms > 0), None)
-    dated = tuple(_dated(event, start_ms) for event in metrics)
+    events = tuple(dated(event, start_ms) for event in metrics)
     return tuple(
-        placed.event for placed in heapq.merge(lines, _placed(dated, is_metric=True), key=lambda each: each[:3])
+        placed.event for placed in heapq.merge(lines, _placed(events, is_metric=True), key=lambda each: each[:3])
     )
 
 
@@ -58,7 +58,16 @@ def _placed(events: Events, *, is_metric: bool) -> Iterator[_Placed]:
         yield _Placed(latest_ms, is_metric, place, event)
 
 
-def _dated(event: Mapping[str, Any], start_ms: float | None) -> Mapping[str, Any]:
+def dated(event: Mapping[str, Any], start_ms: float | None) -> Mapping[str, Any]:
+    """A metric with its time in epoch milliseconds.
+
+    Args:
+        event: A line of the file of metrics.
+        start_ms: Start of the pipeline, which is the first time in the log of the call; None when it is not known.
+
+    Raises:
+        UnplacedMetricsError: Its time counts from the start, which is not known.
+    """
     stamp = event.get("timestamp")
     if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not 0 <= stamp < _SINCE_START_BELOW:
         return event

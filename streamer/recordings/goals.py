@@ -8,6 +8,7 @@ from consumers.runtime.errors import OperatorError
 from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import doubles_in, goal_files_of, read_goal_file
 from streamer.goals.index import GoalIndex
+from streamer.recordings.places import without_trial
 from streamer.recordings.reader import RecordedCall
 
 _MOST_TOLD: Final = 10
@@ -36,7 +37,7 @@ class RecordedGoals:
         named, agent = started.get("goals"), started.get("agent")
         if isinstance(named, str):
             return self._index.named(named)
-        found = self._index.named(call.conversation_id)
+        found = self._index.named(call.conversation_id) or self._index.named(without_trial(call.conversation_id))
         if found is None and isinstance(agent, str):
             found = self._index.of_agent(agent)
         return found or self._only

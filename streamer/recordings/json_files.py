@@ -38,7 +38,7 @@ class RecordingError(OperatorError):
         self, *, what: str, where: str, expected: str, seen: str, remedy: str, consequence: str = _NOT_READ
     ) -> None:
         seen = Redactor().redact(seen)
-        super().__init__(f"{where}: {what}:\n  expected {expected}; seen {seen}.\n  {consequence}\n  {remedy}")
+        super().__init__()
         self.what = what
         self.where = where
         self.expected = expected
@@ -46,12 +46,27 @@ class RecordingError(OperatorError):
         self.consequence = consequence
         self.remedy = remedy
 
+    def __str__(self) -> str:
+        """The five parts."""
+        return f"{self.where}: {self.what}:\n  expected {self.expected}; seen {self.seen}.\n  {self.consequence}\n  {self.remedy}"
+
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their numbers from 1, unpacked when the name says so.
 
     Raises:
         RecordingError: The file cannot be read, or a line is blank or too long.
+    """
+    for number, text in raw_lines_of(path):
+        require_text(text, f"{path}:{number}")
+        yield number, text
+
+
+def raw_lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """As `lines_of`, blank lines included.
+
+    Raises:
+        RecordingError: The file cannot be read any further, or a line is too long.
     """
     number = 0
     try:
@@ -62,8 +77,6 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
                 number += 1
                 if len(text) > MAX_LINE_BYTES:
                     raise shape_error(f"{path}:{number}", f"a line of at most {MAX_LINE_BYTES:,} bytes", "a longer one")
-                if not text.strip():
-                    raise shape_error(f"{path}:{number}", "a JSON object", "a blank line")
                 yield number, text
     except (OSError, EOFError, zlib.error) as error:
         raise RecordingError(
@@ -73,6 +86,16 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
             seen=str(error) or type(error).__name__,
             remedy="Check permissions, and that the file was copied whole.",
         ) from error
+
+
+def require_text(text: bytes, where: str) -> None:
+    """Refuses a blank line.
+
+    Raises:
+        RecordingError: The line is blank.
+    """
+    if not text.strip():
+        raise shape_error(where, "a JSON object", "a blank line")
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -24,8 +24,23 @@ from streamer.recordings.json_files import (
     object_in,
     read_document,
     read_json,
+    require_text,
     shape_error,
     shown,
+)
+from streamer.recordings.places import (
+    AUDIT_FILE,
+    MAX_DIRECTORY_DEPTH,
+    METRICS_FILE,
+    PIPECAT_FILES,
+    RESULT_FILE,
+    SIMULATOR_FILES,
+    AgentRecordFile,
+    Place,
+    RecordedPath,
+    RecordFolder,
+    WireLine,
+    conversation_id_of,
 )
 from streamer.terminal import say
 
@@ -33,8 +48,11 @@ __all__ = [
     "MAX_DOCUMENT_BYTES",
     "MAX_LINE_BYTES",
     "Events",
+    "NoCallError",
     "RecordedCall",
     "RecordingError",
+    "pipeline_type_of_run",
+    "read_call",
     "read_document",
     "read_recordings",
     "run_configs",
@@ -42,20 +60,12 @@ __all__ = [
 
 PIPELINE_TYPES = ("cascade", "audio_llm", "s2s")
 
-MAX_DIRECTORY_DEPTH = 3
-"""How far below the given directory records are looked for: run, `records`, record, trial."""
-
-_AUDIT_FILE = "audit_log.json"
-_RESULT_FILE = "result.json"
 _RUN_CONFIG_FILE = "config.json"
-# Where two names exist the first is newer and wins, as in EVA.
-_PIPECAT_FILES = ("framework_logs.jsonl", "pipecat_logs.jsonl")
-_METRICS_FILE = "pipecat_metrics.jsonl"
-_SIMULATOR_FILES = ("user_simulator_events.jsonl", "elevenlabs_events.jsonl")
-_RECORD_FILES = (_AUDIT_FILE, *_PIPECAT_FILES, *_SIMULATOR_FILES)
-_WIRE_SUFFIXES = (".jsonl", ".jsonl.gz")
 _WIRE_STREAMS = ("audit", "pipecat", "user_sim", "agent")
-_AGENT_RECORD_SUFFIXES = (".json", ".json.gz")
+
+
+class NoCallError(RecordingError):
+    """A webhook of an ElevenLabs agent that holds no call; among others in a folder it is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,65 +110,34 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
     Raises:
         RecordingError: There is no recording, or a file or line has another shape.
     """
-    if path.is_dir():
-        directories = list(_record_directories(path, MAX_DIRECTORY_DEPTH))
-        # Beside EVA's records there are other documents, so these count where there is nothing of EVA's.
-        agent_records = [] if directories else _agent_records(path)
-        if not directories and not agent_records:
-            raise RecordingError(
-                what="there is no recorded call",
-                where=str(path),
-                expected=f"{_AUDIT_FILE} in it or in a directory up to {MAX_DIRECTORY_DEPTH} levels down, or records of "
-                "conversations with an ElevenLabs agent (.json, .json.gz) in it",
-                seen="none",
-                remedy="Name an EVA record or run directory, a directory of such records, or a wire-level .jsonl or .jsonl.gz "
-                "file.",
-            )
-        for directory in directories:
-            yield _read_record_directory(directory)
-        for record in agent_records:
-            if (kind := other_webhook(document := read_json(record))) is not None:
-                say(f"{record}: a webhook of the type {kind[:MAX_SHOWN_CHARS]!r} holds no call; it is left out.")
-                continue
-            yield _read_agent_record(record, document)
-    elif not path.exists():
-        raise RecordingError(
-            what="there is no recorded call",
-            where=str(path),
-            expected="a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file",
-            seen="no such file or directory",
-            remedy="Check the spelling of the path.",
-        )
-    elif path.name.endswith(_AGENT_RECORD_SUFFIXES):
-        yield _read_agent_record(path, read_json(path))
-    elif not path.name.endswith(_WIRE_SUFFIXES):
-        raise RecordingError(
-            what="this kind of file holds no recorded calls",
-            where=str(path),
-            expected="a name that ends in .jsonl, .jsonl.gz, .json or .json.gz",
-            seen=path.name,
-            remedy="Name the directory of the record instead, or rename the file if it is wire-level.",
-        )
-    else:
-        yield from _read_wire_file(path)
+    for place in RecordedPath(path):
+        try:
+            yield read_call(place)
+        except NoCallError as error:
+            if not path.is_dir():
+                raise
+            say(str(error))
 
 
-def _record_directories(directory: Path, levels_below: int) -> Iterator[Path]:
-    if any((directory / name).is_file() for name in _RECORD_FILES):
-        yield directory
-    elif levels_below:
-        for child in sorted(child for child in directory.iterdir() if child.is_dir()):
-            yield from _record_directories(child, levels_below - 1)
+def read_call(place: Place) -> RecordedCall:
+    """Reads the call at one place.
 
-
-def _agent_records(directory: Path) -> list[Path]:
-    """Files by their name; hidden ones are of the file system."""
-    files = [child for child in directory.iterdir() if child.is_file() and not child.name.startswith(".")]
-    return sorted(child for child in files if child.name.endswith(_AGENT_RECORD_SUFFIXES))
+    Raises:
+        RecordingError: A file or the line has another shape.
+    """
+    match place:
+        case RecordFolder(path):
+            return _read_record_directory(path)
+        case AgentRecordFile(path):
+            return _read_agent_record(path, read_json(path))
+        case WireLine(path, number, text):
+            where = f"{path}:{number}"
+            require_text(text, where)
+            return _wire_call(object_in(text, where), where)
 
 
 def _read_record_directory(directory: Path) -> RecordedCall:
-    audit_path = directory / _AUDIT_FILE
+    audit_path = directory / AUDIT_FILE
     if not audit_path.is_file():
         raise RecordingError(
             what="the record has no audit log",
@@ -170,20 +149,20 @@ def _read_record_directory(directory: Path) -> RecordedCall:
     audit_log = read_document(audit_path)
     if "transcript" not in audit_log:
         raise shape_error(str(audit_path), 'an object with the list "transcript"', "no such key")
-    result_path = directory / _RESULT_FILE
+    result_path = directory / RESULT_FILE
     result = read_document(result_path) if result_path.is_file() else {}
     record_id = result.get("record_id")
     if record_id is not None and not (isinstance(record_id, str) and record_id):
         raise shape_error(str(result_path), '"record_id" as a text', kind_of(record_id))
     return RecordedCall(
-        conversation_id=record_id or directory.resolve().name,
-        pipeline_type=_pipeline_type_of_run(directory),
+        conversation_id=conversation_id_of(directory, record_id),
+        pipeline_type=pipeline_type_of_run(directory),
         conversation_ended_reason=_optional_text(result, "conversation_ended_reason", str(result_path)),
         audit=with_llm_latencies(
             _events(audit_log["transcript"], f"{audit_path}: transcript"), audit_log.get("llm_prompts")
         ),
         pipecat=_pipecat_stream(directory),
-        elevenlabs=_first_event_file(directory, _SIMULATOR_FILES),
+        elevenlabs=_first_event_file(directory, SIMULATOR_FILES),
         directory=directory,
     )
 
@@ -197,7 +176,7 @@ def run_configs(record_directory: Path) -> Iterator[dict[str, Any]]:
             yield read_document(path)
 
 
-def _pipeline_type_of_run(record_directory: Path) -> str:
+def pipeline_type_of_run(record_directory: Path) -> str:
     """How the run's models make up an agent; a run without any is a cascade."""
     for config in run_configs(record_directory):
         model = config.get("model")
@@ -213,8 +192,8 @@ def _pipeline_type_of_run(record_directory: Path) -> str:
 
 
 def _pipecat_stream(directory: Path) -> Events | None:
-    log = _first_event_file(directory, _PIPECAT_FILES)
-    metrics = _first_event_file(directory, (_METRICS_FILE,))
+    log = _first_event_file(directory, PIPECAT_FILES)
+    metrics = _first_event_file(directory, (METRICS_FILE,))
     if metrics is None:
         return log
     try:
@@ -222,7 +201,7 @@ def _pipecat_stream(directory: Path) -> Events | None:
     except UnplacedMetricsError as error:
         raise RecordingError(
             what="nothing says when these metrics were taken",
-            where=str(directory / _METRICS_FILE),
+            where=str(directory / METRICS_FILE),
             expected=str(error),
             seen="none with a time, and times that count from that start",
             remedy="Remove the file of metrics: the call can be played without it.",
@@ -235,15 +214,6 @@ def _first_event_file(directory: Path, names: tuple[str, ...]) -> Events | None:
         if path.is_file():
             return tuple(object_in(text, f"{path}:{number}") for number, text in lines_of(path))
     return None
-
-
-def _read_wire_file(path: Path) -> Iterator[RecordedCall]:
-    number = 0
-    for number, text in lines_of(path):
-        where = f"{path}:{number}"
-        yield _wire_call(object_in(text, where), where)
-    if not number:
-        raise shape_error(str(path), "one call per line", "an empty file")
 
 
 def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
@@ -273,6 +243,15 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
 
 
 def _read_agent_record(path: Path, document: object) -> RecordedCall:
+    if (kind := other_webhook(document)) is not None:
+        raise NoCallError(
+            what=f"a webhook of the type {kind[:MAX_SHOWN_CHARS]!r} holds no call",
+            where=str(path),
+            expected="post_call_transcription",
+            seen=kind[:MAX_SHOWN_CHARS],
+            consequence="It is left out.",
+            remedy="Nothing needs to be done.",
+        )
     record = record_in(document)
     if record is None:
         raise RecordingError(

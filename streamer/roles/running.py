@@ -19,6 +19,7 @@ from consumers.runtime.stopping import finish_unless
 from streamer.cluster.rights import needs_of
 from streamer.roles.role_runner import ROLE_NAMES, RoleName, RoleRunner, RunsUntilStopped
 from streamer.settings.all_settings import Settings
+from streamer.version import installed_version
 
 __all__ = ["ROLE_NAMES", "STOP_SECONDS", "RoleName", "Service"]
 
@@ -160,7 +161,10 @@ def _maker(
             from consumers.exporter.service import Exporter
             from consumers.exporter.settings import ExporterSettings
 
-            return partial(Exporter, kafka, ExporterSettings(group_id=settings.exporter_group), instruments)
+            exporter = ExporterSettings(
+                group_id=settings.exporter_group, otlp=settings.otlp, code_version=installed_version()
+            )
+            return partial(Exporter, kafka, exporter, instruments)
         case "judge":
             from consumers.judge.service import JudgeWorker
 

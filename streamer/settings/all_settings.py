@@ -33,6 +33,7 @@ from pydantic_settings import SettingsError as UnreadableSettingError
 
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
+from consumers.exporter.settings import OtlpSettings
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.http.server import HttpSettings, HttpToken, fit_for_a_header
@@ -168,6 +169,7 @@ class Settings(BaseSettings):
     snapshots: SnapshotSettings = Field(
         SnapshotSettings(), description="the state that evaluators hand over to each other"
     )
+    otlp: OtlpSettings = Field(OtlpSettings(), description="final scores as OpenTelemetry log events")
     security: SecuritySettings = Field(
         SecuritySettings(),
         description="how to get in at Kafka: TLS, and a login; secrets from the environment or files",
@@ -305,6 +307,7 @@ _EXAMPLE_OF_BLOCK: Final = {
     "redaction": "CALLGAUGE_REDACTION__PHONE_REGIONS=US,GB",
     "transcripts": "CALLGAUGE_TRANSCRIPTS__FOLDER=transcripts",
     "snapshots": "CALLGAUGE_SNAPSHOTS__KEY_FILE=/run/secrets/snapshot-key",
+    "otlp": "CALLGAUGE_OTLP__ENDPOINT=http://collector:4318/v1/logs",
     "security": "CALLGAUGE_SECURITY__PROTOCOL=SSL",
 }
 

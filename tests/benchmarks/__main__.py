@@ -20,6 +20,7 @@ from tests.benchmarks.ingest_cost import measure_ingest
 from tests.benchmarks.metrics_delay import measure_delay
 from tests.benchmarks.observer_cost import measure_observer
 from tests.benchmarks.recovery_time import measure_recovery
+from tests.benchmarks.whole_runs import measure_runs
 from tests.support.brokers import kafka_broker
 
 IN_PROCESS: Final[dict[str, Callable[[Figures], None]]] = {
@@ -36,8 +37,8 @@ ON_KAFKA: Final[dict[str, Callable[[Figures, str, Path], None]]] = {
     "ingest": measure_ingest,
     "observer": measure_observer,
 }
-ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"recovery": measure_recovery}
-"""Each starts a broker of its own, which it may break."""
+ON_ITS_OWN: Final[dict[str, Callable[[Figures, Path], None]]] = {"runs": measure_runs, "recovery": measure_recovery}
+"""Each has a folder of its own, and the last one a broker that it may break."""
 ALL: Final = (*IN_PROCESS, *ON_KAFKA, *ON_ITS_OWN)
 
 

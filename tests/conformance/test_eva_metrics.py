@@ -11,6 +11,7 @@ import pytest
 from consumers.engine.effects import Count
 from schemas.scores.all_records import CallValues, Scored, TurnValues
 from streamer.offline.eva_results import eva_metrics_of
+from streamer.recordings.reader import read_recordings
 from tests.properties.evaluation import newest, run
 from tests.support.calls.wire_calls import arrivals_of, in_random_order, in_time_order, wire_calls
 from tests.support.conformance_data import RECORD, conformance
@@ -28,7 +29,7 @@ MOST_CHANGED_SHARE = 0.01
 def _metrics(path: Path, seed: int | None) -> dict[str, Json]:
     """As JSON says it, so that a tuple equals a list and nothing else is forgiven."""
     results: dict[str, Json] = json.loads(
-        json.dumps({call.conversation_id: call.metrics for call in eva_metrics_of([path], arrival_seed=seed)})
+        json.dumps({call.conversation_id: eva_metrics_of(call, seed).metrics for call in read_recordings(path)})
     )
     return results
 

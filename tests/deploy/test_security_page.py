@@ -44,7 +44,7 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
     assert table["`run --roles judge`"] == told(needs_of(["judge"], settings))
     assert table["`run --roles monitor`"] == told(needs_of(["monitor"], settings))
     assert table["`run --roles ingest`, `ingest`"] == told(needs_of(["ingest"], settings)) == told(TRAFFIC_NEEDS)
-    assert table["`replay`, `simulate`"] == told(TRAFFIC_NEEDS)
+    assert table["`replay`, `tail`, `simulate`"] == told(TRAFFIC_NEEDS)
     assert table["also with `goals.reads_topic`"] == more({"reads_topic": True})
     assert table["also when it asks the judge"] == more({"asks_judge": True})
     assert table["also with `transcripts.folder`"] == more(transcripts={"folder": "files"})

@@ -11,7 +11,8 @@ from typing import Any, Final
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from schemas.events.codec import InputSource, UnrecognizedEvent, decode
+from schemas.events.codec import InputSource, decode
+from schemas.events.misread import UnrecognizedEvent
 from schemas.events.pipecat import EventsDropped
 from tests.chaos.cluster import cluster as clusters
 from tests.chaos.cluster.cluster import Cluster

@@ -29,7 +29,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("goals", "judging"),
         ("events", "redaction"),
         ("metric_context", "quarantine", "scores"),
-        ("ledger_record", "metrics", "topics"),
+        ("evaluation_event", "ledger_record", "metrics", "topics"),
         ("topic_rules",),
     ),
     "consumers/engine": (
@@ -80,7 +80,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("offline", "sources", "sources/simulator"),
         ("sources/http/receiving", "sources/monitor"),
         ("sources/http/elevenlabs", "sources/http/posted"),
-        ("sources/http",),
+        ("sources/http", "sources/tail"),
         ("roles",),
         ("operations/backtest", "operations/event_check"),
         ("cli",),

@@ -13,9 +13,9 @@ from consumers.engine.intake.admission import admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import RefusalReason
-from schemas.events.codec import UnrecognizedEvent
 from schemas.events.elevenlabs_agent import AgentEvent
 from schemas.events.envelope import envelope_headers
+from schemas.events.misread import UnrecognizedEvent
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS

@@ -13,7 +13,7 @@ from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, StageLatency, TurnValues
-from streamer.offline.contexts import contexts_of
+from streamer.offline.contexts import context_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import RecordedCall, RecordingError, read_recordings
 from streamer.sources.replay.playback import in_time_order, renamed, shifted, with_control_events
@@ -281,7 +281,7 @@ def test_read_in_any_order_it_has_the_same_scores(tmp_path: Path, seed: int) -> 
 
 
 def test_eva_has_nothing_to_say_of_it(tmp_path: Path) -> None:
-    (context,) = contexts_of([stored(tmp_path / "call.json", released(*TALK))])
+    context = context_of(next(read_recordings(stored(tmp_path / "call.json", released(*TALK)))))
     assert context.refused == ()
     assert context.context["conversation_trace"] == []
     assert context.context["conversation_ended_reason"] == "client ended"
@@ -318,7 +318,7 @@ def test_a_live_capture_is_a_stream_of_a_wire_level_call(tmp_path: Path) -> None
         ([], "a list"),
         ("text", "a text"),
         ({"data": {"transcript": []}}, "an object with data"),
-        ({"type": "post_call_audio", "data": {"conversation_id": "c"}}, "an object with type, data"),
+        ({"type": "post_call_audio", "data": {"conversation_id": "c"}}, "post_call_audio"),
     ],
 )
 def test_other_documents_are_refused_in_a_sentence(tmp_path: Path, document: object, seen: str) -> None:

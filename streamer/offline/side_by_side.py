@@ -1,0 +1,131 @@
+"""Does the same work on many recorded calls on all cores, and gives the results in the order of the calls.
+
+A few calls are done in this process: starting others takes longer. The work is a function of its place alone, so the results
+are the same, whichever process has done it. Only a few results and places are in memory at a time.
+"""
+
+import multiprocessing
+import multiprocessing.context
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final, TypeVar
+
+from consumers.runtime.errors import OperatorError
+
+PLACES_AHEAD: Final = 4
+"""Calls of each process that are begun, or done and not yet printed: a long call in front must not leave the others idle. It
+bounds the memory, together with the longest line of a file."""
+ALONE_SECONDS: Final = 1.0
+"""Time for which this process works alone. Other processes need about as long to start."""
+
+Place = TypeVar("Place")
+Result = TypeVar("Result")
+
+
+class WorkerLostError(OperatorError):
+    """A process that worked on calls was ended from outside, or had no memory left."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "One of the processes that read the calls ended without a word, so reading stops here; results before it were "
+            "printed. The system may have ended it because memory was short: try again with --processes 1."
+        )
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def results_in_order(
+    places: Iterable[Place], work: Callable[[Place], Result], processes: int | None
+) -> Iterator[Result]:
+    """Yields the result of each place, in the order of the places.
+
+    Args:
+        places: Read as they are needed.
+        work: Done for each; it and its results are sent between processes. Its errors end everything.
+        processes: How many work at the same time; 1 is this one alone. None is one on each core, once the work has
+            taken longer than it takes to start them.
+
+    Raises:
+        WorkerLostError: One of the processes was ended from outside.
+    """
+    waiting = iter(places)
+    count = usable_cores() if processes is None else processes
+    began_seconds = time.monotonic()
+    if processes is None or count == 1:
+        for place in waiting:
+            yield work(place)
+            if count > 1 and time.monotonic() - began_seconds > ALONE_SECONDS:
+                break
+        else:
+            return
+    yield from _beside_each_other(waiting, work, count)
+
+
+def _beside_each_other(places: Iterator[Place], work: Callable[[Place], Result], count: int) -> Iterator[Result]:
+    first = next(places, None)
+    if first is None:
+        return
+    pool = ProcessPoolExecutor(count, mp_context=_context(work), initializer=_begin, initargs=(work,))
+    begun: deque[Future[Any]] = deque([pool.submit(_do, first)])
+    is_whole = False
+    try:
+        for place in places:
+            if len(begun) >= count * PLACES_AHEAD:
+                yield begun.popleft().result()
+            begun.append(pool.submit(_do, place))
+        while begun:
+            yield begun.popleft().result()
+        is_whole = True
+    except BrokenProcessPool as error:
+        raise WorkerLostError from error
+    finally:
+        if not is_whole:
+            _end_now(pool)
+        pool.shutdown(cancel_futures=True)
+
+
+def _context(work: Callable[[Any], Any]) -> multiprocessing.context.BaseContext:
+    """How processes begin: as copies of one that has no threads and has loaded the work, where the system can do that."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([work.__module__])  # loading it takes longer than some fifty calls
+    return context
+
+
+def _end_now(pool: ProcessPoolExecutor) -> None:
+    """Nobody waits for the results of the calls that are under way: Ctrl-C must not take as long as the longest of them."""
+    for process in list((pool._processes or {}).values()):  # noqa: SLF001 - `terminate_workers` comes with Python 3.14
+        process.terminate()
+
+
+_work: Callable[[Any], Any] | None = None
+
+
+def _begin(work: Callable[[Any], Any]) -> None:
+    """Makes a process ready: Ctrl-C is for its parent, without which it ends."""
+    global _work  # noqa: PLW0603 - sent once to each process, not with each of its calls
+    _work = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _do(place: Any) -> Any:
+    assert _work is not None, "the process was made ready"  # noqa: S101 - the pool does it before anything else
+    return _work(place)

@@ -1,0 +1,135 @@
+"""A run that another process writes, through `callgauge tail` and a real broker: the same final records as from `score`."""
+
+import json
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from streamer.recordings.places import AUDIT_FILE, RESULT_FILE
+from streamer.sources.simulator.traffic import simulate_call
+from streamer.sources.tail.followed_run import SUMMARY_FILE
+from streamer.sources.tail.positions import POSITION_FILE
+from tests.integration.processes import ran, started, wait_for
+from tests.integration.score_log import newest_of, written_scores
+from tests.integration.test_run_and_replay import ready_address
+from tests.support.patience import patient
+
+pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
+
+SPEED: Final = 8.0
+"""Of the writer, against the times of the calls."""
+LATE_FILES: Final = ("user_simulator_events.jsonl", AUDIT_FILE, RESULT_FILE)
+OF_THE_WAY: Final = {
+    "revision", "status", "input_hash", "offsets", "caused_at_ms", "record_id", "is_first", "first_known", "through",
+    "events", "reason",
+}  # fmt: skip
+"""Fields that say how a record came about, not what is known of the call."""
+Json = dict[str, Any]
+
+
+def files_of(seed: int, start_ms: int) -> tuple[list[Json], dict[str, bytes]]:
+    """The lines of the log of a call, and its other files."""
+    call = simulate_call(seed, start_ms=start_ms, kind="cascade").call
+    simulator = b"".join(json.dumps(event).encode() + b"\n" for event in call.elevenlabs or ())
+    audit = json.dumps({"transcript": call.audit}).encode()
+    result = json.dumps({"conversation_ended_reason": "goodbye"}).encode()
+    return [dict(event) for event in call.pipecat or ()], dict(zip(LATE_FILES, (simulator, audit, result), strict=True))
+
+
+def write_run(run: Path, seeds: dict[str, int], start_ms: int) -> None:
+    """Writes as EVA does: the logs line by line, now and then half a line, and the other files at the end of each call."""
+    calls = {name: files_of(seed, start_ms) for name, seed in seeds.items()}
+    lines = sorted(
+        ((event["timestamp"], name, event) for name, (log, _) in calls.items() for event in log),
+        key=lambda each: each[0],
+    )
+    begun = time.monotonic()
+    last = {name: max(event["timestamp"] for event in log) for name, (log, _) in calls.items()}
+    for number, (time_ms, name, event) in enumerate(lines):
+        while (time_ms - start_ms) / 1_000 / SPEED > time.monotonic() - begun:
+            time.sleep(0.005)
+        record = run / "records" / name
+        record.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(event).encode() + b"\n"
+        with (record / "pipecat_logs.jsonl").open("ab", buffering=0) as file:
+            file.write(text[: number % 3 * 9])
+            file.write(text[number % 3 * 9 :])
+        if time_ms == last[name]:
+            for late, content in calls[name][1].items():
+                (record / late).write_bytes(content[: len(content) // 2])
+                time.sleep(0.05)
+                (record / late).write_bytes(content)
+    (run / SUMMARY_FILE).write_text("{}")
+
+
+@contextmanager
+def writing(run: Path, seeds: dict[str, int], start_ms: int) -> Iterator[BaseProcess]:
+    writer = multiprocessing.get_context("spawn").Process(target=write_run, args=(run, seeds, start_ms))
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.kill()
+        writer.join()
+
+
+def comparable(records: list[AnyScoreRecord]) -> dict[tuple[Any, ...], Json]:
+    found = {}
+    for record in records:
+        if record.name != "dead_air":  # decided while the call runs, from what is there then
+            fields = json.loads(record.model_dump_json(exclude=OF_THE_WAY))
+            fields.pop("event_time_ms")
+            found[record.conversation_id, record.name, record.turn, record.index] = fields
+    return found
+
+
+async def test_a_run_that_is_being_written_comes_out_as_score_says(environment: dict[str, str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "records").mkdir(parents=True)
+    seeds = {"1.1": 1, "1.2/trial_0": 2, "1.2/trial_1": 3, "1.3": 4}
+    tail = ("tail", str(run))
+    with started(tmp_path / "evaluator.log", "run", "--roles", "evaluator", **environment) as evaluator:
+        ready_address(evaluator)
+        with (
+            started(tmp_path / "first.log", *tail, **environment) as first,
+            writing(run, seeds, round(time.time() * 1_000) - 300_000) as writer,
+        ):
+            wait_for(lambda: f"events sent in:\n{first.text}", lambda: _sent_lines(run) > 60, 60)
+            assert first.is_running, first.text
+            assert first.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
+            assert writer.is_alive(), "it was killed while the run is written"
+            with started(tmp_path / "second.log", *tail, **environment) as second:
+                wait_for(lambda: f"the end of the run in:\n{second.text}", lambda: not second.is_running, 180)
+                assert second.signalled(signal.SIGTERM)[0] == 0, second.text
+                assert "The run is over: 0 calls open, 4 ended" in second.text
+        closed: set[str] = set()
+        until = time.monotonic() + patient(60)
+        while closed != seeds.keys() and time.monotonic() < until:
+            closed = {r.conversation_id for r in await written_scores(environment) if isinstance(r, ClosedFact)}
+    assert closed == seeds.keys()
+    live = await written_scores(environment)
+    assert len({record.record_id for record in live}) == len(live)
+    scored = [SCORE_RECORD.validate_json(line) for line in ran("score", str(run)).splitlines()]
+    found, expected = comparable(newest_of(live)), comparable(scored)
+    assert found.keys() == expected.keys()
+    differences = [
+        (*subject, field, found[subject][field], value)
+        for subject, fields in expected.items()
+        for field, value in fields.items()
+        if found[subject][field] != value
+    ]
+    assert differences == []
+
+
+def _sent_lines(run: Path) -> int:
+    path = run / POSITION_FILE
+    calls = json.loads(path.read_text()).get("calls", {}) if path.exists() else {}
+    return sum(file.get("lines", 0) for call in calls.values() for file in call.get("files", {}).values())

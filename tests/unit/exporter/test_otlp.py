@@ -1,0 +1,197 @@
+"""Final scores leave as OpenTelemetry log events: right in OpenTelemetry's own reading, bounded, and without delaying anything."""
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from consumers.exporter.otlp import evaluations
+from consumers.exporter.otlp.evaluations import Evaluation, FinalScores
+from consumers.exporter.otlp.sender import EvaluationSender, OtlpUnavailableError
+from consumers.exporter.settings import OtlpSettings
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored, UnscoredReason
+from streamer.offline.call_work import scoring_of
+from streamer.offline.scored_recordings import plan_from
+from streamer.recordings.reader import RecordedCall
+from streamer.settings.all_settings import Settings
+from streamer.sources.simulator.traffic import simulate_call
+from tests.support.patience import patient
+
+
+def scored(seed: int = 1) -> list[AnyScoreRecord]:
+    """All records of a simulated call, as they are on the topic."""
+    call: RecordedCall = simulate_call(seed, start_ms=1_790_000_000_000, kind="cascade").call
+    scoring, _ = scoring_of(call, plan_from(Settings(), asks_judge=False), None, None)
+    for _ in scoring.run(lambda: None):
+        pass
+    return [SCORE_RECORD.validate_json(record.model_dump_json()) for record in scoring.records]
+
+
+def events_of(records: list[AnyScoreRecord]) -> list[Evaluation]:
+    scores = FinalScores()
+    return [event for record in records for event in scores.take(record)]
+
+
+class Collector:
+    """An OTLP endpoint on this machine."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.bodies: list[bytes] = []
+        self.paths: list[str] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                collector.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+                collector.paths.append(self.path)
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/v1/logs"
+
+
+@contextmanager
+def collecting(status: int = 200) -> Iterator[Collector]:
+    collector = Collector(status)
+    thread = threading.Thread(target=collector.server.serve_forever)
+    thread.start()
+    try:
+        yield collector
+    finally:
+        collector.server.shutdown()
+        collector.server.server_close()
+        thread.join()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + patient(20)
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_nothing_of_a_call_is_an_event_before_it_has_closed() -> None:
+    records = scored()
+    assert records[-1].name == "closed"
+    assert events_of(records[:-1]) == []
+    events = events_of(records)
+    assert {event.attributes["gen_ai.evaluation.name"] for event in events} >= {
+        "voice_to_voice_latency_ms", "turn_taking", "eva_turn_taking", "eva_response_speed",
+    }  # fmt: skip
+    subjects = Counter(
+        (event.attributes["gen_ai.evaluation.name"], event.attributes.get("callgauge.turn")) for event in events
+    )
+    assert set(subjects.values()) == {1}, "only the newest revision"
+    assert {event.attributes["gen_ai.conversation.id"] for event in events} == {records[0].conversation_id}
+
+
+def test_an_unknown_score_has_its_reason_and_no_value() -> None:
+    records = scored()
+    unknown = [
+        record.model_copy(update={"voice_to_voice_ms": Unscored(reason=UnscoredReason.USER_STILL_SPEAKING)})
+        if isinstance(record, TurnValues)
+        else record
+        for record in records
+    ]
+    events = events_of(unknown)
+    for event in events:
+        assert ("error.type" in event.attributes) != ("gen_ai.evaluation.score.value" in event.attributes)
+    assert {event.attributes.get("error.type") for event in events} == {None, "user_still_speaking"}
+    inapplicable = [
+        record.model_copy(update={"voice_to_voice_ms": NotApplicable(reason="nothing was due")})
+        if isinstance(record, TurnValues)
+        else record
+        for record in records
+    ]
+    assert "voice_to_voice_latency_ms" not in {e.attributes["gen_ai.evaluation.name"] for e in events_of(inapplicable)}
+
+
+def test_calls_and_their_scores_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = scored()
+    everything = len(events_of(records))
+    monkeypatch.setattr(evaluations, "MAX_RECORDS_PER_CALL", 2)
+    scores = FinalScores()
+    events = [event for record in records for event in scores.take(record)]
+    assert 0 < len(events) < everything
+    assert scores.left_out > 0
+    monkeypatch.setattr(evaluations, "MAX_CALLS", 0)
+    scores = FinalScores()
+    assert [event for record in records for event in scores.take(record)] == []
+    assert scores.left_out > 0
+
+
+def test_the_body_is_what_opentelemetry_reads() -> None:
+    counted: Counter[str] = Counter()
+    events = events_of(scored())
+    with collecting() as collector:
+        sending = EvaluationSender(
+            OtlpSettings(endpoint=collector.url), "1.2", lambda outcome, number: counted.update({outcome: number})
+        )
+        sending.put(events)
+        wait_for(lambda: counted["sent"] == len(events))
+        sending.close()
+    assert set(collector.paths) == {"/v1/logs"}
+    found = []
+    for body in collector.bodies:
+        request = ExportLogsServiceRequest.FromString(body)
+        assert request.SerializeToString() == body, "nothing in it is unknown"
+        for resource in request.resource_logs:
+            assert ("service.name", "callgauge") in [
+                (a.key, a.value.string_value) for a in resource.resource.attributes
+            ]
+            found += [record for scope in resource.scope_logs for record in scope.log_records]
+    assert {record.event_name for record in found} == {"gen_ai.evaluation.result"}
+    read = [{a.key: getattr(a.value, a.value.WhichOneof("value") or "") for a in record.attributes} for record in found]
+    assert read == [dict(event.attributes) for event in events]
+    assert [record.time_unix_nano for record in found] == [event.time_ms * 1_000_000 for event in events]
+    values = [
+        a.value.WhichOneof("value") for r in found for a in r.attributes if a.key == "gen_ai.evaluation.score.value"
+    ]
+    assert set(values) == {"double_value"}
+    assert dict(counted) == {"sent": len(events)}
+
+
+def test_an_endpoint_that_is_away_delays_nothing_and_every_event_is_counted() -> None:
+    counted: Counter[str] = Counter()
+    event = Evaluation(1, {"gen_ai.evaluation.name": "x"})
+    settings = OtlpSettings(endpoint="http://127.0.0.1:1/v1/logs", queue_events=10, timeout_seconds=60)
+    sending = EvaluationSender(settings, "1", lambda outcome, number: counted.update({outcome: number}))
+    began = time.process_time()
+    sending.put([event] * 1_000)
+    assert time.process_time() - began < 1
+    assert counted["queue_full"] >= 900
+    sending.close()
+    assert counted.total() == 1_000
+    assert counted["sent"] == 0
+
+
+def test_a_refused_batch_is_counted() -> None:
+    counted: Counter[str] = Counter()
+    with collecting(status=400) as collector:
+        sending = EvaluationSender(
+            OtlpSettings(endpoint=collector.url), "1", lambda outcome, number: counted.update({outcome: number})
+        )
+        sending.put([Evaluation(1, {"gen_ai.evaluation.name": "x"})])
+        wait_for(lambda: counted["failed"] == 1)
+        sending.close()
+    assert dict(counted) == {"failed": 1}
+
+
+def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http._log_exporter", None)
+    with pytest.raises(OtlpUnavailableError, match=r"callgauge\[otlp\]"):
+        EvaluationSender(OtlpSettings(endpoint="http://127.0.0.1:1/v1/logs"), "1", lambda *_: None)

@@ -1,0 +1,239 @@
+"""Whole runs of EVA through `score` and `context`: on all cores as one by one, and whatever happens to one of the calls."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from streamer.cli import main as cli
+from streamer.offline import side_by_side
+from streamer.offline.side_by_side import PLACES_AHEAD, WorkerLostError, results_in_order
+from streamer.sources.simulator.traffic import simulate_call
+from tests.support.patience import patient
+
+ROOT = Path(__file__).parents[4]
+MS = 1_790_000_000_000
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Callgauge = Callable[..., Ended]
+
+
+@pytest.fixture
+def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
+    """Runs a command in this process, as the installed entry point does; its signals are those of the tests again."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        signal.signal(signal.SIGTERM, before)
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def write_record(folder: Path, seed: int, record_id: str | None = None) -> None:
+    """A record as EVA leaves it, with a simulated call."""
+    call = simulate_call(seed, start_ms=MS, kind="cascade").call
+    folder.mkdir(parents=True)
+    (folder / "audit_log.json").write_text(json.dumps({"transcript": call.audit}))
+    for name, events in (("pipecat_logs.jsonl", call.pipecat), ("user_simulator_events.jsonl", call.elevenlabs)):
+        (folder / name).write_text("".join(json.dumps(event) + "\n" for event in events or ()))
+    result = {"record_id": record_id or folder.name, "conversation_ended_reason": "goodbye"}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two records, one of them with two trials, and a discarded attempt."""
+    records = tmp_path / "run" / "records"
+    write_record(records / "1.1", 1)
+    for trial in (0, 1):
+        write_record(records / "1.2" / f"trial_{trial}", 2 + trial, record_id="1.2")
+    write_record(records / "1.1_failed_attempt_1", 4, record_id="1.1")
+    write_record(records / "1.2" / "trial_1_failed_attempt_1", 5, record_id="1.2")
+    return tmp_path / "run"
+
+
+def ids_in(out: str) -> list[str]:
+    ids = (json.loads(line).get("id") or json.loads(line)["conversation_id"] for line in out.splitlines())
+    return list(dict.fromkeys(ids))
+
+
+@pytest.mark.parametrize("command", [("context",), ("score",), ("score", "--all"), ("score", "--format", "eva")])
+def test_two_processes_print_the_same_bytes_as_one(callgauge: Callgauge, run: Path, command: tuple[str, ...]) -> None:
+    alone = callgauge(*command, run, "--processes", 1)
+    assert alone.code == 0
+    assert ids_in(alone.out) == ["1.1", "1.2/trial_0", "1.2/trial_1"], "each trial is a call of its own"
+    assert "2 folders of discarded attempts are left out" in alone.err
+    assert callgauge(*command, run, "--processes", 2) == alone
+    assert callgauge(*command, run).out == alone.out
+
+
+def test_a_discarded_attempt_is_read_when_it_is_named(callgauge: Callgauge, run: Path) -> None:
+    assert ids_in(callgauge("context", run / "records" / "1.1_failed_attempt_1").out) == ["1.1"]
+
+
+def test_the_trials_of_a_record_share_its_goals(callgauge: Callgauge, run: Path, tmp_path: Path) -> None:
+    goals = tmp_path / "goals.json"
+    check = {"kind": "says", "speaker": "user", "pattern": "e"}
+    sets = [{"id": each, "subgoals": [{"id": "s", "details": "d", "check": check}]} for each in ("1.1", "1.2")]
+    goals.write_text(json.dumps(sets))
+    records = [
+        json.loads(line) for line in callgauge("score", run, "--goals", goals, "--processes", 2).out.splitlines()
+    ]
+    given = {record["conversation_id"]: record["goal_set"]["id"] for record in records if record["name"] == "goals"}
+    assert given == {"1.1": "1.1", "1.2/trial_0": "1.2", "1.2/trial_1": "1.2"}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("command", ["context", "score"])
+def test_a_folder_that_cannot_be_read_is_named_and_stops_no_other(
+    callgauge: Callgauge, run: Path, command: str, processes: int
+) -> None:
+    whole = callgauge(command, run).out
+    crashed = run / "records" / "0.9"
+    crashed.mkdir()
+    (crashed / "result.json").write_text('{"record_id": "0.9"}')
+    broken = run / "records" / "1.11"
+    write_record(broken, 7)
+    (broken / "audit_log.json").write_text('{"transcript": [')
+    ended = callgauge(command, run, "--processes", processes)
+    assert (ended.code, ended.out) == (1, whole)
+    assert f"{crashed / 'audit_log.json'}: the record has no audit log" in ended.err
+    assert f"{broken / 'audit_log.json'}: this is not JSON" in ended.err
+    assert ended.err.count("This call is left out; the others are not concerned.") == 2
+    assert ended.err.endswith("2 places could not be read, see above; the 3 other calls were read and printed.\n")
+
+
+def test_lines_behind_a_broken_one_are_read_and_those_behind_a_torn_end_are_not(
+    callgauge: Callgauge, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls.jsonl"
+    lines = [json.dumps({"id": name, "audit": []}) for name in "abc"]
+    calls.write_text("\n".join([lines[0], "{", "", *lines[1:]]) + "\n")
+    ended = callgauge("context", calls)
+    assert (ended.code, ids_in(ended.out)) == (1, ["a", "b", "c"])
+    assert f"{calls}:2: this is not JSON" in ended.err
+    assert f"{calls}:3: the recording has another shape" in ended.err
+    (tmp_path / "torn.jsonl.gz").write_bytes(b"no gzip")
+    ended = callgauge("context", tmp_path / "torn.jsonl.gz", calls)
+    assert (ended.code, ids_in(ended.out)) == (1, ["a", "b", "c"])
+    assert f"the rest of {tmp_path / 'torn.jsonl.gz'} is left out" in ended.err
+
+
+def test_a_misspelt_path_ends_it_before_a_call_is_read(callgauge: Callgauge, run: Path, tmp_path: Path) -> None:
+    ended = callgauge("score", run, tmp_path / "gone")
+    assert (ended.code, ended.out) == (1, "")
+    assert "no such file or directory" in ended.err
+
+
+def test_the_bar_shows_how_many_calls_there_are(run: Path) -> None:
+    ours, terminal = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "streamer.cli.main", "context", str(run), "--processes", "2"]
+        ended = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=terminal,
+            timeout=patient(60),
+        )  # fmt: skip
+        os.set_blocking(ours, False)
+        shown = b"".join(iter(lambda: _read(ours), b""))
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    assert (ended.returncode, len(ended.stdout.splitlines())) == (0, 3)
+    assert b"3/3" in shown
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except BlockingIOError:
+        return b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_whole_lines_and_no_process_left(tmp_path: Path, number: signal.Signals) -> None:
+    calls = tmp_path / "calls.jsonl"
+    call = simulate_call(1, start_ms=MS, kind="cascade").call
+    line = {"audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+    with calls.open("w") as file:
+        for name in range(3_000):
+            file.write(json.dumps({"id": f"c{name}", **line}) + "\n")
+    command = [sys.executable, "-m", "streamer.cli.main", "context", str(calls), "--processes", "2"]
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err, start_new_session=True)
+        until = time.monotonic() + patient(60)
+        while not (tmp_path / "out").stat().st_size and time.monotonic() < until:
+            time.sleep(0.02)
+        if number is signal.SIGINT:
+            os.killpg(process.pid, number)  # a terminal sends it to all of them
+        else:
+            process.send_signal(number)
+        code = process.wait(patient(20))
+    said = (tmp_path / "err").read_text()
+    assert (code, said.startswith("Stopped: "), "Traceback" in said) == (130, True, False), said
+    printed = (tmp_path / "out").read_text()
+    assert printed.endswith("}\n")
+    assert f"Stopped: {len(printed.splitlines())} calls were printed" in said
+    until = time.monotonic() + patient(10)
+    while _group_lives(process.pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not _group_lives(process.pid)
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _doubled(number: int) -> int:
+    return 2 * number
+
+
+def _dies(_number: int) -> int:
+    os._exit(9)
+
+
+def test_few_places_are_read_ahead_of_the_results() -> None:
+    taken = []
+
+    def places() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = results_in_order(places(), _doubled, 2)
+    seen = []
+    for result in results:
+        seen.append(result)
+        assert len(taken) - len(seen) <= 2 * PLACES_AHEAD
+    assert seen == [2 * number for number in range(100)]
+
+
+def test_a_few_calls_need_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "ProcessPoolExecutor", None)
+    assert list(results_in_order(range(50), _doubled, None)) == [2 * number for number in range(50)]
+
+
+def test_a_process_that_is_lost_ends_it_in_plain_words() -> None:
+    with pytest.raises(WorkerLostError, match="--processes 1"):
+        list(results_in_order(range(3), _dies, 2))

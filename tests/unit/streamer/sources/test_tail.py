@@ -1,0 +1,374 @@
+"""`callgauge tail` sends each event of a run once, in the order of its file, however the files come to be."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamer.recordings.eva_state import with_state
+from streamer.recordings.places import AUDIT_FILE, METRICS_FILE, RESULT_FILE
+from streamer.recordings.reader import read_recordings
+from streamer.sources.replay.playback import WireEvent, in_time_order, with_control_events
+from streamer.sources.simulator.traffic import simulate_call
+from streamer.sources.tail import followed_record, followed_run, growing_file
+from streamer.sources.tail.followed_record import CallFacts
+from streamer.sources.tail.followed_run import SUMMARY_FILE, FollowedRun
+from streamer.sources.tail.growing_file import GrowingFile
+from streamer.sources.tail.positions import POSITION_FILE, FilePosition, PositionError, PositionFile
+
+MS = 1_790_000_000_000
+LOG = "pipecat_logs.jsonl"
+SIMULATOR = "user_simulator_events.jsonl"
+Json = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_record, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(followed_record, "MISSING_SECONDS", 0.0)
+    monkeypatch.setattr(followed_run, "FOLDERS_SECONDS", 0.0)
+    monkeypatch.setattr(followed_run, "LOOK_SECONDS", 0.0)
+
+
+class Sent:
+    """Takes the events in place of Kafka; after so many of them it fails, as a broker that has gone."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, WireEvent]] = []
+        self.fails_after: int | None = None
+
+    async def publish(self, conversation_id: str, event: WireEvent) -> None:
+        if self.fails_after is not None and len(self.events) >= self.fails_after:
+            raise ConnectionError("gone")
+        self.events.append((conversation_id, event))
+
+    async def flush(self) -> None:
+        pass
+
+    @property
+    def identities(self) -> list[tuple[str, str, int]]:
+        return [(call, event.source, event.sequence) for call, event in self.events]
+
+    def values(self, call: str, source: str) -> list[Json]:
+        return [json.loads(event.value) for name, event in self.events if (name, event.source) == (call, source)]
+
+    def control(self, call: str) -> list[str]:
+        return [
+            e.event_name for name, e in self.events if name == call and e.event_name in ("call_started", "call_ended")
+        ]
+
+
+class Tail:
+    """The command without Kafka, of which each step is one look at the files."""
+
+    def __init__(self, folder: Path, facts: CallFacts = CallFacts()) -> None:  # noqa: B008 - never changed
+        self.sent = Sent()
+        self.said: list[str] = []
+        self.folder = folder
+        self._facts = facts
+        self.restart()
+
+    def restart(self) -> None:
+        self.file = PositionFile(self.folder / POSITION_FILE)
+        position = self.file.read("broker", "")
+        self.run = FollowedRun(self.folder, self.file, position, self._facts, self.said.append)
+
+    def look(self, times: int = 1) -> None:
+        """Looks at the files so many times; what it sent is acknowledged and remembered."""
+
+        async def work() -> None:
+            for _ in range(times):
+                self.run._find_folders()
+                over = (self.folder / SUMMARY_FILE).is_file()
+                await self.run._send_news(self.sent, run_is_over=over)
+                self.file.write(self.run._position)
+
+        asyncio.run(work())
+
+    def to_the_end(self) -> None:
+        asyncio.run(asyncio.wait_for(self.run.send(self.sent, is_endless=False), 30))
+
+
+def lines(*events: Json) -> bytes:
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def word(number: int) -> Json:
+    return {"type": "tts_text", "data": {"frame": f"word {number}"}, "timestamp": MS + number}
+
+
+def append(path: Path, text: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def write_end(record: Path, reason: str = "goodbye") -> None:
+    (record / AUDIT_FILE).write_text(
+        json.dumps({"transcript": [{"timestamp": str(MS), "message_type": "user", "value": "hi"}]})
+    )
+    (record / RESULT_FILE).write_text(json.dumps({"record_id": "1", "conversation_ended_reason": reason}))
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    return tmp_path / "records" / "1"
+
+
+@pytest.fixture
+def tail(tmp_path: Path) -> Tail:
+    return Tail(tmp_path)
+
+
+def written_slowly(source: Path, target: Path, pieces: int) -> Iterator[None]:
+    """Writes the files of a record as EVA does, the log in pieces that end anywhere; gives a moment after each."""
+    target.mkdir(parents=True)
+    for name in (LOG, METRICS_FILE):
+        text = (source / name).read_bytes() if (source / name).exists() else b""
+        size = len(text) // pieces + 1
+        for begin in range(0, len(text), size):
+            append(target / name, text[begin : begin + size])
+            yield
+    for name in (SIMULATOR, AUDIT_FILE, RESULT_FILE):
+        text = (source / name).read_bytes()
+        append(target / name, text[: len(text) // 2])
+        yield
+        append(target / name, text[len(text) // 2 :])
+        yield
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_is_sent_is_what_score_reads(tmp_path: Path, seed: int, *, restarts: bool) -> None:
+    call = simulate_call(seed, start_ms=MS, kind="cascade").call
+    whole = tmp_path / "whole" / "1"
+    append(whole / LOG, lines(*map(dict, call.pipecat or ())))
+    append(
+        whole / METRICS_FILE, lines({"type": "TTFBMetricsData", "processor": "LLM#0", "value": 0.5, "timestamp": 3.5})
+    )
+    append(whole / SIMULATOR, lines(*map(dict, call.elevenlabs or ())))
+    append(whole / AUDIT_FILE, json.dumps({"transcript": call.audit}).encode())
+    write_result = {"record_id": "1", "conversation_ended_reason": "goodbye", "final_scenario_db_hash": "h"}
+    append(whole / RESULT_FILE, json.dumps(write_result).encode())
+    (recorded,) = read_recordings(whole)
+    expected = [event.value for event in in_time_order(with_state(with_control_events(recorded)))]
+
+    run = tmp_path / "run"
+    tail = tail_of(run)
+    for _ in written_slowly(whole, run / "records" / "1", 7):
+        if restarts:
+            tail.restart()
+        tail.look()
+    (run / SUMMARY_FILE).write_text("{}")
+    tail.to_the_end()
+    sent = [event.value for _, event in tail.sent.events]
+    extra = [json.loads(value) for value in sent if value not in expected]
+    assert [event["type"] for event in extra] in ([], ["call_started"]), "only the start, with the time known then"
+    assert sorted(value for value in sent if value in expected) == sorted(expected)
+    assert len(set(tail.sent.identities)) == len(sent)
+    assert json.loads(sent[-1])["type"] == "call_ended"
+    assert {name for name, _ in tail.sent.events} == {"1"}
+    assert tail.said == []
+
+
+def tail_of(run: Path) -> Tail:
+    run.mkdir()
+    return Tail(run)
+
+
+def test_half_a_line_waits_for_its_end(tail: Tail, record: Path) -> None:
+    text = lines(word(1), word(2))
+    append(record / LOG, text[:-5])
+    tail.look()
+    assert tail.sent.values("1", "pipecat") == [word(1)]
+    append(record / LOG, text[-5:])
+    tail.look()
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2)]
+
+
+def test_a_last_line_without_an_end_counts_when_the_call_is_over(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1), word(2))[:-1])
+    write_end(record)
+    tail.look(4)
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2)]
+    assert tail.sent.control("1") == ["call_started", "call_ended"]
+
+
+def test_a_crash_repeats_events_under_the_same_identity_and_loses_none(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(*map(word, range(10))))
+    tail.sent.fails_after = 5
+    with pytest.raises(ConnectionError):
+        tail.look()
+    tail.sent.fails_after = None
+    tail.restart()
+    tail.look()
+    words = [event for event in tail.sent.events if event[1].event_name == "tts_text"]
+    by_identity = {(event.source, event.sequence): event.value for _, event in words}
+    assert len(words) == 14
+    assert [json.loads(value) for value in by_identity.values()] == [word(number) for number in range(10)]
+    assert all(by_identity[event.source, event.sequence] == event.value for _, event in words)
+
+
+def test_a_rotated_log_goes_on_where_it_was(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    append(record / LOG, lines(word(2)))
+    (record / LOG).rename(record / f"{LOG}.1")
+    tail.look()
+    append(record / LOG, lines(word(3)))
+    tail.restart()
+    tail.look(2)
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(3)]
+    assert len(set(tail.sent.identities)) == len(tail.sent.events)
+    assert tail.said == []
+
+
+def test_a_log_that_is_written_anew_with_the_same_lines_repeats_none(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1), word(2)))
+    tail.look()
+    (record / LOG).write_bytes(b"")
+    tail.look()
+    part = record / "part"
+    part.write_bytes(lines(word(1), word(2), word(3)))
+    part.replace(record / LOG)
+    tail.look()
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(3)]
+
+
+def test_a_file_that_another_one_replaces_is_named(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    (record / LOG).write_bytes(lines(word(5), word(6)))
+    tail.look(2)
+    assert tail.sent.values("1", "pipecat") == [word(1), word(5), word(6)]
+    assert ["another file has taken its place" in sentence for sentence in tail.said] == [True]
+
+
+def test_an_audit_log_that_grows_gives_each_entry_once(tail: Tail, record: Path) -> None:
+    entries = [{"timestamp": str(MS + number), "message_type": "user", "value": "hi"} for number in range(3)]
+    append(record / LOG, lines(word(1)))
+    for count in (1, 3):
+        (record / AUDIT_FILE).write_text(json.dumps({"transcript": entries[-count:]}))
+        os.utime(record / AUDIT_FILE, ns=(count, count))
+        tail.look()
+        tail.restart()
+    said = [event for event in tail.sent.values("1", "audit") if event.get("message_type")]
+    assert said == [entries[2], entries[0], entries[1]]
+
+
+def test_lines_that_are_no_events_are_named_and_left_out(
+    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing_file, "MAX_LINE_BYTES", 200)
+    append(record / LOG, lines(word(1)) + b"{broken\n\n" + b'"' + b"x" * 500)
+    tail.look()
+    append(record / LOG, b'"\n' + lines(word(2)))
+    tail.look()
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2)]
+    assert len(tail.said) == 3
+    assert f"{record / LOG}:2: this is no event" in tail.said[0]
+    assert "more than" in tail.said[2]
+
+
+def test_only_some_lines_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing_file, "LINES_AT_A_TIME", 3)
+    append(tmp_path / LOG, lines(*map(word, range(7))))
+    file = GrowingFile(tmp_path / LOG, FilePosition())
+    assert [len(file.lines(is_complete=True)) for _ in range(4)] == [3, 3, 1, 0]
+
+
+def test_only_some_calls_are_open_at_a_time(tail: Tail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_run, "MAX_OPEN_CALLS", 1)
+    for name in ("1", "2"):
+        append(tmp_path / "records" / name / LOG, lines(word(1)))
+    tail.look(3)
+    assert {call for call, _ in tail.sent.events} == {"1"}
+    assert "Further ones wait" in tail.said[0]
+    write_end(tmp_path / "records" / "1")
+    tail.look(6)
+    assert {call for call, _ in tail.sent.events} == {"1", "2"}
+
+
+def test_an_attempt_that_eva_repeats_is_a_call_of_its_own(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    shutil.move(record, record.with_name("1_failed_attempt_1"))
+    append(record / LOG, lines(word(2)))
+    tail.look(3)
+    write_end(record)
+    tail.restart()
+    tail.look(4)
+    assert tail.sent.control("1") == ["call_started", "call_ended"]
+    assert (
+        json.loads(next(e.value for c, e in tail.sent.events if c == "1" and e.event_name == "call_ended"))["reason"]
+        == "discarded"
+    )
+    assert tail.sent.values("1/attempt_2", "pipecat") == [word(2)]
+    assert tail.sent.control("1/attempt_2")[-1] == "call_ended"
+    count = len(tail.sent.events)
+    tail.restart()
+    tail.look(3)
+    assert len(tail.sent.events) == count
+
+
+def test_a_copy_of_a_run_goes_on_where_the_run_was(tail: Tail, record: Path, tmp_path: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    append(record.with_name("2") / LOG, lines(word(1)))
+    write_end(record.with_name("2"))
+    tail.look(4)
+    copy = tmp_path.parent / f"{tmp_path.name}-copy"
+    shutil.copytree(tmp_path, copy)
+    again = Tail(copy)
+    append(copy / "records" / "1" / LOG, lines(word(2)))
+    again.look(4)
+    assert again.sent.values("1", "pipecat") == [word(2)]
+    assert again.sent.values("2", "pipecat") == []
+
+
+def test_calls_without_a_result_end_with_the_run(tail: Tail, record: Path, tmp_path: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    append(tmp_path / "records" / "2" / "trial_0" / LOG, lines(word(1)))
+    (tmp_path / SUMMARY_FILE).write_text("{}")
+    tail.to_the_end()
+    for name in ("1", "2/trial_0"):
+        assert tail.sent.control(name) == ["call_started", "call_ended"]
+    assert [sentence.endswith("`score` refuses the record.") for sentence in tail.said] == [True, True]
+
+
+def test_the_goals_of_a_trial_are_those_of_its_record(tmp_path: Path) -> None:
+    tail = Tail(tmp_path, CallFacts(agent="desk", goals="set-{id}"))
+    append(tmp_path / "records" / "2" / "trial_0" / LOG, lines(word(1)))
+    tail.look()
+    started = tail.sent.values("2/trial_0", "audit")[0]
+    assert (started["goals"], started["agent"], started["pipeline_type"]) == ("set-2", "desk", "cascade")
+
+
+def test_a_run_can_have_a_name_in_its_ids(tmp_path: Path) -> None:
+    tail = Tail(tmp_path, CallFacts(goals="{id}", run_name="monday"))
+    append(tmp_path / "records" / "2" / "trial_0" / LOG, lines(word(1)))
+    tail.look()
+    tail.restart()
+    tail.look()
+    assert {call for call, _ in tail.sent.events} == {"2/trial_0-monday"}
+    assert tail.sent.values("2/trial_0-monday", "audit")[0]["goals"] == "2"
+
+
+def test_a_position_is_for_one_process_and_one_place(tmp_path: Path) -> None:
+    file, other = PositionFile(tmp_path / "p"), PositionFile(tmp_path / "p")
+    with file.locked(), pytest.raises(PositionError, match="another `callgauge tail`"), other.locked():
+        pass
+    with other.locked():
+        pass
+    file.write(file.read("broker", "a."))
+    with pytest.raises(PositionError, match="--position FILE"):
+        file.read("broker", "b.")
+    (tmp_path / "p").write_text("{")
+    with pytest.raises(PositionError, match="Delete the file"):
+        file.read("broker", "a.")
+    with pytest.raises(PositionError, match="--position FILE"):
+        PositionFile(tmp_path / "gone" / "p")._take()
