@@ -64,7 +64,8 @@ class _OpenCall(Protocol):
 
 def _on_tts_text(call: _OpenCall, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
     call.history.text_stream.speech(event.timestamp, event.data.frame)
-    call.live.bot_text(event.timestamp, event.data.frame)
+    if call.live.bot is not None:
+        call.live.bot_text(event.timestamp, event.data.frame)
 
 
 def _on_llm_response(call: _OpenCall, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
