@@ -24,7 +24,7 @@ class Stage(StrEnum):
     - `stt_trailing`: from the user's last sound to the final transcript
     - `llm_first_token`, `llm_first_sentence`, `llm_last_sentence`: from the request to the model to that part of its answer
     - `tool_request`: from the request to the model to its complete tool call
-    - `tool_run`: from a tool call to its answer; the sum of the turn's tools
+    - `tool_run`: from a tool call to its answer; of several tools the time in which any of them ran
     - `tts_first_byte`: from the text's arrival at speech synthesis to its first audio
     - `turn_analyzer`: the running time of the turn analyser
     - `voice_to_voice`: from the user's last sound to the assistant's first sound
@@ -101,11 +101,13 @@ def service_kind(processor: str) -> ServiceKind | None:
 
 
 class Several(StrEnum):
-    """How several measurements of a stage in one turn become one, in the order in which they began."""
+    """How several measurements of a stage in one turn become one, in the order in which they began. A union is the time in which
+    any of them ran: the caller waits once for tools that run beside each other.
+    """
 
     FIRST = "first"
     LAST = "last"
-    SUM = "sum"
+    UNION = "union"
 
 
 SEVERAL: Final[Mapping[Stage, Several]] = MappingProxyType(
@@ -113,7 +115,7 @@ SEVERAL: Final[Mapping[Stage, Several]] = MappingProxyType(
     # When a user goes on talking after a pause, these stages are measured again, and only the last one precedes the answer. In
     # a turn with tools, the assistant speaks the result of the last inference.
     | dict.fromkeys((Stage.ENDPOINTING, Stage.STT_TRAILING, Stage.LLM_LAST_SENTENCE, Stage.TURN_ANALYZER), Several.LAST)
-    | {Stage.TOOL_RUN: Several.SUM}
+    | {Stage.TOOL_RUN: Several.UNION}
 )
 
 FROM_USER_SILENCE: Final = frozenset(

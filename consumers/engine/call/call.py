@@ -19,7 +19,7 @@ from consumers.engine.measures.measures import Measures
 from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
-from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
+from consumers.engine.turns.bot.history import MOMENT_BY_LINE
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveCall
@@ -34,7 +34,7 @@ from schemas.events.audit import (
 )
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.codec import InputSource, UnrecognizedEvent
-from schemas.events.pipecat import LlmResponse, SpeechEventRecord, TtsText, TurnMarker, UserSpeaking
+from schemas.events.pipecat import LlmResponse, TtsText, TurnMarker, UserSpeaking
 from schemas.events.simulator import (
     USER_ROLES,
     AssistantSpeech,
@@ -82,7 +82,6 @@ class Call:
         self.redactor = self._revisions.redactor
         self._offsets = self._revisions.offsets
         self.live = LiveCall(self.history, self._revisions, limits, memory)
-        self.history.listener = self.live  # text groups of a bot that does not report its speech are its speech
         self._repeats = Repeats(limits.max_remembered_ids)
         self._agent = AgentEvents()
         ratings = Ratings()
@@ -263,20 +262,18 @@ class Call:
 
     def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.speech(event.timestamp, event.data.frame)
+        self.live.bot_text(event.timestamp, event.data.frame)
 
     def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.response(event.timestamp, event.data.frame)
+        self.live.bot_text(event.timestamp, event.data.frame, is_reply=True)
 
     def _on_marker(self, event: TurnMarker, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.marker(event.type, event.timestamp)
+        self.live.bot_marked()
 
     def _on_user_speaking(self, event: UserSpeaking, _time_ms: int, _out: list[Effect]) -> None:
         self.live.moment(MOMENT_BY_LINE[event.type], event.timestamp / 1000)
-
-    def _on_speech_event(self, event: SpeechEventRecord, _time_ms: int, _out: list[Effect]) -> None:
-        moment = MOMENT_BY_KIND.get(event.data.kind)
-        if moment is not None:
-            self.live.moment(moment, event.data.timestamp)
 
     def _on_audio(self, event: AudioEvent, time_ms: int, _out: list[Effect]) -> None:
         is_user, is_start = event.user in USER_ROLES, event.event_type == "audio_start"
@@ -372,7 +369,6 @@ _HANDLERS: Final[dict[type, EventHandler]] = {
     LlmResponse: Call._on_llm_response,
     TurnMarker: Call._on_marker,
     UserSpeaking: Call._on_user_speaking,
-    SpeechEventRecord: Call._on_speech_event,
     AudioEvent: Call._on_audio,
     UserSpeech: Call._on_user_speech,
     AssistantSpeech: Call._on_assistant_speech,

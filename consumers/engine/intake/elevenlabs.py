@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
+from consumers.engine.turns.bot.bot_turn import AgentWords, SpeechMoment, Words
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
-from consumers.engine.turns.bot.turn_machine import AgentWords, SpeechMoment, Words
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource

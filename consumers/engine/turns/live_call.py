@@ -17,8 +17,9 @@ from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.agent_records import AgentRecords
+from consumers.engine.turns.bot.bot_turn import BotTurn, SpeechMoment, Words
 from consumers.engine.turns.bot.history import BotHistory
-from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine, SpeechMoment, Words
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
@@ -27,7 +28,7 @@ from consumers.engine.turns.heard.by_the_bot import HeardByTheBot, views_by_the_
 from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller, views_by_the_caller
 from consumers.engine.turns.heard.heard_turn import HeardTurns
 from consumers.engine.turns.moments import TurnMoments
-from consumers.engine.turns.timeline.elements import ToolUse, key_time_ms
+from consumers.engine.turns.timeline.elements import ToolUse
 from consumers.engine.turns.timeline.turn_view import TurnView
 from schemas.events.call import PipelineType
 from schemas.events.codec import InputSource
@@ -146,12 +147,13 @@ class LiveCall:
             watermarks[source] = time_ms
         return time_ms < low_ms - self._limits.allowed_lateness_ms
 
-    def moment(self, moment: SpeechMoment, at_s: float) -> None:
-        """Folds a start or end of speech that the bot reports."""
+    def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
+        """Folds a start or end of speech that the bot reports; an end may name its start."""
         bot = self._bot
         if bot is None:
             return
-        bot.spoken(moment, at_s)
+        if bot.spoken(moment, at_s, started_s) and started_s is not None:
+            self.someone_speaks(int(started_s * 1000))
         machine = bot.machine
         if moment in _STARTS:
             self.someone_speaks(int(at_s * 1000))
@@ -200,7 +202,11 @@ class LiveCall:
             not is_user
         ):  # an utterance that was cut off is logged after the caller has begun, and belongs to the turn before
             time_ms = message_began_ms(data, time_ms)
-        self._bot.said_to_pipecat(time_ms, Words(is_user=is_user, rank=1 if is_user else 2, ref=text))
+            if "interrupted" in data:
+                self._bot.report_answers()
+        is_cut = not is_user and data.get("interrupted") is True
+        rank = 1 if is_user else 2
+        self._bot.said_to_pipecat(time_ms, Words(is_user, rank, text, is_cut=is_cut, is_turn=is_user))
 
     def pipeline_type_set(self) -> None:
         """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
@@ -225,18 +231,20 @@ class LiveCall:
         """Folds pipecat's report of a tool's progress."""
         self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self._bot)
 
-    def text_placed(self, key: int) -> None:
-        """Adds a text group of the bot: its speech, in a call whose bot does not report when it speaks."""
-        bot = self._bot
-        if bot is not None:
-            bot.text_placed(key)
-            if not bot.machine.has_bot_events:
-                self.someone_speaks(key_time_ms(key))
-
-    def text_displaced(self, key: int) -> None:
-        """Removes the text group of the bot at `key`."""
+    def bot_marked(self) -> None:
+        """Folds one of EVA's turn markers: a border of texts."""
         if self._bot is not None:
-            self._bot.text_displaced(key)
+            self._bot.marked()
+
+    def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
+        """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
+        bot = self._bot
+        if bot is None:
+            return
+        time_ms = int(stamp)
+        is_new = bot.replied(time_ms, frame) if is_reply else bot.synthesised(time_ms, frame)
+        if is_new and not bot.machine.has_bot_events:
+            self.someone_speaks(time_ms)
 
     def fold_agent_record(self, record: ConversationRecord) -> None:
         """Folds a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""

@@ -26,6 +26,7 @@ from consumers.engine.measures.stages.values import Reported, Reports, StageValu
 from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.usage import TokenUsage, TurnMetrics
 from consumers.engine.turns.heard.heard_turn import HeardTurn, HeardTurns
+from consumers.engine.turns.timeline.spans import Span, length_ms, merged
 from schemas.events.codec import InputSource
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, Stage, StageSource
 from schemas.wire import MAX_NAME_CHARS
@@ -165,18 +166,18 @@ class StageLatencies:
             own.append((Stage.ENDPOINTING, StageSource.SPEECH, turn.endpointing_s))
         for teller in (StageSource.ELEVENLABS, StageSource.AUDIT):
             # The record itself has the time of pipecat's run.
-            runs_ms = [
-                use.duration_ms
+            runs = [
+                Span(use.called_at_ms, use.called_at_ms + use.duration_ms)
                 for use in turn.tools
-                if use.duration_ms is not None and use.source.value == teller.value
+                if use.duration_ms is not None and use.called_at_ms is not None and use.source.value == teller.value
             ]
-            if runs_ms:
-                own.append((Stage.TOOL_RUN, teller, sum(runs_ms) / MS_PER_SECOND))
+            if runs:
+                own.append((Stage.TOOL_RUN, teller, length_ms(merged(runs)) / MS_PER_SECOND))
         return own
 
     def _reports(self, turn: HeardTurn) -> Reports:
         """All reports of the turn."""
-        reports = self._values.reports(*self._windows.window(turn.number))
+        reports = self._values.reports(*self._windows.window(turn.number), turn.silent_from_s)
         by_name = self._convai.get(turn.number, {})
         # A copy follows its original, which thereby wins.
         known = sorted(CONVAI_METRICS.keys() & by_name, key=lambda name: CONVAI_METRICS[name].is_copy)

@@ -201,7 +201,7 @@ def _user_words(machine: BotTurnMachine, turn: int) -> str:
     return _plain(" ".join(text for text in said if isinstance(text, str)))
 
 
-def _pieces(ref: int | str) -> int:
+def _pieces(ref: object) -> int:
     return len(ref) // _PIECE_CHARS if isinstance(ref, str) else 0
 
 

@@ -2,9 +2,12 @@
 events of an ElevenLabs agent.
 """
 
+from math import inf
 from typing import Any
 
-from consumers.engine.turns.bot.turn_machine import BotTurnMachine, SpeechMoment, Words
+from consumers.engine.turns.bot.bot_turn import SAME_MOMENT_SECONDS, SpeechMoment, Words
+from consumers.engine.turns.bot.spoken_text import SpokenText, TextPiece
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.timeline.elements import AGENT_RANK, AUDIT_RANK, PIPECAT_RANK, TIME_SHIFT, order_key
 from consumers.engine.turns.timeline.timeline import Replays, Timeline
 
@@ -23,6 +26,16 @@ MOMENT_BY_LINE = {
     "user_stopped_speaking": SpeechMoment.TURN_RELEASED,
 }
 """EVA's lines for the turn decision."""
+
+_START_OF = {
+    SpeechMoment.VAD_STOPPED: SpeechMoment.VAD_STARTED,
+    SpeechMoment.TURN_RELEASED: SpeechMoment.TURN_STARTED,
+    SpeechMoment.BOT_STOPPED: SpeechMoment.BOT_STARTED,
+}
+_OF_DETECTOR = (SpeechMoment.VAD_STARTED, SpeechMoment.VAD_STOPPED)
+_RULINGS = (SpeechMoment.TURN_STARTED, SpeechMoment.TURN_RELEASED)
+_BORDERS = (SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED)
+"""Moments at which a turn of the caller can begin, so that the bot's further words are another piece."""
 
 _AGENT_PLACES = {
     SpeechMoment.AGENT_HEARD: 0,
@@ -45,6 +58,9 @@ class BotHistory:
         self._pipecat_count = 0
         self._audit_count = 0
         self._words_count = 0
+        self._starts_s: dict[SpeechMoment, float] = {}
+        self._hears_detector = False
+        self._text = SpokenText()
 
     @property
     def has_moments(self) -> bool:
@@ -59,13 +75,67 @@ class BotHistory:
     def said_to_pipecat(self, time_ms: int, words: Words) -> None:
         """Adds words from pipecat's stream."""
         self._words_count += 1
-        self._pipecat_count += 1
-        self.timeline.insert(order_key(time_ms, PIPECAT_RANK, 2 * self._pipecat_count), SpeechMoment.WORDS, words)
+        self._insert(time_ms, SpeechMoment.WORDS, words)
 
-    def spoken(self, moment: SpeechMoment, at_s: float) -> None:
-        """Adds the start or end of somebody's speech at `at_s` (epoch seconds)."""
+    def spoken(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> bool:
+        """Adds the start or end of somebody's speech at `at_s` (epoch seconds).
+
+        Args:
+            moment: Its kind.
+            at_s: When it happened.
+            started_s: Of an end, the start of the same stretch, if the producer repeats it: it is added where it was lost.
+
+        Returns:
+            Whether a lost start was added.
+        """
+        start = _START_OF.get(moment)
+        is_found = (
+            start is not None
+            and started_s is not None
+            and started_s <= at_s
+            and abs(self._starts_s.get(start, -inf) - started_s) >= SAME_MOMENT_SECONDS
+        )
+        if is_found and start is not None and started_s is not None:
+            self._spoken(start, started_s)
+        self._spoken(moment, at_s)
+        return is_found
+
+    def _spoken(self, moment: SpeechMoment, at_s: float) -> None:
+        if moment in _BORDERS:
+            self._text.close()
+        if moment in _RULINGS and not self.machine.has_rulings:
+            self.machine.has_rulings = True
+            if self._hears_detector:
+                self._fold_again()
+        self._hears_detector = self._hears_detector or moment in _OF_DETECTOR
+        self._starts_s[moment] = at_s
+        self._insert(int(at_s * 1000), moment, at_s)
+
+    def _insert(self, time_ms: int, moment: SpeechMoment, payload: object) -> int:
         self._pipecat_count += 1
-        self.timeline.insert(order_key(int(at_s * 1000), PIPECAT_RANK, 2 * self._pipecat_count), moment, at_s)
+        key = order_key(time_ms, PIPECAT_RANK, self._pipecat_count)
+        self.timeline.insert(key, moment, payload)
+        return key
+
+    def synthesised(self, time_ms: int, frame: str) -> bool:
+        """Adds text for speech synthesis; returns whether it begins a piece of text."""
+        return self._text.speech(self, time_ms, frame)
+
+    def replied(self, time_ms: int, frame: str) -> bool:
+        """Adds a reply of the model, for calls without synthesis; returns whether it begins a piece of text."""
+        return self._text.reply(self, time_ms, frame)
+
+    def marked(self) -> None:
+        """Notes one of EVA's turn markers: a border of texts."""
+        self._text.close()
+
+    def place_text(self, piece: TextPiece, time_ms: int) -> None:
+        """Adds a piece of the bot's text."""
+        piece.key = self._insert(time_ms, SpeechMoment.BOT_TEXT, piece)
+
+    def displace_text(self, piece: TextPiece) -> None:
+        """Removes a piece of the bot's text."""
+        self.timeline.remove(piece.key)
 
     def audited(self, moment: SpeechMoment, time_ms: int, payload: object) -> None:
         """Adds a tool, or the agent's transcript of the caller, from the audit log."""
@@ -95,38 +165,32 @@ class BotHistory:
         """Sets whether the agent's transcripts of the caller mark the end of a turn; a change folds everything again."""
         if are_heard is not self.machine.hears_transcripts:
             self.machine.hears_transcripts = are_heard
-            for first_key, _, _ in self.timeline:
-                self.timeline.reread(first_key)
-                break
+            self._fold_again()
 
-    def text_placed(self, key: int) -> None:
-        """Adds the start of a group of the bot's text at `key`."""
-        self.timeline.insert(_text_key(key), SpeechMoment.BOT_TEXT, key)
+    def report_answers(self) -> None:
+        """Notes that the bot reports its answers as they were heard."""
+        if not self.machine.reports_answers:
+            self.machine.reports_answers = self.machine.have_words_changed = True
 
-    def text_displaced(self, key: int) -> None:
-        """Removes the group of the bot's text at `key`."""
-        self.timeline.remove(_text_key(key))
+    def _fold_again(self) -> None:
+        for first_key, _, _ in self.timeline:
+            self.timeline.reread(first_key)
+            break
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         del state["machine"], state["timeline"]
         state["elements"] = list(self.timeline)
-        state["hears_transcripts"] = self.machine.hears_transcripts
+        state["facts"] = self.machine.hears_transcripts, self.machine.has_rulings, self.machine.reports_answers
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        elements, hears_transcripts = state.pop("elements"), state.pop("hears_transcripts")
+        elements, facts = state.pop("elements"), state.pop("facts")
         self.__dict__.update(state)
-        self.machine = BotTurnMachine()
-        self.machine.hears_transcripts = hears_transcripts
+        self.machine = machine = BotTurnMachine()
+        machine.hears_transcripts, machine.has_rulings, machine.reports_answers = facts
         self.timeline = Timeline(self.machine, TIME_SHIFT, self._replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)
         self.machine.drain_touched()
         self.machine.have_words_changed = False  # at a snapshot, all words have been followed
-
-
-def _text_key(key: int) -> int:
-    """Odd places are texts and even ones speech, so that the two numberings of the pipecat stream cannot collide."""
-    time_part, index = key >> TIME_SHIFT, key & 0xFFFFFFFF
-    return order_key(time_part, PIPECAT_RANK, 2 * index + 1)

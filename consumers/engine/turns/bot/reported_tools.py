@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from consumers.engine.turns.bot.bot_turn import SpeechMoment
 from consumers.engine.turns.bot.history import BotHistory
-from consumers.engine.turns.bot.turn_machine import SpeechMoment
 from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.codec import InputSource
 

@@ -1,7 +1,7 @@
 """EVA's history of a call: its events by EVA's loading rules, the merged timeline, and the context at any moment."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from consumers.engine.turns.eva.labels import EMPTY_UTTERANCES
 from consumers.engine.turns.eva.metric_context import metric_context
@@ -36,16 +36,6 @@ class CallerLine(NamedTuple):
     last_reason: str | None
 
 
-class TextListener(Protocol):
-    """Listens to the starts of text groups."""
-
-    def text_placed(self, key: int) -> None:
-        """A group now begins at this key."""
-
-    def text_displaced(self, key: int) -> None:
-        """No group begins at this key any more."""
-
-
 class EvaHistory:
     """Events of the three sources in, `context` out. The context is exact after every event, in whatever order the sources
     arrive.
@@ -59,7 +49,6 @@ class EvaHistory:
         self.machine = EvaTurnMachine(pipeline_type, self.replays)
         self.timeline = Timeline(self.machine, TIME_SHIFT, self.replays)
         self.text_stream = TextStream(self, self.replays)
-        self.listener: TextListener | None = None
         self._audit_count = 0
         self._simulator_count = 0
         self._line_state: tuple[int, str | None] = (0, None)
@@ -171,15 +160,11 @@ class EvaHistory:
             return
         if self.pipeline_type is not PipelineType.S2S:
             self.timeline.insert(group.key, ElementKind.TEXT_GROUP, group)
-        if self.listener is not None:
-            self.listener.text_placed(group.key)
 
     def displace(self, key: int) -> None:
         """Removes a text group."""
         if self.pipeline_type is not PipelineType.S2S:
             self.timeline.remove(key)
-        if self.listener is not None:
-            self.listener.text_displaced(key)
 
     def reread(self, group: TextGroup) -> None:
         """Replays from a text group that changed in a way that rules read."""
@@ -188,7 +173,6 @@ class EvaHistory:
 
     def release(self) -> None:
         """Cuts the cycle with the text stream."""
-        self.listener = None
         del self.text_stream
 
     def session_end_s(self) -> float:

@@ -80,6 +80,7 @@ class HeardByTheCaller(HeardTurns):
         if state is None:
             return None
         words = _Words(state, number, self._trace)
+        view = view_of_eva_turn(state)
         starts = state.user_starts or state.assistant_starts
         return HeardTurn(
             number,
@@ -87,13 +88,14 @@ class HeardByTheCaller(HeardTurns):
             HeardSide(words, state.assistant_starts, state.assistant_ends, is_user=False),
             words,
             tools,
-            view_of_eva_turn(state),
+            view,
             (state.user_starts, state.user_ends, state.assistant_starts, state.assistant_ends),
             begin_s=starts[0] if starts else None,
             answer_before_end_s=None if before is None else last_end_s(before.assistant_starts, before.assistant_ends),
             user_interrupted=state.user_interrupted,
             assistant_interrupted=state.assistant_interrupted,
             is_fallback=state.is_fallback,
+            silent_from_s=view.user_end_s,
         )
 
 

@@ -33,6 +33,7 @@ class HeardSide(NamedTuple):
         is_user: Whether it is the user's side.
         is_paired_by_time: Whether a start belongs to the next end, as with a bot that is started twice and stops once;
             otherwise the first end is that of the first start, and so on, as EVA pairs them.
+        has_gaps: Whether a start or an end of its sounds was lost, so that their length is unknown.
     """
 
     words: SaidWords
@@ -42,6 +43,7 @@ class HeardSide(NamedTuple):
     reports_s: Times = ()
     is_user: bool = False
     is_paired_by_time: bool = False
+    has_gaps: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -105,6 +107,8 @@ class HeardTurn(NamedTuple):
         user_interrupted: Whether the user began to speak over the assistant.
         assistant_interrupted: Whether the assistant began to speak over the user.
         is_fallback: Whether the agent's turn-end timer stepped in.
+        silent_from_s: The user's last end, or the latest moment of the user's turn that is known; None without one.
+        is_cut: Whether the caller spoke over the assistant's answer in this turn; only the bot's own view knows it at once.
     """
 
     number: int
@@ -120,6 +124,8 @@ class HeardTurn(NamedTuple):
     user_interrupted: bool = False
     assistant_interrupted: bool = False
     is_fallback: bool = False
+    silent_from_s: float | None = None
+    is_cut: bool = False
 
     @property
     def has_tool_call(self) -> bool:
@@ -175,7 +181,7 @@ class HeardTurns(ABC):
         """Numbers of all turns."""
 
     @abstractmethod
-    def sound_end_ms(self, last_ms: int | None) -> int | None:
+    def sound_end_ms(self, last_ms: int | None) -> int:
         """Time in ms at which a call that is over fell silent for good; `last_ms` is the time of its last event."""
 
     @abstractmethod

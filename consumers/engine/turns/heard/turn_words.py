@@ -26,7 +26,8 @@ class WordSource(Enum):
         TRACE: The log's answers in a call that a simulated caller hears, as EVA's trace has them.
         CALLER: The simulated caller: its intended words, and the words it heard.
         SYNTHESIS: The text sent to speech synthesis; of an ElevenLabs agent's answer, the part that was heard.
-        LABELLED: The same in a call that a simulated caller hears, with EVA's labels of who cut off whom.
+        HEARD: The part that was heard of an answer that the caller cut off, as pipecat's messages have it.
+        LABELLED: The same as SYNTHESIS in a call that a simulated caller hears, with EVA's labels of who cut off whom.
         BOT: The bot's own reports: pipecat's messages, and an ElevenLabs agent's transcript of the caller.
     """
 
@@ -34,6 +35,7 @@ class WordSource(Enum):
     TRACE = auto()
     CALLER = auto()
     SYNTHESIS = auto()
+    HEARD = auto()
     LABELLED = auto()
     BOT = auto()
 
@@ -108,18 +110,35 @@ WORDS_BY_PURPOSE: Final[Mapping[Purpose, _Order]] = {
     # heard them. Words of the log alone come last, since many of them may never have sounded.
     Purpose.TALK: _Order(
         _AS_UNDERSTOOD,
-        (WordSource.SYNTHESIS, WordSource.BOT, WordSource.CALLER, WordSource.LABELLED, WordSource.LOG),
+        (
+            WordSource.HEARD,
+            WordSource.SYNTHESIS,
+            WordSource.BOT,
+            WordSource.CALLER,
+            WordSource.LABELLED,
+            WordSource.LOG,
+        ),
         _without_marks,
     ),
     # Words the agent meant, as EVA's and agent-inspect's judges read them: they rate the model and not the line. So the log
-    # comes before pipecat's cut-off texts, and labels stay, since EVA's prompts explain them.
+    # comes before pipecat's texts, and labels stay, since EVA's prompts explain them. But words that are known not to have been
+    # heard reach no goal.
     Purpose.JUDGED: _Order(
         _AS_UNDERSTOOD,
-        (WordSource.LABELLED, WordSource.CALLER, WordSource.SYNTHESIS, WordSource.LOG, WordSource.BOT),
+        (
+            WordSource.HEARD,
+            WordSource.LABELLED,
+            WordSource.CALLER,
+            WordSource.SYNTHESIS,
+            WordSource.LOG,
+            WordSource.BOT,
+        ),
         _as_written,
     ),
     # Words the caller heard, for people to read. Without the log: it has the whole of an answer that was cut off.
-    Purpose.SPOKEN: _Order(_AS_UNDERSTOOD, (WordSource.SYNTHESIS, WordSource.BOT, WordSource.CALLER), _readable),
+    Purpose.SPOKEN: _Order(
+        _AS_UNDERSTOOD, (WordSource.HEARD, WordSource.SYNTHESIS, WordSource.BOT, WordSource.CALLER), _readable
+    ),
     # The log alone: it has the model's own words.
     Purpose.WRITTEN: _Order((), (WordSource.TRACE, WordSource.LOG), _readable),
     # EVA's pairs: the caller's intended words with the agent's transcript, the agent's intended words with the ones the caller

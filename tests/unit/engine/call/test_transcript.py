@@ -11,7 +11,8 @@ from consumers.engine.call import transcript as transcript_module
 from consumers.engine.call.transcript import transcript_bytes, transcript_of
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine
+from consumers.engine.turns.bot.bot_turn import BotTurn
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.bot.usage import TokenUsage, TurnMetrics
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
@@ -292,6 +293,7 @@ def test_pipecat_s_own_record_is_what_was_spoken(feed: TranscriptFeed) -> None:
     feed.reply("Welcome to the desk.", 900)
     feed.send("pipecat", {"type": "assistant_message", "data": {"content": "Welcome to"}}, 1_500)
     feed.speech("user_speech_started", 1_600)
+    feed.speech("bot_speech_stopped", 1_700)
     feed.speech("user_speech_stopped", 1_900)
     feed.send("pipecat", {"type": "user_message", "data": {"content": "Stop"}}, 2_000)
     agent, user = feed.closed()

@@ -5,7 +5,8 @@ import itertools
 from consumers.engine.measures.stages.reading import Measured
 from consumers.engine.measures.stages.turn_windows import TurnWindows
 from consumers.engine.measures.stages.values import Reported, StageValues
-from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine
+from consumers.engine.turns.bot.bot_turn import BotTurn
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot
 from consumers.engine.turns.timeline.tool_uses import ToolUses

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.turns.bot.turn_machine import BotTurn, BotTurnMachine, Words
+from consumers.engine.turns.bot.bot_turn import BotTurn, Words
+from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_state import TraceEntry, TurnState
 from consumers.engine.turns.heard.by_the_bot import HeardByTheBot

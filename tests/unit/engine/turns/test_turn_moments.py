@@ -148,6 +148,7 @@ def test_a_turn_that_never_was_is_withdrawn() -> None:
 def test_a_turn_that_was_left_and_never_was_is_withdrawn() -> None:
     feed = Feed()
     feed.speech("bot_speech_started", 0)
+    feed.speech("bot_speech_stopped", 1_000)
     for at_ms in (2_000, 6_000, 10_000):
         feed.speech("user_speech_started", at_ms)
         feed.speech("user_speech_stopped", at_ms + 1_000)

@@ -60,7 +60,11 @@ def heard_times(turn: HeardTurn, view: TurnView) -> HeardTimes:
         user_interrupted=turn.user_interrupted,
     )
     anchor = view.anchor or (Anchor.ESTIMATED if turn.is_fallback else None)
-    return _known(times, anchor, waited.reason if isinstance(waited, Unscored) else None)
+    pending = waited.reason if isinstance(waited, Unscored) else None
+    is_over_other = times.assistant_interrupted or times.user_interrupted
+    if is_over_other and (turn.user.has_gaps or turn.assistant.has_gaps):
+        pending = UnscoredReason.TIMES_UNKNOWN  # for how long one spoke over the other is not known
+    return _known(times, anchor, pending)
 
 
 def _known(times: TurnTimes, anchor: Anchor | None, pending: UnscoredReason | None) -> HeardTimes:
