@@ -65,11 +65,14 @@ class Anchor(StrEnum):
 
 
 class ToolOutcome(StrEnum):
-    """How a tool call ended; `unanswered` when the call closed without a response."""
+    """How a tool call ended; `unanswered` when the call closed without a response, `unknown` when it responded and its producer
+    withholds the response: an error can be in it.
+    """
 
     SUCCESS = "success"
     ERROR = "error"
     UNANSWERED = "unanswered"
+    UNKNOWN = "unknown"
 
 
 class CloseReason(StrEnum):

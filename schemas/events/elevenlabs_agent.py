@@ -5,12 +5,15 @@ correction of that answer. A reconnected monitor sends the last hundred events a
 type, id and words are equal.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, FiniteFloat
 
+from schemas.units import MS_PER_SECOND
 from schemas.wire import Name, Text, WireModel, WireTimeMs
 
+MAX_TOOL_SECONDS: Final = 86_400
+"""Longest time of a tool that is plausible: a day."""
 NO_WORDS = frozenset({"", ".", "...", "......"})
 """Transcripts of a caller who said nothing: a turn that timed out is sent as three dots."""
 
@@ -78,7 +81,10 @@ class ToolRequest(WireModel):
 
 
 class ToolReply(WireModel):
-    """A tool has answered; `is_called` is false when it was not run after all. `full_tool_result` is in the full form only."""
+    """A tool has answered; `is_called` is false when it was not run after all. `full_tool_result` is in the full form only.
+
+    `tool_latency_secs` is its time, where the event is made from a record that has it.
+    """
 
     tool_name: Name
     tool_call_id: Name
@@ -88,7 +94,13 @@ class ToolReply(WireModel):
     is_blocked: bool | None = None
     truncated: bool | None = None
     full_tool_result: Any = None
+    tool_latency_secs: Annotated[FiniteFloat, Field(ge=0, le=MAX_TOOL_SECONDS)] | None = None
     event_id: EventId = None
+
+    @property
+    def took_ms(self) -> int | None:
+        """The tool's time in ms; None if the event does not have it."""
+        return None if self.tool_latency_secs is None else round(self.tool_latency_secs * MS_PER_SECOND)
 
 
 class Failure(WireModel):

@@ -40,16 +40,25 @@ class AgentCall(NamedTuple):
 
 
 def record_in(document: object) -> dict[str, Any] | None:
-    """The conversation record that a JSON document is, holds in a webhook's body, or lists the entries of; None if it is none."""
+    """The conversation record that a JSON document is, holds in a webhook's body, or lists the entries of; None if it is none.
+
+    A record without entries is one of a call without turns: nobody spoke, the call did not come about, or the workspace
+    excludes transcripts.
+    """
     if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping):
         document = document["data"]
     record = {"transcript": document} if isinstance(document, list) else document
     if not isinstance(record, Mapping):
         return None
-    entries = record.get("transcript")
+    entries = record.get("transcript") or ([] if _names_conversation(record) else None)
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         return None
-    return dict(record) if entries and all(entry.get("role") in _ROLES for entry in entries) else None
+    return {**record, "transcript": entries} if all(entry.get("role") in _ROLES for entry in entries) else None
+
+
+def _names_conversation(record: Mapping[Any, Any]) -> bool:
+    """Whether a document without entries is about a conversation of an agent, and no recording of its sound."""
+    return isinstance(record.get("conversation_id"), str) and "agent_id" in record and "full_audio" not in record
 
 
 def agent_call(record: Mapping[str, Any]) -> AgentCall:
@@ -146,6 +155,7 @@ class _Events:
             self._put(event, time_ms, is_exact=is_exact, event_id=None)
             return
         event["timestamp"] = called_ms + max(0, round(result.tool_latency_secs * MS_PER_SECOND))
+        event[event["type"]]["tool_latency_secs"] = max(0.0, result.tool_latency_secs)
         self._events.append(event if is_exact else {**event, "is_time_exact": False})
 
 

@@ -203,7 +203,7 @@ def _figures(call: ReportedCall) -> Markup:
     slowest = max(waits_ms, key=lambda turn: waits_ms[turn], default=None)
     by = [fact.by for fact in call.of(InterruptionFact)]
     uses = call.of(ToolUseFact)
-    failed = sum(use.outcome is not ToolOutcome.SUCCESS for use in uses)
+    failed = sum(use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED) for use in uses)
     dead_times, dead_ms = call.dead_air_times, call.dead_air_ms
     figures = [
         ("Length", duration(call.length_ms), "" if closed is None else counted(closed.turns, "turn")),

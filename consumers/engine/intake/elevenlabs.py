@@ -6,8 +6,6 @@ client's tool, a tool's answer with its full form.
 
 from typing import Any, Final, NamedTuple
 
-from pydantic_core import from_json
-
 from consumers.engine.turns.bot.bot_turn import AgentWords, SpeechMoment, Words
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
@@ -23,7 +21,6 @@ from schemas.events.elevenlabs_agent import (
     ConversationInitiated,
     Interruption,
     ToolReplied,
-    ToolReply,
     ToolRequested,
     UserTranscript,
 )
@@ -168,8 +165,9 @@ class AgentEvents:
     def _on_tool(self, event: ToolRequested, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         called = event.data
         is_news = self._tools.called(
-            bot, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id
-        )
+            bot, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id,
+            is_exact=event.is_time_exact,
+        )  # fmt: skip
         if is_news and event.is_time_exact:
             live.dead_air.tool_called(time_ms, live.broker_moment)
 
@@ -178,22 +176,11 @@ class AgentEvents:
         if replied.is_called is False:
             return  # a tool that did not run has not answered
         is_news = self._tools.answered(
-            bot, replied.tool_call_id, replied.tool_name, time_ms, _parsed(replied), replied.event_id,
-            is_error=bool(replied.is_error),
+            bot, replied.tool_call_id, replied.tool_name, time_ms, replied.full_tool_result, replied.event_id,
+            is_error=bool(replied.is_error), is_exact=event.is_time_exact, took_ms=replied.took_ms,
         )  # fmt: skip
         if is_news and event.is_time_exact:
             live.dead_air.tool_answered(time_ms, live.broker_moment)
-
-
-def _parsed(replied: ToolReply) -> object:
-    """The tool's answer, parsed where the text holds JSON, so that an error in it is found."""
-    result = replied.full_tool_result
-    if isinstance(result, str) and result.lstrip()[:1] in ("{", "["):
-        try:
-            return from_json(result, allow_inf_nan=False)
-        except ValueError:
-            return result
-    return result
 
 
 def _shortest(text: str) -> tuple[int, str]:

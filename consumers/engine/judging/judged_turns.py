@@ -68,8 +68,9 @@ def _answer(call: CalledTool) -> object:
 
 def _called(use: PairedUse) -> CalledTool:
     arguments: Mapping[str, Any] = use.arguments if isinstance(use.arguments, Mapping) else {}
-    is_success = None if use.outcome is None else use.outcome is ToolOutcome.SUCCESS
-    return CalledTool(use.tool, arguments, use.answer, is_success)
+    is_withheld = use.outcome is ToolOutcome.UNKNOWN
+    is_success = None if use.outcome is None or is_withheld else use.outcome is ToolOutcome.SUCCESS
+    return CalledTool(use.tool, arguments, use.answer, is_success, is_withheld)
 
 
 def _json(value: object, redactor: Redactor | CallRedactor) -> str:

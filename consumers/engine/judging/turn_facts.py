@@ -27,13 +27,15 @@ class CalledTool(NamedTuple):
         tool: Its name.
         arguments: Its parameters by name.
         answer: Its answer as a JSON value.
-        is_success: Whether the tool succeeded; None without an answer.
+        is_success: Whether the tool succeeded; None without an answer, or where the answer is withheld.
+        is_withheld: Whether it has answered, and its producer withholds the answer.
     """
 
     tool: str
     arguments: Mapping[str, Any]
     answer: Any
     is_success: bool | None
+    is_withheld: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ class _ToolUsed:
         return any(self._fits(call) for call in turn.calls[:MAX_SEARCHED_CALLS])
 
     def _fits(self, call: CalledTool) -> bool:
-        if call.tool != self._tool or (self._must_answer and call.is_success is None):
+        has_answered = call.is_success is not None or call.is_withheld
+        if call.tool != self._tool or (self._must_answer and not has_answered):
             return False
         if self._is_success is not None and call.is_success is not self._is_success:
             return False

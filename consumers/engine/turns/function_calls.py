@@ -43,7 +43,7 @@ class FunctionCalls:
             self._tools.called(bot, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
         if call.has_answered:
             result = call.result if call.error is None else {"status": "error", "message": call.error}
-            self._tools.answered(bot, call_id, name, at_ms, result, is_error=call.has_failed)
+            self._tools.answered(bot, call_id, name, at_ms, result, is_error=call.has_failed, is_withheld=True)
 
     def give_way(self, bot: BotHistory | None) -> None:
         """Drops these tools: the audit log has tools, and they are the call's."""

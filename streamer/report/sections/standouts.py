@@ -80,7 +80,7 @@ def _interruptions(call: ReportedCall, by: Speaker) -> Iterator[Moment]:
 
 def _tools(call: ReportedCall) -> Iterator[Moment]:
     for use in call.of(ToolUseFact):
-        if use.outcome is not ToolOutcome.SUCCESS:
+        if use.outcome in (ToolOutcome.ERROR, ToolOutcome.UNANSWERED):
             how = "failed" if use.outcome is ToolOutcome.ERROR else "did not answer"
             yield Moment(use.turn or 0, f"{call.shown(use.tool)} {how}")
 

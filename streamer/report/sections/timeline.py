@@ -209,7 +209,7 @@ def _tools(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Markup]:
                 width=scale.length(use.called_at_ms, end_ms, 100 * 4 / pixels),
                 height=_TOOL_HEIGHT,
                 rx=2,
-                class_="tool" if outcome is ToolOutcome.SUCCESS else "tool failed",
+                class_="tool" if outcome in (ToolOutcome.SUCCESS, ToolOutcome.UNKNOWN) else "tool failed",
             ),
         )
 

@@ -9,13 +9,14 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from consumers.engine.effects import Effect
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.events.codec import InputSource, decode
-from schemas.scores.all_records import AnyScoreRecord, Scored, TurnValues
+from schemas.scores.all_records import InterruptionFact, Scored, ToolUseFact, TurnValues
 from tests.support.fakes.engine_feed import LATENCY, Json, closings_of, records_of
 
 _FILE: Final = Path(__file__).with_name("pipecat_calls.jsonl")
@@ -94,7 +95,7 @@ def without_starts(events: Sequence[Json]) -> list[Json]:
 def outcome_of(events: Sequence[Json]) -> Outcome:
     """Evaluates a call: each event as it comes, and time between them."""
     evaluator = PartitionEvaluator(_LIMITS, "test", writes_transcripts=True)
-    effects = []
+    effects: list[Effect] = []
     ended = {"type": "call_ended", "timestamp": events[-1]["timestamp"] + 1}
     for offset, event in enumerate((*events, ended)):
         value, at_ms = json.dumps(event).encode(), event["timestamp"]
@@ -106,16 +107,18 @@ def outcome_of(events: Sequence[Json]) -> Outcome:
     return _outcome(records_of(effects), json.loads(closing.transcript or b"[]"))
 
 
-def _outcome(records: Sequence[AnyScoreRecord], transcript: list[Json]) -> Outcome:
-    newest = {(record.name, record.turn, record.index): record for record in records}
-    latencies = [record for record in newest.values() if record.name == LATENCY]
-    rows = [record for record in newest.values() if isinstance(record, TurnValues) and not record.is_withdrawn]
-    known = {record.turn: record for record in latencies if isinstance(record.result, Scored)}
+def _outcome(records: Sequence[Any], transcript: list[Json]) -> Outcome:
+    newest = {(each.name, each.turn or 0, each.index): each for each in records}
+    measured = [each for each in records if each.name == LATENCY and isinstance(each.result, Scored)]
+    known = {turn: each for (_, turn, _), each in newest.items() if each in measured}
+    rows = [each for each in newest.values() if isinstance(each, TurnValues) and not each.is_withdrawn]
+    overlaps = [each for each in records if isinstance(each, InterruptionFact)]
+    tools = {key: each for key, each in newest.items() if isinstance(each, ToolUseFact) and not each.is_withdrawn}
     return Outcome(
-        latencies_ms={turn or 0: record.result.value for turn, record in known.items()},
-        anchors={turn or 0: record.anchor.value for turn, record in known.items()},
-        ever_ms={r.result.value for r in records if r.name == LATENCY and isinstance(r.result, Scored)},
-        interruptions={(r.name, r.turn) for r in records if r.name.startswith("interruption") and not r.is_withdrawn},
+        latencies_ms={turn: each.result.value for turn, each in known.items()},
+        anchors={turn: each.anchor.value for turn, each in known.items()},
+        ever_ms={each.result.value for each in measured},
+        interruptions={(each.name, each.turn or 0) for each in overlaps if not each.is_withdrawn},
         stages_ms={(row.turn or 0, each.stage.value): each.latency_ms for row in rows for each in row.stages},
         speech_ms={
             (row.turn or 0, side): talk.speech_ms.value
@@ -124,11 +127,7 @@ def _outcome(records: Sequence[AnyScoreRecord], transcript: list[Json]) -> Outco
             for side, talk in (("user", row.talk.user), ("assistant", row.talk.assistant))
             if isinstance(talk.speech_ms, Scored)
         },
-        tools=[
-            (r.turn, r.tool, r.outcome.value)
-            for _, r in sorted(newest.items(), key=lambda each: (each[0][1] or 0, each[0][2]))
-            if r.name == "tool_call" and not r.is_withdrawn
-        ],
+        tools=[(tools[key].turn or 0, tools[key].tool, tools[key].outcome.value) for key in sorted(tools)],
         turns={row.turn or 0 for row in rows},
         transcript=[
             (entry["role"], entry["message"], entry["interrupted"])

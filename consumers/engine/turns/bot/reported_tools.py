@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from pydantic_core import from_json
+
 from consumers.engine.turns.bot.bot_turn import SpeechMoment
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.timeline.elements import ToolUse
@@ -11,9 +13,13 @@ from schemas.events.codec import InputSource
 class _Tool:
     """One use of a tool, as far as its events have come: `call` and `reply` are its keys on the timeline."""
 
-    __slots__ = ("arguments", "call", "called_ms", "replied_ms", "reply", "result", "result_is_error")
+    __slots__ = (
+        "arguments", "call", "called_ms", "is_exact", "replied_ms", "reply", "result", "result_is_error", "took_ms"
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.is_exact = True
+        self.took_ms: int | None = None
         self.call: int | None = None
         self.called_ms = 0
         self.arguments: object = None
@@ -40,8 +46,11 @@ class ReportedTools:
         at_ms: int,
         arguments: object,
         event_id: int | None = None,
+        *,
+        is_exact: bool = True,
     ) -> bool:
-        """Adds the call of a tool at `at_ms`; `arguments` are None if not reported.
+        """Adds the call of a tool at `at_ms`; `arguments` are None if not reported, `is_exact` is false for a time that gives
+        only the order.
 
         Returns:
             Whether it is the first report of this call.
@@ -53,7 +62,8 @@ class ReportedTools:
         if tool.call is not None:
             bot.timeline.remove(tool.call)
         tool.called_ms = at_ms if is_news else min(tool.called_ms, at_ms)
-        use = ToolUse(name, tool.arguments, call_id, source=self._source)
+        tool.is_exact = tool.is_exact and is_exact
+        use = ToolUse(name, tool.arguments, call_id, is_exact=tool.is_exact, source=self._source)
         tool.call = bot.from_agent(SpeechMoment.TOOL_CALL, tool.called_ms, event_id, use)
         return is_news
 
@@ -67,8 +77,23 @@ class ReportedTools:
         event_id: int | None = None,
         *,
         is_error: bool,
+        is_withheld: bool = False,
+        is_exact: bool = True,
+        took_ms: int | None = None,
     ) -> bool:
-        """Adds the answer of a tool at `at_ms`; `result` is None if not reported.
+        """Adds the answer of a tool at `at_ms`.
+
+        Args:
+            bot: The timeline.
+            call_id: Id of the call.
+            name: Name of the tool.
+            at_ms: When it answered.
+            result: Its answer, parsed if the text holds JSON, so that an error in it is found; None if not reported.
+            event_id: Id of the event.
+            is_error: Whether it failed.
+            is_withheld: Whether an answer that is None was left out by the producer.
+            is_exact: Whether the time is its own, and not only its place in the order.
+            took_ms: Its time, if the event itself has it.
 
         Returns:
             Whether it is the first report of this answer.
@@ -77,13 +102,24 @@ class ReportedTools:
         is_news = tool.reply is None
         tool.result_is_error = tool.result_is_error or is_error
         if result is not None:
-            tool.result = result
+            tool.result = _parsed(result)
+        tool.is_exact = tool.is_exact and is_exact
+        tool.took_ms = took_ms if tool.took_ms is None else tool.took_ms
         if tool.reply is not None:
             bot.timeline.remove(tool.reply)
         tool.replied_ms = at_ms if is_news else min(tool.replied_ms, at_ms)
         # A failure without a result gets an answer of its own, because EVA sees no answer in None.
         answer = {"status": "error"} if tool.result is None and tool.result_is_error else tool.result
-        use = ToolUse(name, answer, call_id, is_error=tool.result_is_error, source=self._source)
+        use = ToolUse(
+            name,
+            answer,
+            call_id,
+            is_error=tool.result_is_error,
+            is_withheld=is_withheld and answer is None,
+            is_exact=tool.is_exact,
+            took_ms=tool.took_ms,
+            source=self._source,
+        )
         tool.reply = bot.from_agent(SpeechMoment.TOOL_RESPONSE, tool.replied_ms, event_id, use)
         return is_news
 
@@ -96,3 +132,12 @@ class ReportedTools:
     def _keys(self) -> Iterator[int]:
         for tool in self._tools.values():
             yield from (key for key in (tool.call, tool.reply) if key is not None)
+
+
+def _parsed(result: object) -> object:
+    if isinstance(result, str) and result.lstrip()[:1] in ("{", "["):
+        try:
+            return from_json(result, allow_inf_nan=False)
+        except ValueError:
+            return result
+    return result

@@ -53,10 +53,11 @@ class ToolUse:
     """Payload of a tool call or response: the tool, and its parameters or its answer (None without any).
 
     ElevenLabs agents and pipecat pair calls and responses by `call_id`; the audit log has none (None). `is_error` marks a
-    failed tool, whatever its answer; `source` is the reporting input.
+    failed tool, whatever its answer; `is_withheld` an answer that the producer does not report. `is_exact` is false where the
+    time gives only the order, `took_ms` is the tool's time as the response itself has it; `source` is the reporting input.
     """
 
-    __slots__ = ("call_id", "is_error", "name", "source", "value")
+    __slots__ = ("call_id", "is_error", "is_exact", "is_withheld", "name", "source", "took_ms", "value")
 
     def __init__(
         self,
@@ -65,8 +66,14 @@ class ToolUse:
         call_id: str | None = None,
         *,
         is_error: bool = False,
+        is_withheld: bool = False,
+        is_exact: bool = True,
+        took_ms: int | None = None,
         source: InputSource = InputSource.AUDIT,
     ) -> None:
+        self.is_withheld = is_withheld
+        self.is_exact = is_exact
+        self.took_ms = took_ms
         self.name = name
         self.value = value
         self.call_id = call_id

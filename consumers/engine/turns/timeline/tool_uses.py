@@ -42,7 +42,8 @@ class ToolEntry:
 @dataclass(slots=True)
 class PairedUse:
     """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. Its arguments and answer are the
-    events' own values, shared and not to be changed. `source` is the reporting input.
+    events' own values, shared and not to be changed. `source` is the reporting input. `is_exact` tells whether the call has a
+    time of its own, and not only a place.
     """
 
     turn: int
@@ -54,6 +55,7 @@ class PairedUse:
     arguments: object = None
     answer: object = None
     source: InputSource = InputSource.AUDIT
+    is_exact: bool = True
 
 
 class ToolUses:
@@ -115,15 +117,17 @@ class ToolUses:
         else:
             of_turn = self._by_turn.setdefault(entry.turn, [])
             called_at_ms = None if entry.is_response else entry.time_ms
-            use = PairedUse(entry.turn, len(of_turn), tool, called_at_ms, source=entry.use.source)
+            use = PairedUse(
+                entry.turn, len(of_turn), tool, called_at_ms, source=entry.use.source, is_exact=entry.use.is_exact
+            )
             of_turn.append(use)
             if not entry.is_response:
                 use.arguments = entry.use.value
                 self._waiting.setdefault(pairing, []).append(use)
         if entry.is_response:
             use.answer = entry.use.value
-            use.outcome = ToolOutcome.ERROR if entry.use.is_error else outcome_of(entry.use.value)
-            use.duration_ms = None if use.called_at_ms is None else max(0, entry.time_ms - use.called_at_ms)
+            use.outcome = _outcome(entry.use)
+            use.duration_ms = _took_ms(use, entry)
         self._entries.append(entry)
         self._uses.append(use)
         changed[use.turn, use.index] = use
@@ -150,6 +154,21 @@ def _restored(entries: list[tuple[int, ToolUse, int, bool]]) -> ToolUses:
     uses = ToolUses()
     uses.follow(last)
     return uses
+
+
+def _outcome(response: ToolUse) -> ToolOutcome:
+    if response.is_error:
+        return ToolOutcome.ERROR
+    return ToolOutcome.UNKNOWN if response.is_withheld else outcome_of(response.value)
+
+
+def _took_ms(use: PairedUse, response: ToolEntry) -> int | None:
+    """The tool's time; None where the call or the response is out of the past, with no time of its own."""
+    if response.use.took_ms is not None:
+        return response.use.took_ms
+    if use.called_at_ms is None or not (use.is_exact and response.use.is_exact):
+        return None
+    return max(0, response.time_ms - use.called_at_ms)
 
 
 def _begins(entry: ToolEntry, use: PairedUse) -> bool:

@@ -183,6 +183,23 @@ def test_how_a_tool_ended(more: Json, outcome: str) -> None:
     assert newest(feed, "tool_call").outcome == outcome
 
 
+@pytest.mark.parametrize("past", [{0}, {1}, {0, 1}])
+def test_a_tool_out_of_the_past_has_no_time(past: set[int]) -> None:
+    """A monitor that joins late receives the events before it all at once."""
+    pair = [tool_requested("find", "a", 100), tool_replied("find", "a", 101)]
+    for place in past:
+        pair[place]["is_time_exact"] = False
+    feed = fed(heard("Hello", 0, 2), *pair, said("There.", 900, 3), heard("Thanks", 3_000, 4))
+    assert (newest(feed, "tool_call").outcome, newest(feed, "tool_call").duration_ms) == ("success", None)
+    assert [stage.stage for stage in feed.turn_values(1).stages] == []
+
+
+def test_an_answer_that_has_its_own_time_keeps_it() -> None:
+    reply = tool_replied("find", "a", 101, tool_latency_secs=0.75) | {"is_time_exact": False}
+    feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), reply)
+    assert newest(feed, "tool_call").duration_ms == 750
+
+
 def test_an_answer_under_the_other_name_of_its_payload() -> None:
     event = tool_replied("find", "a", 300)
     event["agent_tool_response_event"] = event.pop("agent_tool_response")

@@ -50,8 +50,28 @@ def test_a_tool_that_pipecat_reports_is_a_tool_of_the_call() -> None:
     _report(feed, ASKED, 2_100)
     assert _tools(feed) == []
     _report(feed, RUNS, 2_110, arguments={"seat": 4})
-    _report(feed, DONE, 2_910, in_progress_at=2_110)
+    _report(feed, DONE, 2_910, in_progress_at=2_110, result={})
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.SUCCESS, 800)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({}, ToolOutcome.UNKNOWN),
+        ({"result": None}, ToolOutcome.UNKNOWN),
+        ({"result": {"status": "ok"}}, ToolOutcome.SUCCESS),
+        ({"result": "booked"}, ToolOutcome.SUCCESS),
+        ({"result": {"status": "error"}}, ToolOutcome.ERROR),
+        ({"result": ' {"status": "error"}'}, ToolOutcome.ERROR),
+        ({"result": "{broken"}, ToolOutcome.SUCCESS),
+    ],
+)
+def test_an_answer_that_is_withheld_is_no_success_and_one_in_json_text_is_read(
+    fields: dict[str, Any], outcome: ToolOutcome
+) -> None:
+    feed = _waiting_user()
+    _report(feed, DONE, 2_910, in_progress_at=2_110, **fields)
+    assert [tool[3:] for tool in _tools(feed)] == [(outcome, 800)]
 
 
 def test_waiting_for_it_is_no_dead_air_and_waiting_after_it_is() -> None:
@@ -92,7 +112,7 @@ def test_one_that_was_only_asked_for_never_ran() -> None:
 
 def test_the_moment_that_settles_it_says_when_it_began_where_nothing_else_does() -> None:
     feed = _waiting_user()
-    _report(feed, DONE, 2_900, in_progress_at=2_100)
+    _report(feed, DONE, 2_900, in_progress_at=2_100, result={})
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.SUCCESS, 800)]
 
 
@@ -101,7 +121,7 @@ def test_moments_that_come_twice_count_once() -> None:
     for _ in range(2):
         _report(feed, RUNS, 2_100)
     for _ in range(2):
-        _report(feed, DONE, 2_900, in_progress_at=2_100)
+        _report(feed, DONE, 2_900, in_progress_at=2_100, result={})
     feed.advance(6_500)
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.SUCCESS, 800)]
     assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_900]

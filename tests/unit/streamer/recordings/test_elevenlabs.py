@@ -215,7 +215,36 @@ def test_tools_without_ids_are_paired_in_their_order(tmp_path: Path) -> None:
     uses: list[Any] = sorted(
         (record for record in scoring.final_records() if record.name == "tool_call"), key=lambda record: record.index
     )
-    assert [(use.outcome, use.duration_ms) for use in uses] == [("success", 500), ("error", 3_000)]
+    assert [(use.outcome, use.duration_ms) for use in uses] == [("success", 500), ("error", None)]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param({"conversation_id": "c1", "agent_id": "a1", "transcript": []}, id="nobody spoke"),
+        pytest.param(
+            {
+                "type": "post_call_transcription",
+                "data": {"conversation_id": "c1", "agent_id": "a1", "transcript": None},
+            },
+            id="excluded",
+        ),
+        pytest.param(
+            {
+                "type": "call_initiation_failure",
+                "data": {"conversation_id": "c1", "agent_id": "a1", "failure_reason": "busy"},
+            },
+            id="never began",
+        ),
+    ],
+)
+def test_a_record_without_entries_is_a_call_without_turns(tmp_path: Path, document: Json) -> None:
+    call = read(stored(tmp_path / "call.json", document))
+    assert call.conversation_id == "c1"
+    scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", None), None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    (closed,) = [record for record in scoring.final_records() if isinstance(record, ClosedFact)]
+    assert closed.turns == 0
 
 
 def test_several_voices_are_one_answer(tmp_path: Path) -> None:
