@@ -30,6 +30,15 @@ class RefusalReason(StrEnum):
     TIME_OUT_OF_BOUNDS = "time_out_of_bounds"
 
 
+class MisreadReason(StrEnum):
+    """Why a record is taken and does nothing, or not all that it could."""
+
+    UNKNOWN_TYPE = "unknown_type"
+    UNKNOWN_KIND = "unknown_kind"
+    CLOUDEVENT_IN_BODY = "cloudevent_in_body"
+    FIELD_LEFT_OUT = "field_left_out"
+
+
 class PipelineType(StrEnum):
     """How the agent is built; it decides which of EVA's rules apply."""
 

@@ -8,6 +8,7 @@ from schemas.events.audit import AuditEvent
 from schemas.events.codec import ControlEvent, InputSource
 from schemas.events.elevenlabs_agent import TypedAgentEvent
 from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.examples import with_examples
 from schemas.events.pipecat import PipecatEvent
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
 from schemas.goals.goal_set import GoalSet
@@ -103,6 +104,5 @@ def json_schema(name: str) -> dict[str, Any]:
     Raises:
         KeyError: No record type has that name; `SCHEMA_NAMES` lists them.
     """
-    return _SCHEMAS[name].json_schema(
-        mode="serialization" if name in {"score", "quarantine", "transcript", "metric-context"} else "validation"
-    )
+    is_written_by_us = name in {"score", "quarantine", "transcript", "metric-context"}
+    return with_examples(_SCHEMAS[name].json_schema(mode="serialization" if is_written_by_us else "validation"))

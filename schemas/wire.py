@@ -15,11 +15,14 @@ MAX_NAME_CHARS = 256
 MAX_TIME_MS = 10**15
 """Furthest time from 1970, in ms: some 30,000 years. Beyond it neither a float nor arithmetic on times is exact."""
 
-_TimeBounds = Field(ge=-MAX_TIME_MS, le=MAX_TIME_MS)
+_TimeBounds = Field(ge=-MAX_TIME_MS, le=MAX_TIME_MS, description="Milliseconds since 1970, as a number or digits.")
 WireTimeMs = Annotated[int, _TimeBounds] | Annotated[FiniteFloat, _TimeBounds]
 """Milliseconds since the epoch. Producers write integers, strings of digits, or floats; `int()` of it is the event time."""
 
-WireTimeSeconds = Annotated[FiniteFloat, Field(ge=-to_seconds(MAX_TIME_MS), le=to_seconds(MAX_TIME_MS))]
+WireTimeSeconds = Annotated[
+    FiniteFloat,
+    Field(ge=-to_seconds(MAX_TIME_MS), le=to_seconds(MAX_TIME_MS), description="Seconds since 1970, with fractions."),
+]
 """The moment of a sound, in seconds since the epoch."""
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]

@@ -28,6 +28,7 @@ from consumers.evaluator.ownership.membership import member_options
 from consumers.evaluator.ownership.shared_name import require_ours
 from consumers.evaluator.ownership.stuck_partitions import close_what_stops
 from consumers.evaluator.ownership.takeover import Takeover
+from consumers.evaluator.partition.misread_records import MisreadRecords
 from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import Evaluates, Partition
 from consumers.evaluator.preflight import require_fit_topics
@@ -87,6 +88,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._kafka = kafka
         self._settings = settings
         self._instruments = instruments
+        self._misread = MisreadRecords(instruments)
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
         clock = BrokerClock(instruments)
         snapshots = snapshots_of(kafka, settings, goals, instruments)
@@ -219,7 +221,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         evaluator: Evaluates = PartitionEvaluator(
             limits, settings.code_version, goals, writes_transcripts=settings.writes_transcripts, redactor=redactor
         )
-        partition = Partition(number, evaluator, limits, self._sources, self._instruments, redactor)
+        partition = Partition(number, evaluator, limits, self._sources, self._instruments, redactor, self._misread)
         writer = PartitionWriter(number, partition.outbox, self._kafka, settings, self._instruments)
         return OwnedPartition(partition, writer)
 

@@ -11,10 +11,12 @@ from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.elevenlabs_agent import AgentEvent, TypedAgentEvent
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.envelope import AGENT_RECORD_TYPE, Envelope
+from schemas.events.misread import UNREAD_FIELDS, UnrecognizedEvent, is_of_unknown_kind, without_unread
 from schemas.events.pipecat import PipecatEvent
 from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
 from schemas.judging import JudgeVerdict
-from schemas.wire import Name, WireModel, WireTimeMs
+from schemas.units import to_seconds
+from schemas.wire import MAX_TIME_MS
 
 MAX_SEEN_CHARS: Final = 2_000
 """Characters kept of a wrong value: enough to redact it before a part of it is shown."""
@@ -43,15 +45,6 @@ class RefusedRecordError(ValueError):
         self.seen = seen
 
 
-class UnrecognizedEvent(WireModel):
-    """An event of a type that this version does not know: kept and counted. On the audit and simulator streams, its time counts."""
-
-    type: Name | None = None
-    event_type: Name | None = None
-    message_type: Name | None = None
-    timestamp: WireTimeMs | None = None
-
-
 ControlEvent = Annotated[CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
 VerdictEvent = Annotated[JudgeVerdict | CallStarted | CallEnded | UserTextUpdated, Field(discriminator="type")]
 """The events on the topic of verdicts."""
@@ -75,6 +68,9 @@ _BY_SOURCE = {
 }
 _UNION_BRANCHES = frozenset({"constrained-int", "constrained-float"})
 """pydantic's names of the ways to write a time, which messages to a person leave out."""
+
+_TOO_FAR = ({"le": to_seconds(MAX_TIME_MS)}, {"ge": -to_seconds(MAX_TIME_MS)})
+"""Bounds of a time in seconds; a time in milliseconds is beyond them."""
 
 _TAG_ERRORS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 
@@ -129,8 +125,27 @@ def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) ->
                 error = seen
                 break
     else:
+        return _inferred(value) if source is InputSource.ELEVENLABS else _validate(_UNRECOGNIZED, value)
+    if is_of_unknown_kind(error):
         return _validate(_UNRECOGNIZED, value)
-    raise _refusal(error) from error
+    event = without_unread(adapter, value, error, is_tagged=adapter is not _AUDIO)
+    if event is None:
+        raise _refusal(error) from error
+    return event
+
+
+def _inferred(value: bytes) -> Any:
+    """Decodes an event of the simulator's topic that is none of the simulator's: one of a real agent whose producer sets no
+    `ce_type`, or an unknown one.
+    """
+    try:
+        return _AGENT.validate_json(value)
+    except ValidationError as error:
+        if not _is_of_another_type(error):
+            raise _refusal(error) from error
+    if b'"transcript"' in value and (b'"agent_id"' in value or b'"post_call_transcription"' in value):
+        return _validate(_AGENT_RECORD, value)
+    return _validate(_UNRECOGNIZED, value)
 
 
 def _decode_agent(value: bytes, envelope: Envelope) -> Any:
@@ -142,7 +157,10 @@ def _decode_agent(value: bytes, envelope: Envelope) -> Any:
     except ValidationError as error:
         if _is_of_another_type(error):
             return _validate(_STRANGE_AGENT, value)
-        raise _refusal(error) from error
+        event = without_unread(_AGENT, value, error, is_tagged=True)
+        if event is None:
+            raise _refusal(error) from error
+        return event
 
 
 def _is_of_another_type(error: ValidationError) -> bool:
@@ -161,7 +179,8 @@ def _validate(adapter: TypeAdapter[Any], value: bytes) -> Any:
 
 
 def _refusal(error: ValidationError) -> RefusedRecordError:
-    detail = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    detail = next((one for one in found if not UNREAD_FIELDS & set(one["loc"][-1:])), found[0])
     where = ".".join(str(part) for part in detail["loc"] if part not in _UNION_BRANCHES) or "the record"
     seen = repr(detail["input"])[:MAX_SEEN_CHARS]
     kind = detail["type"]
@@ -169,6 +188,12 @@ def _refusal(error: ValidationError) -> RefusedRecordError:
         return RefusedRecordError(
             RefusalReason.UNDECODABLE, "it is not JSON", where, "expected one JSON object in UTF-8", detail["msg"]
         )
+    expected = detail["msg"]
+    if where.endswith("timestamp") and isinstance(detail["input"], str):
+        unit = "seconds" if ".data." in where else "milliseconds"
+        expected = f"expected {unit} since 1970, as a number; a date and time in words is not read"
+    elif kind in ("less_than_equal", "greater_than_equal") and detail["ctx"] in _TOO_FAR:
+        expected = "expected seconds since 1970; this looks like milliseconds"
     if kind == "string_too_long" and isinstance(detail["input"], str):
         seen = f"{len(detail['input'])} characters"
         return RefusedRecordError(
@@ -182,4 +207,4 @@ def _refusal(error: ValidationError) -> RefusedRecordError:
         return RefusedRecordError(
             RefusalReason.UNKNOWN_ROLE, "the audio role is unknown", where, f"{where}: {detail['msg']}", seen
         )
-    return RefusedRecordError(RefusalReason.INVALID_EVENT, f"{where} is wrong", where, detail["msg"], seen)
+    return RefusedRecordError(RefusalReason.INVALID_EVENT, f"{where} is wrong", where, expected, seen)

@@ -1,7 +1,7 @@
 """The events of a pipecat bot: the lines of EVA's pipecat log, and the entries of pipecat's own observers."""
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -87,9 +87,21 @@ class ToolLine(PipecatLine):
 
 
 class SpeechMoment(WireModel):
-    """pipecat's `SpeechEvent`: `timestamp` is when it happened, in epoch seconds, detector delay already taken out."""
+    """pipecat's `SpeechEvent`: `timestamp` is when it happened, in epoch seconds, detector delay already taken out.
 
-    kind: Name
+    `user_speech_*` is what the voice activity detector hears, `user_turn_*` the turn strategy's ruling. Of an end, `started_at`
+    is the start of the same stretch: with it, a start that was lost is known.
+    """
+
+    kind: Literal[
+        "user_speech_started",
+        "user_speech_stopped",
+        "user_turn_started",
+        "user_turn_stopped",
+        "bot_speech_started",
+        "bot_speech_stopped",
+        "interruption",
+    ]
     timestamp: WireTimeSeconds
     started_at: WireTimeSeconds | None = None
 
@@ -106,7 +118,14 @@ class FunctionCall(WireModel):
     progress, then settled. Its result is only there if the bot is configured to report it.
     """
 
-    kind: Name
+    kind: Literal[
+        "function_call_started",
+        "function_call_in_progress",
+        "function_call_completed",
+        "function_call_failed",
+        "function_call_timed_out",
+        "function_call_cancelled",
+    ]
     function_name: Name | None = None
     tool_call_id: Name | None = None
     timestamp: WireTimeSeconds | None = None
@@ -134,6 +153,12 @@ class FunctionCall(WireModel):
     def is_over(self) -> bool:
         """Whether it runs no more; one that was cancelled has not answered."""
         return self.has_answered or self.kind == "function_call_cancelled"
+
+
+SPEECH_KINDS: Final[tuple[str, ...]] = get_args(SpeechMoment.model_fields["kind"].annotation)
+"""Kinds of speech events."""
+FUNCTION_CALL_KINDS: Final[tuple[str, ...]] = get_args(FunctionCall.model_fields["kind"].annotation)
+"""Kinds of events of function calls."""
 
 
 class FunctionCallRecord(PipecatLine):

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.closed_sets import InputSource, RefusalReason
+from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.metrics.definition import REDACTION_TYPE, SCORE_KIND, Label, Metric, words_of
 
 _GROUP = Label("group", "the consumer group")
@@ -16,6 +16,7 @@ _EVENT_OUTCOME = Label(
 )
 _EVENT_SOURCE = Label("source", "who sent the event", (*words_of(InputSource), "control"))
 _QUARANTINE_REASON = Label("reason", "why the record can never be processed", words_of(RefusalReason))
+_MISREAD_REASON = Label("reason", "what is not understood", words_of(MisreadReason))
 _LIMIT = Label(
     "limit",
     "the limit",
@@ -98,6 +99,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_unknown_fields_total", "counter", "fields",
         "Fields of known events that the contract does not know; they are carried, not used.",
         "evaluator", (_EVENT_SOURCE,),
+    ),
+    Metric(
+        "callgauge_misread_records_total", "counter", "records",
+        "Records that are taken and do nothing, or less than they could: of a type or kind that the contract does not know, a "
+        "CloudEvent in the body, or a field of another type that no rule reads. The log and `callgauge doctor` name them.",
+        "evaluator", (_EVENT_SOURCE, _MISREAD_REASON),
     ),
     Metric(
         "callgauge_stage_values_unmapped_total", "counter", "values",

@@ -33,7 +33,8 @@ from schemas.events.audit import (
     AuditUser,
 )
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.codec import InputSource, UnrecognizedEvent
+from schemas.events.codec import InputSource
+from schemas.events.misread import UnrecognizedEvent
 from schemas.events.pipecat import LlmResponse, TtsText, TurnMarker, UserSpeaking
 from schemas.events.simulator import (
     USER_ROLES,

@@ -8,8 +8,10 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.events.codec import MAX_SHOWN_CHARS, InputSource, RefusalReason, RefusedRecordError, decode
 from schemas.events.envelope import Envelope, read_envelope
+from schemas.events.misread import Misread, misread_of
 from schemas.quarantine import QuarantineRecord
 from schemas.undecodable import UndecodableRecord
+from schemas.units import MS_PER_SECOND
 from schemas.wire import MAX_NAME_CHARS
 
 MAX_TOLD_CHARS = 300
@@ -20,7 +22,7 @@ WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go 
 
 @dataclass(slots=True)
 class Arrival:
-    """One decoded input record with its place, broker time, conversation id and event."""
+    """One decoded input record with its place, broker time, conversation id and event, and what is not understood of it."""
 
     source: InputSource
     offset: int
@@ -29,6 +31,7 @@ class Arrival:
     event: Any
     value: bytes
     envelope: Envelope | None
+    misread: Misread | None = None
 
 
 class BrokerRecord(Protocol):
@@ -117,9 +120,17 @@ def admit(
         return _refused(
             record, RefusalReason.TIME_OUT_OF_BOUNDS, "the event's time is far from the broker's",
             f"expected within {skew_ms} ms of {broker_time_ms}, saw {time_ms} (milliseconds since 1970)",
-            "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are.",
+            _remedy_for_time(time_ms, broker_time_ms, skew_ms),
         )  # fmt: skip
-    return Arrival(source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope)
+    return Arrival(
+        source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope, misread_of(event)
+    )
+
+
+def _remedy_for_time(time_ms: float, broker_time_ms: int, skew_ms: int) -> str:
+    if abs(time_ms * MS_PER_SECOND - broker_time_ms) <= skew_ms:
+        return "This looks like seconds: send milliseconds since 1970."
+    return "Check the producer's clock and unit, or raise max_event_time_skew_ms to take recorded calls as they are."
 
 
 def _undecodable(record: UndecodableRecord) -> QuarantineRecord:

@@ -7,7 +7,6 @@ from consumers.engine.effects import Effect
 from consumers.engine.turns.timeline.elements import ElementKind
 from schemas.events.audit import AuditFallback, AuditLlmCall
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.codec import UnrecognizedEvent
 from schemas.events.elevenlabs_agent import (
     AgentEvent,
     AgentFailed,
@@ -16,6 +15,7 @@ from schemas.events.elevenlabs_agent import (
     Interruption,
 )
 from schemas.events.elevenlabs_record import ConversationRecord
+from schemas.events.misread import UnrecognizedEvent
 from schemas.events.pipecat import ObserverRecord, SpeechEventRecord, TurnMarker, UserSpeaking
 from schemas.events.pipecat_metrics import PipecatMetric
 from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, ConnectionState

@@ -9,6 +9,7 @@ from array import array
 
 from consumers.engine.intake.admission import Arrival
 from schemas.events.codec import InputSource
+from schemas.events.elevenlabs_agent import AgentEvent
 
 MAX_PRODUCERS = 16
 """Producers of one call whose event ids are remembered; three write a call, and a bot that moves hosts adds one."""
@@ -63,7 +64,7 @@ class Repeats:
         envelope = arrival.envelope
         sequence: int | None
         is_elevenlabs = arrival.source is InputSource.ELEVENLABS
-        if is_elevenlabs and envelope is not None and envelope.is_agent_event and self._is_repeated_by_agent(arrival):
+        if is_elevenlabs and isinstance(arrival.event, AgentEvent) and self._is_repeated_by_agent(arrival):
             return True
         if envelope is not None and envelope.id is not None:
             producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
@@ -77,7 +78,7 @@ class Repeats:
 
     def _is_repeated_by_agent(self, arrival: Arrival) -> bool:
         """A monitor that reconnects is sent the last events again, and the bridge gives them new ids and times."""
-        identity = getattr(arrival.event, "identity", None)
+        identity = arrival.event.identity
         return identity is not None and self._has_seen(_AGENT, identity, None)
 
     def _has_seen(self, producer: str, identity: bytes, sequence: int | None) -> bool:

@@ -10,6 +10,7 @@ from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.state_bytes import TakesBytes
+from consumers.evaluator.partition.misread_records import MisreadRecords
 from consumers.evaluator.reading.input_merge import InputMerge
 from consumers.evaluator.reading.record_order import TIME_MS, Records, in_time_order
 from consumers.evaluator.writing.carry_out import carry_out
@@ -89,6 +90,7 @@ class Partition:
         source_by_topic: Mapping[str, InputSource],
         instruments: Instruments,
         redactor: Redactor | None = None,
+        misread: MisreadRecords | None = None,
     ) -> None:
         """Starts with nothing folded, inactive.
 
@@ -99,6 +101,7 @@ class Partition:
             source_by_topic: The input of each topic, by its name on this cluster.
             instruments: Take the counts.
             redactor: Redacts reports about refused records; None for the default rules.
+            misread: Reports records that are not understood, for all partitions; None to report them by itself.
         """
         self.number = number
         self.outbox = Outbox()
@@ -116,6 +119,7 @@ class Partition:
         self._source_by_topic = source_by_topic
         self._instruments = instruments
         self._redactor = redactor or Redactor()
+        self._misread = misread or MisreadRecords(instruments)
         self._seen_before: Mapping[str, int] = {}
         self._replayed_counted = 0
         self._incomplete: frozenset[str] = frozenset()
@@ -220,6 +224,8 @@ class Partition:
                 self.advance(min(record.timestamp, known_ms))
             arrival = admit(sources[record.topic], record, limits, self._redactor)
             if isinstance(arrival, Arrival):
+                if arrival.misread is not None:
+                    self._misread.take(arrival)
                 effects = receive(arrival)
                 if effects:
                     carry_out(effects, outbox, instruments)

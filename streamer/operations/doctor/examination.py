@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.refusals import explained
 from consumers.runtime.kafka.topic_settings import settings_of
-from schemas.topics import INPUT_TOPICS, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC, TOPICS
+from schemas.topics import INPUT_TOPICS, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC, TOPICS
 from streamer.cluster.facts import (
     ClusterFacts,
     administration,
@@ -34,6 +34,7 @@ from streamer.operations.doctor.findings import (
 )
 from streamer.operations.doctor.groups import group_findings
 from streamer.operations.doctor.keys import key_findings, newest_keys
+from streamer.operations.doctor.understanding import Understanding
 from streamer.settings.all_settings import Settings
 
 ANSWER_SECONDS: Final = 20.0
@@ -104,7 +105,9 @@ async def _keys(consumer: AIOKafkaConsumer, cluster: ClusterFacts, kafka: KafkaS
         return [Finding("keys", Verdict.UNKNOWN, "there is no input topic to read keys from", "Make them first.")]
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            return list(key_findings(await newest_keys(consumer, partitions), partitions))
+            understanding = Understanding({kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()})
+            keys = await newest_keys(consumer, partitions, understanding.look)
+            return [*key_findings(keys, partitions), *understanding.findings()]
     except (KafkaError, TimeoutError) as error:
         return [_not_seen("keys", error, kafka)]
 

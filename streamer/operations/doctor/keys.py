@@ -4,7 +4,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -34,12 +34,15 @@ _WHAT_TO_DO: Final = (
 )
 
 
-async def newest_keys(consumer: AIOKafkaConsumer, partitions: Mapping[str, int]) -> Keys:
+async def newest_keys(
+    consumer: AIOKafkaConsumer, partitions: Mapping[str, int], look: Callable[[Any], None] | None = None
+) -> Keys:
     """The keys of the newest records.
 
     Args:
         consumer: A started one in no group; it is given other partitions.
         partitions: Of each topic, how many it has.
+        look: Is called with each of these records.
 
     Raises:
         KafkaError: The broker refuses.
@@ -56,6 +59,8 @@ async def newest_keys(consumer: AIOKafkaConsumer, partitions: Mapping[str, int])
     while left and (seconds := until - time.monotonic()) > 0:
         for tp, records in (await consumer.getmany(*left, timeout_ms=max(1, int(seconds * 1_000)))).items():
             for record in records:
+                if look is not None:
+                    look(record)
                 if record.key:
                     found[tp.topic][record.key].add(tp.partition)
         # By position, not by record: the end of a transaction has an offset and is no record.

@@ -7,15 +7,17 @@ import pytest
 
 from schemas.events.audit import AuditUser
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.codec import InputSource, RefusalReason, RefusedRecordError, UnrecognizedEvent, decode
+from schemas.events.codec import InputSource, RefusalReason, RefusedRecordError, decode
 from schemas.events.elevenlabs_agent import AgentEvent
 from schemas.events.envelope import Envelope, read_envelope
+from schemas.events.misread import UnrecognizedEvent
 from schemas.events.pipecat import SpeechEventRecord, TtsText
 from schemas.events.simulator import AudioEvent, UserSpeech
 from schemas.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_TIME_MS
 
 A, P, E, J = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE
 USER = {"message_type": "user", "value": "Hello", "timestamp": "1790000000000"}
+CALL = {"message_type": "tool_call", "timestamp": 1}
 WORD = {"type": "tts_text", "timestamp": 1790000000000, "data": {"frame": "Hello"}}
 SOUND = {"event_type": "audio_start", "user": "simulated_user", "audio_timestamp": 1790000000.5, "timestamp": 1}
 SPEECH = {"type": "user_speech", "timestamp": 1, "data": {"text": "Hello"}}
@@ -36,7 +38,11 @@ def _refusal(source: InputSource, value: bytes) -> RefusedRecordError:
     [
         (A, USER, AuditUser),
         (P, WORD, TtsText),
-        (P, {"type": "speech_event", "timestamp": 1, "data": {"kind": "x", "timestamp": 1.5}}, SpeechEventRecord),
+        (
+            P,
+            {"type": "speech_event", "timestamp": 1, "data": {"kind": "interruption", "timestamp": 1.5}},
+            SpeechEventRecord,
+        ),
         (E, SOUND, AudioEvent),
         (E, SPEECH, UserSpeech),
         (E, SPEECH | {"note": '"event_type"'}, UserSpeech),
@@ -94,7 +100,7 @@ def _without(event: dict[str, Any], name: str) -> dict[str, Any]:
         (A, USER | {"timestamp": MAX_TIME_MS + 1}, "invalid_event", "timestamp"),
         (A, {"message_type": "tool_call", "timestamp": 1, "value": {}}, "invalid_event", "tool"),
         (P, _without(WORD, "data"), "invalid_event", "data"),
-        (P, {"type": "speech_event", "timestamp": 1, "data": {"kind": "x", "timestamp": 1e300}}, "invalid_event", "timestamp"),
+        (P, {"type": "speech_event", "timestamp": 1, "data": {"kind": "interruption", "timestamp": 1e300}}, "invalid_event", "timestamp"),
         (E, _without(SOUND, "user"), "invalid_event", "user"),
         (E, SOUND | {"audio_timestamp": "x"}, "invalid_event", "audio_timestamp"),
         (E, SOUND | {"audio_timestamp": 1e300}, "invalid_event", "audio_timestamp"),
@@ -102,7 +108,7 @@ def _without(event: dict[str, Any], name: str) -> dict[str, Any]:
         (J, {"type": "call_started", "timestamp": 1, "pipeline_type": "tube"}, "invalid_event", "pipeline_type"),
         (P, {"type": "user_text_updated", "timestamp": 1}, "invalid_event", "text"),
         (P, WORD | {"data": {"frame": "x" * (MAX_TEXT_CHARS + 1)}}, "text_too_long", f"at most {MAX_TEXT_CHARS} characters"),
-        (A, USER | {"type": "x" * (MAX_NAME_CHARS + 1)}, "text_too_long", f"at most {MAX_NAME_CHARS} characters"),
+        (A, CALL | {"value": {"tool": "x" * (MAX_NAME_CHARS + 1)}}, "text_too_long", f"at most {MAX_NAME_CHARS} characters"),
         (P, [], "invalid_event", "the record"),
         (A, "Hello", "invalid_event", "the record"),
         (E, None, "invalid_event", "the record"),

@@ -61,7 +61,8 @@ REFUSED = [
     (Record(value=_value(), key=b"k" * (MAX_NAME_CHARS + 1)), RefusalReason.EMPTY_KEY, f"{MAX_NAME_CHARS + 1} bytes"),
     (Record(value=b"x" * 100_001), RefusalReason.RECORD_TOO_LARGE, "saw 100001"),
     (Record(value=_value(timestamp=NOW_MS + DAY_MS + 1)), RefusalReason.TIME_OUT_OF_BOUNDS, str(NOW_MS + DAY_MS + 1)),
-    (Record(value=_value(timestamp=NOW_MS // 1000)), RefusalReason.TIME_OUT_OF_BOUNDS, "unit"),
+    (Record(value=_value(timestamp=NOW_MS // 1000)), RefusalReason.TIME_OUT_OF_BOUNDS, "looks like seconds"),
+    (Record(value=_value(timestamp=NOW_MS // 7)), RefusalReason.TIME_OUT_OF_BOUNDS, "clock and unit"),
     (
         Record(
             topic="elevenlabs.events",
