@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from schemas.closed_sets import InputSource
+from schemas.events.misread import Misread
 from schemas.judging import JudgeRequest
 from schemas.scores.all_records import AnyScoreRecord
 
@@ -48,4 +50,13 @@ class RequestVerdict:
     request: JudgeRequest
 
 
-Effect = PublishScore | RecordFact | CloseCall | Count | RequestVerdict
+@dataclass(frozen=True, slots=True)
+class NotUnderstood:
+    """Report a record that is taken and does nothing, or less than it could."""
+
+    source: InputSource
+    conversation_id: str
+    misread: Misread
+
+
+Effect = PublishScore | RecordFact | CloseCall | Count | RequestVerdict | NotUnderstood

@@ -215,12 +215,10 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         return self._subscription.generation == self._generation + 1
 
     def _new_owned(self, number: int) -> OwnedPartition:
-        settings = self._settings
-        limits, goals = settings.limits, ChosenGoals(self._goals, settings.goals)
+        settings, limits, version = self._settings, self._settings.limits, self._settings.code_version
         redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
-        evaluator: Evaluates = PartitionEvaluator(
-            limits, settings.code_version, goals, writes_transcripts=settings.writes_transcripts, redactor=redactor
-        )
+        goals, writes = ChosenGoals(self._goals, settings.goals), settings.writes_transcripts
+        evaluator: Evaluates = PartitionEvaluator(limits, version, goals, writes_transcripts=writes, redactor=redactor)
         partition = Partition(number, evaluator, limits, self._sources, self._instruments, redactor, self._misread)
         writer = PartitionWriter(number, partition.outbox, self._kafka, settings, self._instruments)
         return OwnedPartition(partition, writer)

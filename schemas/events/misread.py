@@ -54,7 +54,7 @@ class Misread(NamedTuple):
 
 
 def misread_of(event: Any) -> Misread | None:
-    """What is not understood of an event; None if it is understood."""
+    """Names the part of an event that is not understood; None if all of it is."""
     kind, extra = type(event), event.__pydantic_extra__
     if kind is UnrecognizedEvent:
         return _unrecognized(event, extra or {})

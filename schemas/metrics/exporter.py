@@ -99,7 +99,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_turn_response_latency_seconds", "histogram", "seconds",
         "Voice-to-voice latency of a turn, from the end of the user's audio to the start of the assistant's, observed "
-        "once, when the assistant starts to speak.",
+        "once, when the assistant starts to speak. It keeps the first value of a turn, as the caller felt it; a later event can "
+        "change the turn (`callgauge_turn_revisions_total`), and `scores` has the final value.",
         "exporter", (_AGENT, _SPEECH_SOURCE, _ANCHOR), LATENCY_EDGES_SECONDS,
     ),
     Metric(

@@ -48,12 +48,15 @@ def eva_metrics_of(
 def _metrics(recorded: RecordedCall, arrival_seed: int | None, on_event: Callable[[], None] | None) -> CallMetrics:
     state = state_of_record(recorded.directory)
     call, refused = folded_recording(recorded, arrival_seed, on_event)
+    told = call.supplied
+    is_told = state.final is None  # the files of a record say more than events do
     context = call.context().model_copy(
         update={
-            "expected_scenario_db": state.expected,
-            "final_scenario_db": state.final,
-            "final_scenario_db_hash": state.final_hash,
+            "expected_scenario_db": told.expected_state if state.expected is None else state.expected,
+            "final_scenario_db": told.final_state if is_told else state.final,
+            "final_scenario_db_hash": told.final_state_hash if is_told else state.final_hash,
             "language": state.language,
+            "agent_tools": None if told.tools is None else [tool.model_dump() for tool in told.tools],
         }
     )
     results = metrics_of(context, facts_of(call.history, state.stage_mean_ms, state.mean_tokens))

@@ -105,7 +105,7 @@ def test_published_values_are_the_context_s_at_every_moment(data: st.DataObject)
         published |= newest(records_of(effects))
         is_measured = measured.take(effects, arrival.conversation_id) is not None
         folded = evaluator._calls[arrival.conversation_id]
-        if folded.live._bot is not None:
+        if folded.live.bot is not None:
             continue
         context = folded.context()
         heard = folded.history.machine.turns
@@ -214,7 +214,7 @@ def test_published_tool_uses_are_those_of_pairing_the_whole_call(steps: list[tup
             feed.heard("Hello", at_ms)
         else:
             (feed.tool_call if what == "call" else feed.tool_answer)(tool, at_ms)
-        bot = feed.evaluator._calls["call"].live._bot
+        bot = feed.evaluator._calls["call"].live.bot
         assert bot is not None
         expected = _paired(bot.machine.last_tool)
         newest = {(r.turn, r.index): r for r in feed.records("tool_call")}

@@ -429,7 +429,7 @@ def finish(machine: Machine, history: Sequence[Event], reason: str | None) -> Js
     tool_responses = [
         {"tool_name": entry["tool_name"], "tool_response": entry["tool_response"]}
         for entry in raw
-        if entry.get("tool_name") and entry.get("tool_response") is not None
+        if entry.get("tool_name") is not None and entry.get("tool_response") is not None
     ]
     spoken = machine.transcribed_assistant if machine.is_s2s else machine.intended_assistant
     num_assistant_turns, num_user_turns = len(spoken), len(machine.transcribed_user)  # E7
@@ -471,12 +471,12 @@ def encoded(turns: dict[int, Any]) -> Json:
 
 def without_labels(text: str) -> str:
     for label in LABELS:
-        text = text.replace(label, " ")
+        text = text.replace(label, "")
     return joined(*text.split())
 
 
 def normalised(text: str) -> str:
-    return "".join(character for character in without_labels(text) if character.isalnum()).lower()
+    return "".join(character.lower() for character in without_labels(text) if character.isalnum())
 
 
 def truncated(text: str, segments: Sequence[str]) -> str | None:

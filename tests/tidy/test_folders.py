@@ -17,6 +17,7 @@ LARGER: Final[Mapping[str, str]] = {
     "consumers/runtime/kafka": "one way to a broker, and the batches that come back",
     "consumers/engine/redaction/personal_data": "a file for each type of personal data",
     "schemas": "a file for each kind of record, and four folders",
+    "schemas/events": "a file for each kind of event, and their reading, their examples and what is not understood",
     "streamer": "ten rooms, and what all of them share",
     "streamer/cli": "a file for each command",
 }

@@ -13,6 +13,7 @@ from consumers.engine.intake.elevenlabs import AGENT_EVENTS, AgentEvents
 from consumers.engine.intake.event_kinds import AUDIO_KINDS, STEERING, UNKNOWN, EventHandler, rule_of
 from consumers.engine.intake.pipecat import PIPECAT_RECORDS, fold_pipecat_record
 from consumers.engine.intake.repeats import Repeats
+from consumers.engine.intake.reports import reports_of
 from consumers.engine.judging.ratings import Ratings
 from consumers.engine.limits import Limits
 from consumers.engine.measures.measures import Measures
@@ -88,6 +89,7 @@ class Call:
         ratings = Ratings()
         self._judged = JudgedScores(first.conversation_id, goals or ChosenGoals(), self._revisions, ratings, memory)
         self._measures = Measures(self._revisions, limits, ratings, memory)
+        self.supplied = self._measures.eva.supplied
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False
         self._closing: Closing | None = None
@@ -149,8 +151,8 @@ class Call:
             outcome = "replayed"
             if revisions.has_caught_up:
                 self._end_replay(broker_ms, out)
-        elif event.__pydantic_extra__ and outcome != "unknown":
-            out.append(Count("callgauge_unknown_fields_total", (source.value,), len(event.__pydantic_extra__)))
+        elif event.__pydantic_extra__ or outcome == "unknown":
+            out += reports_of(source, event, outcome, self.conversation_id)
         if self.events >= limits.max_events_per_call:
             self._hit_limit(CloseReason.LIMIT_EVENTS, "events", self.last_broker_ms, out)
         elif self.kept_bytes > limits.max_kept_bytes_per_call:
@@ -263,7 +265,8 @@ class Call:
 
     def _on_tts_text(self, event: TtsText, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.speech(event.timestamp, event.data.frame)
-        self.live.bot_text(event.timestamp, event.data.frame)
+        if self.live.bot is not None:
+            self.live.bot_text(event.timestamp, event.data.frame)
 
     def _on_llm_response(self, event: LlmResponse, _time_ms: int, _out: list[Effect]) -> None:
         self.history.text_stream.response(event.timestamp, event.data.frame)

@@ -101,8 +101,10 @@ class ToolCorrectness:
         return unknown or round(due.count(True) / len(due), PLACES)
 
     def at_end(self, last_turn: int) -> Value:
-        """As `at`, but a call that is expected in no turn of the conversation leaves the score unknown."""
-        if any(not _is_due(each, last_turn) for each in self._expected):
+        """As `at`, but a call that is expected in a turn that never came leaves the score unknown. One that names no turn is left
+        out, as in agent-inspect.
+        """
+        if any(_turn_of(each) is not None and not _is_due(each, last_turn) for each in self._expected):
             return UnscoredReason.EXPECTED_TURN_NOT_REACHED
         return self.at(last_turn)
 

@@ -8,7 +8,6 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.events.codec import MAX_SHOWN_CHARS, InputSource, RefusalReason, RefusedRecordError, decode
 from schemas.events.envelope import Envelope, read_envelope
-from schemas.events.misread import Misread, misread_of
 from schemas.quarantine import QuarantineRecord
 from schemas.undecodable import UndecodableRecord
 from schemas.units import MS_PER_SECOND
@@ -22,7 +21,7 @@ WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go 
 
 @dataclass(slots=True)
 class Arrival:
-    """One decoded input record with its place, broker time, conversation id and event, and what is not understood of it."""
+    """One decoded input record with its place, broker time, conversation id and event."""
 
     source: InputSource
     offset: int
@@ -31,7 +30,6 @@ class Arrival:
     event: Any
     value: bytes
     envelope: Envelope | None
-    misread: Misread | None = None
 
 
 class BrokerRecord(Protocol):
@@ -122,9 +120,7 @@ def admit(
             f"expected within {skew_ms} ms of {broker_time_ms}, saw {time_ms} (milliseconds since 1970)",
             _remedy_for_time(time_ms, broker_time_ms, skew_ms),
         )  # fmt: skip
-    return Arrival(
-        source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope, misread_of(event)
-    )
+    return Arrival(source, record.offset, broker_time_ms, key.decode("utf-8", "replace"), event, value, envelope)
 
 
 def _remedy_for_time(time_ms: float, broker_time_ms: int, skew_ms: int) -> str:

@@ -65,6 +65,7 @@ class LiveCall:
         input_rank: The rank of its input.
         turns: The turns and their published moments.
         dead_air: Watches for dead air.
+        bot: The bot's own history; None where a simulated caller hears the call.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class LiveCall:
         self.history = history
         self._revisions = revisions
         self._limits = limits
-        self._bot: BotHistory | None = BotHistory(history.replays)
+        self.bot: BotHistory | None = BotHistory(history.replays)
         self._watermarks: dict[InputSource, int] = {}
         self._settle_at_ms: float = inf
         self._has_announced = False
@@ -90,22 +91,17 @@ class LiveCall:
     @property
     def has_speech_events(self) -> bool:
         """Whether any event reports who spoke when."""
-        return self._bot is None or self._bot.has_moments
-
-    @property
-    def bot(self) -> BotHistory | None:
-        """The bot's own history; None where a simulated caller hears the call."""
-        return self._bot
+        return self.bot is None or self.bot.has_moments
 
     @property
     def is_simulated(self) -> bool:
         """Whether a simulated caller hears the call."""
-        return self._bot is None
+        return self.bot is None
 
     @property
     def machine(self) -> EvaTurnMachine | BotTurnMachine:
         """The machine whose turns count: EVA's where a simulated caller hears the call, otherwise the bot's."""
-        return self.history.machine if self._bot is None else self._bot.machine
+        return self.history.machine if self.bot is None else self.bot.machine
 
     @property
     def turn(self) -> int:
@@ -114,9 +110,9 @@ class LiveCall:
 
     def heard(self, since: int | None = None) -> HeardTurns:
         """The turns as they are now, in one shape, each built on demand; of EVA's trace only the part `since` that turn."""
-        if self._bot is None:
+        if self.bot is None:
             return HeardByTheCaller(self.history, self.turns.tools, since)
-        return HeardByTheBot(self._bot.machine, self.history, self.turns.tools)
+        return HeardByTheBot(self.bot.machine, self.history, self.turns.tools)
 
     @property
     def record(self) -> AgentRecord | None:
@@ -149,7 +145,7 @@ class LiveCall:
 
     def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
         """Folds a start or end of speech that the bot reports; an end may name its start."""
-        bot = self._bot
+        bot = self.bot
         if bot is None:
             return
         if bot.spoken(moment, at_s, started_s) and started_s is not None:
@@ -166,8 +162,8 @@ class LiveCall:
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
         """Folds a start or end of sound at the simulated caller; EVA's history must have it already."""
         machine = self.history.machine
-        if self._bot is not None:
-            self._bot = None
+        if self.bot is not None:
+            self.bot = None
             machine.touch(self.turns.turns | set(machine.turns) | self._records.forget())
         if is_start:
             self.someone_speaks(int(at_s * 1000))
@@ -176,7 +172,7 @@ class LiveCall:
 
     def user_text(self, time_ms: int, key: int) -> None:
         """Folds the agent's transcript of a whole turn of the caller; only in a cascade does its stamp mark the turn's end."""
-        bot = self._bot
+        bot = self.bot
         if bot is None:
             return
         bot.audited(SpeechMoment.USER_TEXT, time_ms, time_ms / 1000)
@@ -186,59 +182,59 @@ class LiveCall:
 
     def assistant_text(self, time_ms: int, key: int) -> None:
         """Folds an answer of the agent."""
-        if self._bot is not None:
-            self._bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
+        if self.bot is not None:
+            self.bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
 
     def fell_back(self, time_ms: int) -> None:
         """Folds a step of the agent's turn-end timer."""
-        if self._bot is not None:
-            self._bot.fell_back(time_ms)
+        if self.bot is not None:
+            self.bot.fell_back(time_ms)
 
     def message(self, time_ms: int, text: str, data: dict[str, Any], *, is_user: bool) -> None:
         """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
-        if self._bot is None:
+        if self.bot is None:
             return
         if (
             not is_user
         ):  # an utterance that was cut off is logged after the caller has begun, and belongs to the turn before
             time_ms = message_began_ms(data, time_ms)
             if "interrupted" in data:
-                self._bot.report_answers()
+                self.bot.report_answers()
         is_cut = not is_user and data.get("interrupted") is True
         rank = 1 if is_user else 2
-        self._bot.said_to_pipecat(time_ms, Words(is_user, rank, text, is_cut=is_cut, is_turn=is_user))
+        self.bot.said_to_pipecat(time_ms, Words(is_user, rank, text, is_cut=is_cut, is_turn=is_user))
 
     def pipeline_type_set(self) -> None:
         """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
-        if self._bot is not None:
-            self._bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
+        if self.bot is not None:
+            self.bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
         """Folds the call of a tool."""
-        self._function_calls.give_way(self._bot)
-        if self._bot is not None:
-            self._bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
+        self._function_calls.give_way(self.bot)
+        if self.bot is not None:
+            self.bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
         self.dead_air.tool_called(time_ms, self.broker_moment)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
         """Folds the answer of a tool."""
-        self._function_calls.give_way(self._bot)
-        if self._bot is not None:
-            self._bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
+        self._function_calls.give_way(self.bot)
+        if self.bot is not None:
+            self.bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
         self.dead_air.tool_answered(time_ms, self.broker_moment)
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Folds pipecat's report of a tool's progress."""
-        self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self._bot)
+        self._function_calls.fold(call, time_ms, self.broker_moment, self.dead_air, self.bot)
 
     def bot_marked(self) -> None:
         """Folds one of EVA's turn markers: a border of texts."""
-        if self._bot is not None:
-            self._bot.marked()
+        if self.bot is not None:
+            self.bot.marked()
 
     def bot_text(self, stamp: float, frame: str, *, is_reply: bool = False) -> None:
         """Folds text that the bot hands to speech synthesis, or a reply of its model: its speech, if it does not report that."""
-        bot = self._bot
+        bot = self.bot
         if bot is None:
             return
         time_ms = int(stamp)
@@ -259,8 +255,8 @@ class LiveCall:
         machine = self.machine
         touched = machine.drain_touched()
         with_tools: set[int] = set()
-        if self._records.is_any and self._bot is not None:
-            touched |= self._records.follow(self._bot.machine, out)
+        if self._records.is_any and self.bot is not None:
+            touched |= self._records.follow(self.bot.machine, out)
         if touched:
             views = self._views(touched)
             records, with_tools = self.turns.update(touched, views, machine.last_tool, machine.turn, cause)
@@ -326,7 +322,7 @@ class LiveCall:
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
         """The moments that change at the end of the call, with open sound closed as EVA closes it."""
-        self._records.finish(None if self._bot is None else self._bot.machine)
+        self._records.finish(None if self.bot is None else self.bot.machine)
         views = self._views(None, self.history.session_end_s())
         return self.turns.final_records(views, self.machine.last_tool, cause)
 
@@ -337,9 +333,9 @@ class LiveCall:
 
     def _views(self, numbers: set[int] | None, end_s: float | None = None) -> dict[int, TurnView]:
         """Views of the existing turns among `numbers`, or of all; EVA's open sound ends at `end_s`."""
-        if self._bot is None:
+        if self.bot is None:
             return views_by_the_caller(self.history, numbers, end_s)
-        views = views_by_the_bot(self._bot.machine, numbers)
+        views = views_by_the_bot(self.bot.machine, numbers)
         record = self.record
         return views if record is None else {turn: _with(record, turn, view) for turn, view in views.items()}
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import structlog
 
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.effects import NotUnderstood
 from consumers.runtime.registry import Instruments
 
 MAX_KINDS: Final = 256
@@ -25,19 +25,16 @@ class MisreadRecords:
         self._instruments = instruments
         self._logged: set[tuple[str, str]] = set()
 
-    def take(self, arrival: Arrival) -> None:
+    def take(self, report: NotUnderstood) -> None:
         """Counts a record that was not understood, and logs it if it is the first of its kind."""
-        misread = arrival.misread
-        if misread is None:
-            return
-        source = arrival.source.value
+        misread, source = report.misread, report.source.value
         self._instruments.inc("callgauge_misread_records_total", (source, misread.reason.value))
         kind = source, misread.what
         if kind in self._logged or len(self._logged) >= MAX_KINDS:
             return
         self._logged.add(kind)
         log.warning(
-            "records_not_understood", source=source, seen=misread.what, conversation_id=arrival.conversation_id,
+            "records_not_understood", source=source, seen=misread.what, conversation_id=report.conversation_id,
             what_happens_now="They are counted and do nothing, or less than they could. This kind is logged once.",
             what_to_do=misread.what_to_do,
         )  # fmt: skip

@@ -212,6 +212,7 @@ class Partition:
             until_ms: Broker time up to which records may be folded, because an input lags; None if none lags.
         """
         receive, next_offsets = self._evaluator.receive, self.next_offsets
+        report = self._misread.take
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
         refused: list[QuarantineRecord] = []
         if until_ms is None and self.stops is None and not self.merge.waiting_records:
@@ -224,11 +225,9 @@ class Partition:
                 self.advance(min(record.timestamp, known_ms))
             arrival = admit(sources[record.topic], record, limits, self._redactor)
             if isinstance(arrival, Arrival):
-                if arrival.misread is not None:
-                    self._misread.take(arrival)
                 effects = receive(arrival)
                 if effects:
-                    carry_out(effects, outbox, instruments)
+                    carry_out(effects, outbox, instruments, report)
             else:
                 refused.append(arrival)
             next_offsets[record.topic] = record.offset + 1

@@ -15,7 +15,7 @@ MAX_KINDS: Final = 16
 
 
 class Understanding:
-    """What is read of the newest records, and what is not."""
+    """Counts the newest records, and the ones among them that are not understood."""
 
     def __init__(self, source_by_topic: Mapping[str, InputSource]) -> None:
         """Starts without any record.
@@ -44,7 +44,7 @@ class Understanding:
             self._misread[topic, misread] += 1
 
     def findings(self) -> Iterator[Finding]:
-        """What of these records is refused or not understood, by input; one finding if everything is."""
+        """Findings about refused records and about records that are not understood, by input; one if there are none."""
         for topic, count in sorted(self._refused.items()):
             yield Finding(
                 "records", Verdict.WARNING,

@@ -69,7 +69,7 @@ _VALUES: Final[tuple[tuple[str, Callable[[int], bytes | None]], ...]] = (
     ("pipecat", lambda now_ms: _line(now_ms, timestamp=now_ms + 3 * DAY_MS)),
     ("elevenlabs", lambda now_ms: _audio(now_ms, user="robot")),
     ("elevenlabs", lambda now_ms: _audio(now_ms, audio_timestamp=float("nan"))),
-    ("elevenlabs", lambda now_ms: _audio(now_ms, sequence="ten")),
+    ("elevenlabs", lambda now_ms: _audio(now_ms, audio_timestamp=[])),
 )
 _BAD_KEYS: Final = (None, b"", b"k" * 5_000)
 _ODD_KEYS: Final = (

@@ -47,11 +47,13 @@ def authentication_success(
     names = {tool.get("name") for tool in agent_tools if tool.get("tool_type") == "auth"}
     calls = Counter(str(each["tool_name"]) for each in tool_responses if each["tool_name"] in names)
     parts: dict[str, float | None] = {}
+    # Calls of each tool on average: an agent with two of them calls both once when nothing goes wrong.
+    average = round(calls.total() / len(calls), DIGITS) if calls else 0.0
     if calls and mismatches:
-        parts["num_auth_calls_on_failure"] = float(calls.total())
+        parts["num_auth_calls_on_failure"] = average
     elif calls:
         parts["auth_first_try_success"] = float(all(count == 1 for count in calls.values()))
-        parts["num_auth_calls"] = float(calls.total())
+        parts["num_auth_calls"] = average
         parts["authentication_success_rate"] = round(len(calls) / calls.total(), DIGITS)
     return scored(0.0 if mismatches else 1.0, details, parts)
 

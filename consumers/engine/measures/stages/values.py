@@ -103,7 +103,7 @@ class StageValues:
             begin_s = self._begins_s[place]
             if begin_s < answered_s and stage in OF_A_REQUEST and source is StageSource.PIPECAT:
                 continue
-            if SEVERAL[stage] is Several.UNION:
+            if stage is Stage.TOOL_RUN:  # the one stage that is a union
                 begun_s = max(begin_s, covered_s.get((stage, source), -inf))
                 covered_s[stage, source] = max(begun_s, begin_s + seconds)
                 seconds = covered_s[stage, source] - begun_s

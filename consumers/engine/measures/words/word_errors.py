@@ -7,6 +7,7 @@ that turn.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -183,7 +184,7 @@ def stt_wer(context: MetricContext, language: str = "en") -> MetricResult:
     Returns:
         The score in EVA's encoding; its error when no turn has both texts.
     """
-    errors = WordErrors(language)
+    errors = WordErrors(language, partial(compare, as_eva=True))
     errors.put_all(context.intended_user_turns, context.transcribed_user_turns)
     return errors.result()
 
@@ -193,19 +194,20 @@ def counts_characters(language: str) -> bool:
     return language.split("-")[0] in _LANGUAGES_OF_CHARACTERS
 
 
-def compare(meant: str, understood: str, language: str = "en") -> TurnErrors:
+def compare(meant: str, understood: str, language: str = "en", *, as_eva: bool = False) -> TurnErrors:
     """The fewest substitutions, deletions and insertions that turn one text into the other.
 
     Args:
         meant: The reference, without labels.
         understood: The hypothesis, without labels.
         language: See `stt_wer`.
+        as_eva: Whether the spelling must be EVA's (`normalised`).
 
     Example:
         >>> compare("Code three foxtrot please", "code 3 fox trot")
         TurnErrors(sums=ErrorSums(substitutions=2, deletions=0, insertions=0, reference_words=4), errors=(('foxtrot please', 'fox trot'),))
     """
-    meant, understood = normalised(meant, language), normalised(understood, language)
+    meant, understood = (normalised(text, language, as_eva=as_eva) for text in (meant, understood))
     if counts_characters(language):
         aligned: jiwer.WordOutput | jiwer.CharacterOutput = jiwer.process_characters(meant, understood)
     elif meant == understood:

@@ -18,7 +18,7 @@ one or two. An older stretch was a cough.
 
 
 class Gap:
-    """What is not known of a turn because a moment was lost, as bits.
+    """Unknown times of a turn, because a moment was lost, as bits.
 
     Attributes:
         VAD: Start or end of a stretch that the detector heard.

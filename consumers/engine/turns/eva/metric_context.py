@@ -93,7 +93,7 @@ class _ContextBuilder:
         responses = [
             {"tool_name": use.name, "tool_response": use.value}
             for use in _uses(raw, "tool_response")
-            if use.name and use.value is not None
+            if use.value is not None
         ]
         num_assistant_turns = len(self._heard_assistant if self._is_s2s else self._meant_assistant)  # E7
         num_user_turns = len(self._heard_user)

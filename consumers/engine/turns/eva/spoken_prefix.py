@@ -26,7 +26,16 @@ def normalised(text: str) -> str:
         >>> normalised("[assistant interrupts] Sure, flight  AB-12!")
         'sureflightab12'
     """
-    return _NO_LETTERS_OR_DIGITS.sub("", without_eva_labels(text)).lower()
+    kept = _NO_LETTERS_OR_DIGITS.sub("", _without_labels(text))
+    # Letter by letter: the form of a last sigma would depend on the letters behind it.
+    return kept.lower() if kept.isascii() else "".join(map(str.lower, kept))
+
+
+def _without_labels(text: str) -> str:
+    """As EVA compares texts: a label that touches a word leaves no blank behind."""
+    for label in ALL_LABELS:
+        text = text.replace(label, "")
+    return " ".join(text.split())
 
 
 class SpokenText:
@@ -58,7 +67,7 @@ class SpokenText:
             return text
         sizes = []
         length = 0
-        for word in without_eva_labels(text).split():
+        for word in _without_labels(text).split():
             length += len(normalised(word))
             sizes.append(length)
         # In sorted texts a neighbour of the place shares the longest beginning.

@@ -29,6 +29,7 @@ _ESCAPE = re.compile(
     re.VERBOSE,
 )
 _APOSTROPHE = re.compile("[\u2018\u2019\u00b4`]")
+_APOSTROPHE_OF_EVA = re.compile("[\u00b4`]")
 _SPELLED_LETTERS = re.compile(r"\b(?:[a-zA-Z] ){2,}[a-zA-Z]\b")
 _SPOKEN_DASH = re.compile(r"(?<=\w)\s+dash\s+(?=\w)", re.IGNORECASE)
 _HYPHENATED = re.compile(r"\b\w+(?:-\w+)+")
@@ -74,7 +75,7 @@ def _between_labels(text: str) -> Iterator[str]:
     yield text[at:]
 
 
-def normalised(text: str, language: str = "en") -> str:
+def normalised(text: str, language: str = "en", *, as_eva: bool = False) -> str:
     """The text in one spelling, words separated by single blanks; only `MAX_CHARS` of it are read.
 
     A text that breaks the rules is normalised as far as they got, as in EVA.
@@ -82,6 +83,8 @@ def normalised(text: str, language: str = "en") -> str:
     Args:
         text: Spoken or understood words, without labels.
         language: Its language as a two-letter code, region ignored. Numbers are read in English only.
+        as_eva: Whether the result must be EVA's: all of the text is read, and a typographic apostrophe parts words, because
+            EVA's pattern of apostrophes lacks it.
 
     Example:
         >>> normalised("I'll fly to L A X on March twenty-fifth, at nine fifteen.")
@@ -89,12 +92,13 @@ def normalised(text: str, language: str = "en") -> str:
         >>> normalised("I will fly to LAX on March 25th, at 915")
         'i will fly to lax on march 25th at 915'
     """
-    text = text[:MAX_CHARS]
+    if not as_eva:
+        text = text[:MAX_CHARS]
     try:
         text = _without_escapes(text)
     except _UnreadableEscapeError:
         return text
-    text = _APOSTROPHE.sub("'", text)
+    text = (_APOSTROPHE_OF_EVA if as_eva else _APOSTROPHE).sub("'", text)
     text = _SPELLED_LETTERS.sub(lambda found: found.group().replace(" ", "").upper(), text)
     text = _SPOKEN_DASH.sub(" ", text)
     if "-" in text:

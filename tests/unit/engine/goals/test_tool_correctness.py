@@ -109,10 +109,13 @@ def test_what_is_expected_in_no_turn_of_the_call_leaves_the_final_score_unknown(
 
 
 @pytest.mark.parametrize("turn", [None, "0", "all", -1])
-def test_a_call_that_names_no_turn_is_never_due(turn: Any) -> None:
+def test_a_call_that_names_no_turn_is_never_due_and_left_out(turn: Any) -> None:
     tools = ToolCorrectness([_expected(turn=turn)])
     assert not tools.look(1, [_made()], _nobody)
-    assert (tools.at(1), tools.at_end(1)) == (UnscoredReason.NO_TOOL_CALL_DUE, UnscoredReason.EXPECTED_TURN_NOT_REACHED)
+    assert (tools.at(1), tools.at_end(1)) == (UnscoredReason.NO_TOOL_CALL_DUE, UnscoredReason.NO_TOOL_CALL_DUE)
+    tools = ToolCorrectness([_expected(turn=turn), _expected("a", 0)])
+    assert tools.look(1, [_made("a")], _nobody)
+    assert tools.at_end(1) == 1.0
 
 
 def test_where_nothing_is_expected_there_is_no_score() -> None:

@@ -220,3 +220,13 @@ def test_the_mean_is_that_of_what_is_known() -> None:
 def test_every_part_must_be_good_enough(timing: float | None, passes: bool | None) -> None:
     assert eva_x_pass({"turn_taking": timing, "conciseness": 0.5, "conversation_progression": 0.5}) is passes
     assert eva_x_pass({"turn_taking": timing, "conciseness": 0.5}) is None
+
+
+@pytest.mark.parametrize(("calls", "average"), [(("identify", "verify"), 1.0), (("identify", "verify", "verify"), 1.5)])
+def test_of_several_tools_that_identify_the_average_counts(calls: tuple[str, ...], average: float) -> None:
+    tools = [{"name": name, "tool_type": "auth"} for name in ("identify", "verify")]
+    answers = [{"tool_name": name, "tool_response": {}} for name in calls]
+    assert authentication_success(EXPECTED, FINAL, answers, tools).sub_metrics["num_auth_calls"] == average
+    stranger = {**FINAL, "session": {}}
+    failed = authentication_success(EXPECTED, stranger, answers, tools)
+    assert failed.sub_metrics == {"num_auth_calls_on_failure": average}

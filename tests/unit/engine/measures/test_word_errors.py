@@ -180,3 +180,16 @@ def test_spelling_is_no_difference_between_transcripts() -> None:
     assert found.errors == (("rebook", "book"), ("surprised", ""))
     assert found.sums == ErrorSums(substitutions=1, deletions=1, reference_words=9)
     assert differences("東京です", "東今です", "zh").sums.errors == 1
+
+
+def test_eva_s_number_for_a_typographic_apostrophe_and_a_saner_one_of_ours() -> None:
+    meant, understood = "I don\u2019t know, I\u2019ll wait", "I don't know, I'll wait"
+    result = stt_wer(context(intended_user_turns={1: meant}, transcribed_user_turns={1: understood}))
+    assert result.score == 0.429
+    assert compare(meant, understood).sums.errors == 0
+
+
+def test_eva_reads_long_turns_whole() -> None:
+    whole = "word " * 1_500
+    result = stt_wer(context(intended_user_turns={1: whole}, transcribed_user_turns={1: whole}))
+    assert result.details["reference_words"] == 1_500

@@ -115,3 +115,20 @@ def test_spoken_prefix(text: str, segments: list[str], expected: str | None) -> 
 def test_labels_are_no_words() -> None:
     assert without_eva_labels("[pause] One [likely cut off by user] two") == "One two"
     assert normalised("Row 4-B,  [pause] please!") == "row4bplease"
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken", "kept"),
+    [
+        pytest.param(
+            "Sure.[pause]One moment while I look that up", "Sure. One moment while I look",
+            "Sure.[pause]One moment while I look", id="a label between two words without blanks",
+        ),
+        pytest.param(
+            "ABCDEFGHIJ KLMNOPQRS TU\u03a3 NEXT", "ABCDEFGHIJ KLMNOPQRS TU\u03a3",
+            "ABCDEFGHIJ KLMNOPQRS TU\u03a3", id="a sigma that is the last letter of one text only",
+        ),
+    ],
+)  # fmt: skip
+def test_texts_are_compared_letter_by_letter_as_eva_does(text: str, spoken: str, kept: str) -> None:
+    assert spoken_prefix(text, [spoken]) == kept

@@ -5,24 +5,23 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from consumers.engine.intake.admission import Arrival
+from consumers.engine.effects import NotUnderstood
 from consumers.evaluator.partition.misread_records import MAX_KINDS, MisreadRecords
 from consumers.runtime.registry import Instruments
 from schemas.closed_sets import InputSource, MisreadReason
 from schemas.events.misread import Misread
 
 
-def _arrival(what: str | None) -> Arrival:
-    misread = None if what is None else Misread(MisreadReason.UNKNOWN_KIND, what, "Known kinds: a, b.")
-    return Arrival(InputSource.PIPECAT, 0, 0, "call", None, b"", None, misread)
+def _report(what: str) -> NotUnderstood:
+    return NotUnderstood(InputSource.PIPECAT, "call", Misread(MisreadReason.UNKNOWN_KIND, what, "Known kinds: a, b."))
 
 
-def _taken(*what: str | None) -> tuple[Any, list[Any]]:
+def _taken(*what: str) -> tuple[Any, list[Any]]:
     registry = CollectorRegistry()
     misread = MisreadRecords(Instruments(registry, ["evaluator"]))
     with capture_logs() as logs:
         for each in what:
-            misread.take(_arrival(each))
+            misread.take(_report(each))
     counted = registry.get_sample_value(
         "callgauge_misread_records_total", {"source": "pipecat", "reason": "unknown_kind"}
     )
@@ -30,7 +29,7 @@ def _taken(*what: str | None) -> tuple[Any, list[Any]]:
 
 
 def test_each_kind_is_logged_once_and_every_record_counted() -> None:
-    counted, logs = _taken("x", "x", None, "y", "x")
+    counted, logs = _taken("x", "x", "y", "x")
     assert counted == 4
     assert [(line["event"], line["seen"], line["what_to_do"]) for line in logs] == [
         ("records_not_understood", "x", "Known kinds: a, b."),

@@ -5,14 +5,16 @@ from typing import get_args
 import pytest
 from prometheus_client import CollectorRegistry
 
-from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, RecordFact, RequestVerdict
+from consumers.engine.effects import CloseCall, Count, Effect, NotUnderstood, PublishScore, RecordFact, RequestVerdict
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from consumers.evaluator.partition.partition import MAX_QUARANTINE_LINES, InputStart, Partition
 from consumers.evaluator.writing.carry_out import carry_out
 from consumers.evaluator.writing.outbox import Outbox
 from consumers.runtime.registry import Instruments
+from schemas.closed_sets import MisreadReason
 from schemas.events.codec import InputSource, RefusalReason
+from schemas.events.misread import Misread
 from schemas.metrics.catalogue import metric_named
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import SOURCE_BY_TOPIC
@@ -36,6 +38,7 @@ EFFECTS: list[tuple[Effect, list[list[str]]]] = [
     (CloseCall("c-1", (fact("last"), fact("closed"))), [["last", "closed"]]),
     (Count("callgauge_late_events_total", ("audit",), 2), []),
     (RequestVerdict(question("asked")), [["asked"]]),
+    (NotUnderstood(InputSource.AUDIT, "c-1", Misread(MisreadReason.UNKNOWN_TYPE, "x", "y")), []),
 ]
 
 
