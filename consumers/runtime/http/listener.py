@@ -98,6 +98,8 @@ class HttpListener:
                 f"HTTP server: cannot listen on {self._host}:{self._port}: {error.strerror}. "
                 f"{self._without_it}, so callgauge does not start. Choose another port, or 0 for a free one."
             ) from error
+        # asyncio does this for sockets whose protocol number is set, and these have none: an answer in two pieces took 40 ms.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._port = listening.getsockname()[1]
         self._server = _Server(self._config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="http")

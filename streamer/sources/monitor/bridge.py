@@ -83,12 +83,12 @@ class CallBridge:
         self._waiting: asyncio.Queue[OutgoingRecord] = asyncio.Queue(MAX_WAITING)
         self._run_id = uuid.uuid4().hex
         self._messages = 0
+        self._is_joined = False
 
     async def run(self) -> None:
         """Follows the call until ElevenLabs ends the connection, refuses it, or cannot be reached any more."""
         writing = asyncio.create_task(self._write())
         try:
-            self._put(*self._control("call_started", agent=self._call.agent))
             await self._follow()
             await self._waiting.join()
         finally:
@@ -123,6 +123,9 @@ class CallBridge:
             async with connect(
                 url, additional_headers=headers, open_timeout=OPEN_SECONDS, max_size=MAX_MESSAGE_BYTES, close_timeout=1
             ) as socket:
+                if not self._is_joined:  # a call that nobody may follow is not opened here
+                    self._is_joined = True
+                    self._put(*self._control("call_started", agent=self._call.agent))
                 self._joined.connected()
                 return await self._read(socket)
         except InvalidStatus as error:

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
-from consumers.runtime.http.connections import ConnectionBounds, HttpLimit
+from consumers.runtime.http.connections import BoundedConnection, ConnectionBounds, HttpLimit
 from consumers.runtime.http.listener import HttpListener
 from streamer.sources.http.posted import events
 from streamer.sources.http.receiving import bodies
@@ -73,6 +74,20 @@ async def test_ten_megabytes_are_answered_although_they_are_dropped(listening: L
         answer = await client.post(f"{listening.listener.address}/events", content=body, headers=headers)
         assert answer.status_code == 413
         assert str(events.MAX_BODY_BYTES) in answer.text
+
+
+async def test_an_answer_in_two_pieces_is_sent_at_once(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_delay: list[bool] = []
+    made = BoundedConnection.connection_made
+
+    def noted(connection: BoundedConnection, transport: asyncio.Transport) -> None:
+        found = transport.get_extra_info("socket")
+        without_delay.append(bool(found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        made(connection, transport)
+
+    monkeypatch.setattr(BoundedConnection, "connection_made", noted)
+    await listening.sent(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", b"")
+    assert without_delay == [True]
 
 
 async def test_a_body_in_pieces_is_read(listening: Listening) -> None:
