@@ -40,8 +40,18 @@ def measure_observer(figures: Figures, bootstrap: str, folder: Path) -> None:
     environment = {"CALLGAUGE_BOOTSTRAP": bootstrap, "CALLGAUGE_TOPIC_PREFIX": "bench-observer."}
     without, observed, slowest = [], [], []
     for round_number in range(ROUNDS):
-        without.append(_run("pipecat_bots.fleet", "--bots", str(BOTS))["us_per_frame"])
-        run = _run("pipecat_bots.fleet", "--bots", str(BOTS), "--observed", "--name", f"r{round_number}", **environment)
+        without.append(_run("pipecat_bots.fleet", "--bots", str(BOTS), "--turns", "1")["us_per_frame"])
+        run = _run(
+            "pipecat_bots.fleet",
+            "--bots",
+            str(BOTS),
+            "--turns",
+            "1",
+            "--observed",
+            "--name",
+            f"r{round_number}",
+            **environment,
+        )
         observed.append(run["us_per_frame"])
         slowest.append(run["slowest_ms"])
     figures.add("pipecat_us_per_frame", min(without), "a frame through six processors, unobserved", "us/frame")
