@@ -38,15 +38,16 @@ def measure_observer(figures: Figures, bootstrap: str, folder: Path) -> None:
     """The same frames with and without the observer, in turns, and the events of a few calls."""
     say(f"observer in pipecat bots, {BOTS} in one process and one producer")
     environment = {"CALLGAUGE_BOOTSTRAP": bootstrap, "CALLGAUGE_TOPIC_PREFIX": "bench-observer."}
-    without, observed, slowest = [], [], []
+    bots = ("pipecat_bots.fleet", "--bots", str(BOTS), "--turns", "1")
+    without, bare, observed = [], [], []
     for round_number in range(ROUNDS):
-        without.append(_run("pipecat_bots.fleet", "--bots", str(BOTS))["us_per_frame"])
-        run = _run("pipecat_bots.fleet", "--bots", str(BOTS), "--observed", "--name", f"r{round_number}", **environment)
-        observed.append(run["us_per_frame"])
-        slowest.append(run["slowest_ms"])
-    figures.add("pipecat_us_per_frame", min(without), "a frame through six processors, unobserved", "us/frame")
-    cost = max(0.0, min(observed) - min(without))
-    figures.add("observer_us_per_frame", cost, "the observer, to Kafka", "us/frame", goal=20)
+        without.append(_run(*bots)["us_per_frame"])
+        bare.append(_run(*bots, "--bare")["us_per_frame"])
+        observed.append(_run(*bots, "--observed", "--name", f"r{round_number}", **environment)["us_per_frame"])
+    unobserved = min(without)
+    figures.add("pipecat_us_per_frame", unobserved, "a frame through six processors, unobserved", "us/frame")
+    figures.add("bare_observer_us_per_frame", min(bare) - unobserved, "an observer that does nothing", "us/frame")
+    figures.add("observer_us_per_frame", min(observed) - unobserved, "the observer, to Kafka", "us/frame", goal=20)
     figures.add("observer_hooks_us_per_frame", _hooks_us(), "of it in our own hooks", "us/frame")
     with tempfile.TemporaryDirectory(dir=folder) as events:
         _run("pipecat_bots", *CALLS, "--folder", events)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.kafka
 CALLS: Final = ("plain", "barge_in", "words_are_timed", "pauses", "tools", "goes_on", "eager", "no_detector", "over_greeting",
                 "cancelled", "cough", "silent_caller")  # fmt: skip
 CLOSE_MS: Final = 1.0
-"""How far a latency may be from pipecat's own."""
+"""How far a latency may be from pipecat's own. Both observers read the clock in tasks of their own, one after the other."""
 
 
 @contextmanager
@@ -72,7 +72,7 @@ async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
         if isinstance(record.result, Scored):
             latencies[record.conversation_id].append((record.result.value, record.anchor))
     for name in set(CALLS) - {"no_detector"}:
-        assert [ms for ms, _ in latencies[name]] == pytest.approx(by_pipecat[name], abs=CLOSE_MS), name
+        assert [ms for ms, _ in latencies[name]] == pytest.approx(by_pipecat[name], abs=patient(CLOSE_MS)), name
         assert {anchor for _, anchor in latencies[name]} <= {Anchor.VAD}
     # pipecat measures nothing without a detector.
     assert by_pipecat["no_detector"] == []

@@ -25,6 +25,7 @@ from pipecat.frames.frames import (
     VADUserStoppedSpeakingFrame,
 )
 from pipecat.metrics.metrics import TTFBMetricsData, TTSUsageMetricsData
+from pipecat.observers.base_observer import BaseObserver
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
@@ -63,7 +64,7 @@ def turn() -> list[Frame]:
 class Fleet:
     """Workers of one process. `slowest_s` is the longest time for which the event loop did not turn."""
 
-    def __init__(self, observers: Sequence[CallgaugeObserver | None]) -> None:
+    def __init__(self, observers: Sequence[BaseObserver | None]) -> None:
         self.slowest_s = 0.0
         self._workers = [
             PipelineWorker(
@@ -126,16 +127,21 @@ def _fields(frame: Frame) -> dict[str, Any]:
     return {name: getattr(frame, name) for name in names if hasattr(frame, name)}
 
 
-async def _run(arguments: argparse.Namespace) -> dict[str, float]:
-    observers: list[CallgaugeObserver | None] = [
+def _observer(arguments: argparse.Namespace, number: int) -> BaseObserver | None:
+    if arguments.bare:
+        return BaseObserver(observe_every_push=False)
+    return (
         CallgaugeObserver(conversation_id=f"{arguments.name}-{number}", agent="fleet") if arguments.observed else None
-        for number in range(arguments.bots)
-    ]
+    )
+
+
+async def _run(arguments: argparse.Namespace) -> dict[str, float]:
+    observers: list[BaseObserver | None] = [_observer(arguments, number) for number in range(arguments.bots)]
     fleet = Fleet(observers)
     seconds = await fleet.play(arguments.turns, arguments.pause, arguments.linger, with_sound=not arguments.silent)
     of_a_turn = [each for each in turn() if not (arguments.silent and isinstance(each, OutputAudioRawFrame))]
     frames = arguments.bots * arguments.turns * len(of_a_turn)
-    lost = [sum(each.lost.values()) for each in observers if each is not None]
+    lost = [sum(each.lost.values()) for each in observers if isinstance(each, CallgaugeObserver)]
     return {
         "us_per_frame": seconds / frames * 1e6, "frames": frames, "slowest_ms": fleet.slowest_s * 1000,
         "lost": sum(lost), "turns": arguments.turns,
@@ -151,6 +157,7 @@ def main() -> None:
     parser.add_argument("--linger", type=float, default=0.0, help="seconds after the last turn")
     parser.add_argument("--silent", action="store_true", help="events only, no sound")
     parser.add_argument("--observed", action="store_true", help="with the observer, to Kafka as the environment says")
+    parser.add_argument("--bare", action="store_true", help="with an observer of pipecat that does nothing")
     parser.add_argument("--name", default="fleet", help="start of the conversation ids")
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
