@@ -20,6 +20,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     # pipecat.events
     "TtsText": _event("tts_text", data={"frame": "Hello"}),
     "LlmResponse": _event("llm_response", data={"frame": "Hello, how can I help you?"}),
+    "EventsDropped": _event("events_dropped", data={"metrics": 12, "words": 3}),
     "TurnMarker": _event("turn_start", data={"frame": "UserStartedSpeakingFrame"}),
     "UserSpeaking": _event("user_started_speaking", data={"frame": "UserStartedSpeakingFrame"}),
     "IgnoredLine": _event("error", data={"message": "the model is down"}),
