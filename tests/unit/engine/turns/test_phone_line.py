@@ -2,6 +2,7 @@
 
 import pytest
 
+from consumers.engine.effects import NotUnderstood
 from consumers.engine.turns.bot.bot_turn import SpeechMoment
 from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from tests.support.fakes.engine_feed import LATENCY, Feed
@@ -152,12 +153,12 @@ def test_the_first_audio_event_switches_to_audio_as_a_revision() -> None:
     assert [record.is_first for record in feed.records(LATENCY, turn=1)].count(True) == 1
 
 
-@pytest.mark.parametrize("kind", ["interruption", "of a later version"])
-def test_other_kinds_of_speech_events_say_nothing(kind: str) -> None:
+def test_other_kinds_of_speech_events_change_no_turn_and_an_unknown_one_is_reported() -> None:
     feed = _greeted()
-    feed.latest = []
-    feed.speech(kind, 2_000)
+    feed.speech("interruption", 2_000)
     assert feed.latest == []
+    feed.speech("of a later version", 2_000)
+    assert [type(effect) for effect in feed.latest] == [NotUnderstood]
 
 
 @pytest.mark.parametrize("is_told_first", [True, False])
