@@ -10,7 +10,32 @@ import pytest
 
 from tests.tidy.source_tree import PACKAGES, ROOT, kept_files, kept_texts, modules
 
-MOST_LINES = 400
+MOST_LINES = 300
+MOST_LINES_OF_ONE_THING = 400
+LONGER = {
+    "consumers/engine/call/call.py": "a call: one handler for each type of event, and the order in which its parts see it",
+    "consumers/engine/call/transcript.py": "one format, entry by entry; the numbers of an entry have a file of their own",
+    "consumers/engine/goals/goal_progress.py": "judging of a turn, from its facts to its records, in one pass",
+    "consumers/engine/goals/progress_curve.py": "one formula with its corner cases and doctests",
+    "consumers/engine/goals/subgoal_checks.py": "a function for each kind of check",
+    "consumers/engine/partition.py": "the five verbs of the engine",
+    "consumers/engine/turns/bot/turn_machine.py": "one state machine: a function for each moment of speech",
+    "consumers/engine/turns/eva/text_groups.py": "one rule of EVA's, with the patches that spare a replay",
+    "consumers/engine/turns/eva/turn_machine.py": "one state machine: EVA's, in EVA's order",
+    "consumers/engine/turns/live_call.py": "a method for each kind of event that the live call reads",
+    "consumers/evaluator/ownership/assignment.py": "the owned partitions: each change of ownership needs all of their state",
+    "consumers/evaluator/service.py": "the role: reading, folding and ticks under one lock",
+    "consumers/evaluator/writing/partition_writer.py": "one transaction, with the reasons for its order",
+    "consumers/exporter/projection.py": "a rule for each kind of record",
+    "consumers/judge/service.py": "the role: questions, answers and offsets in one order",
+    "schemas/closed_sets.py": "every closed set of labels",
+    "schemas/judging.py": "questions, votes and verdicts, which refer to each other",
+    "streamer/cli/quarantine.py": "one command with three verbs that share their reading",
+    "streamer/settings/all_settings.py": "every setting of one section each",
+    "streamer/sources/replay/playback.py": "one pure transformation, with its model of arrival",
+    "streamer/sources/tail/followed_record.py": "one record with its files, as they grow",
+}
+"""Files above the limit, each with the reason why it is one thing."""
 TARGETS = {
     "setup",
     "demo",
@@ -50,8 +75,10 @@ def _lines_with(pattern: re.Pattern[str]) -> list[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_modules_are_short(package: str) -> None:
-    lengths = {path: len((ROOT / path).read_text().splitlines()) for path in modules(package)}
-    assert {str(path): lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
+    lengths = {str(path): len((ROOT / path).read_text().splitlines()) for path in modules(package)}
+    longer = {path: lines for path, lines in lengths.items() if lines > MOST_LINES}
+    assert sorted(longer) == sorted(path for path in LONGER if path.split("/")[0] == package)
+    assert {path: lines for path, lines in longer.items() if lines > MOST_LINES_OF_ONE_THING} == {}
 
 
 def test_names_say_what_they_own() -> None:
