@@ -31,7 +31,9 @@ pytestmark = pytest.mark.kafka
 CALLS: Final = ("plain", "barge_in", "words_are_timed", "pauses", "tools", "goes_on", "eager", "no_detector", "over_greeting",
                 "cancelled", "cough", "silent_caller")  # fmt: skip
 CLOSE_MS: Final = 1.0
-"""How far a latency may be from pipecat's own. Both observers read the clock in tasks of their own, one after the other."""
+"""How far a latency may be from pipecat's own on a quiet machine. Both observers read the clock in tasks of their own."""
+NEAR_MS: Final = 25.0
+"""The same on a busy machine, where one of the two tasks may wait for its turn."""
 
 
 @contextmanager
@@ -55,8 +57,9 @@ def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Proce
 
 
 @pytest.mark.service(limits__closing_grace_ms="1500")
+@pytest.mark.parametrize("within_ms", [NEAR_MS, pytest.param(CLOSE_MS, marks=pytest.mark.long)])
 async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
-    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
+    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path, within_ms: float
 ) -> None:
     _, address = service
     output = tmp_path / "bots.json"
@@ -72,7 +75,7 @@ async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
         if isinstance(record.result, Scored):
             latencies[record.conversation_id].append((record.result.value, record.anchor))
     for name in set(CALLS) - {"no_detector"}:
-        assert [ms for ms, _ in latencies[name]] == pytest.approx(by_pipecat[name], abs=patient(CLOSE_MS)), name
+        assert [ms for ms, _ in latencies[name]] == pytest.approx(by_pipecat[name], abs=patient(within_ms)), name
         assert {anchor for _, anchor in latencies[name]} <= {Anchor.VAD}
     # pipecat measures nothing without a detector.
     assert by_pipecat["no_detector"] == []

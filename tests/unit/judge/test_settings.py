@@ -68,10 +68,10 @@ def test_a_key_is_given_once_and_fits_a_header(key_file: str) -> None:
     assert "cannot be read" in mistake(**{KEY_FILE: "/nowhere"})
 
 
-@pytest.mark.parametrize("variables", [{KEY: "sec ret"}, {KEY: "secret", "CALLGAUGE_JUDGE__MODEL": ""}])
+@pytest.mark.parametrize("variables", [{KEY: "hush hush"}, {KEY: "hush-hush", "CALLGAUGE_JUDGE__MODEL": ""}])
 def test_no_mistake_shows_the_key(variables: dict[str, str]) -> None:
     assert variables[KEY] not in mistake(**variables)
-    assert "secret" not in repr(loaded(**{KEY: "secret"}))
+    assert "hush-hush" not in repr(loaded(**{KEY: "hush-hush"}))
 
 
 @pytest.mark.parametrize(

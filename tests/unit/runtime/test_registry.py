@@ -18,7 +18,7 @@ OVERFLOW = "callgauge_label_overflow_total"
 
 @pytest.fixture
 def instruments() -> Instruments:
-    return Instruments(CollectorRegistry(), ["exporter", "evaluator", "judge"])
+    return Instruments(CollectorRegistry(), ["exporter", "evaluator", "judge", "ingest", "monitor"])
 
 
 def value(instruments: Instruments, name: str, **labels: str) -> float | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,7 +178,8 @@ def test_a_signal_ends_it_with_whole_lines_and_no_process_left(tmp_path: Path, n
             file.write(json.dumps({"id": f"c{name}", **line}) + "\n")
     command = [sys.executable, "-m", "streamer.cli.main", "context", str(calls), "--processes", "2"]
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err, start_new_session=True)
+        with _signals_taken():
+            process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err, start_new_session=True)
         until = time.monotonic() + patient(60)
         while not (tmp_path / "out").stat().st_size and time.monotonic() < until:
             time.sleep(0.02)
@@ -195,6 +197,16 @@ def test_a_signal_ends_it_with_whole_lines_and_no_process_left(tmp_path: Path, n
     while _group_lives(process.pid) and time.monotonic() < until:
         time.sleep(0.02)
     assert not _group_lives(process.pid)
+
+
+@contextmanager
+def _signals_taken() -> Iterator[None]:
+    """Lets a new process take SIGINT even where the tests run in the background of a shell, whose children ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _group_lives(group: int) -> bool:
