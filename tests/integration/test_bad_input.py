@@ -131,7 +131,7 @@ def final_scores(records: list[AnyScoreRecord]) -> dict[str, list[dict[str, Any]
         # Dead air is decided by broker time as the call goes: sent in a burst, two calls need not agree on it.
         if record.name != "dead_air":
             score = said(record)
-            del score["event_time_ms"]  # which event completed a value depends on the topic that was read first
+            score.pop("event_time_ms", None)  # which event completed a value depends on the topic that was read first
             finals.setdefault(score.pop("conversation_id"), []).append(score)
     return finals
 

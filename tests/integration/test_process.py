@@ -160,10 +160,11 @@ def test_a_broker_that_freezes_takes_readiness_away_and_never_the_life(own_broke
             assert [line.partition(":")[0] for line in text.splitlines()] == ["evaluator", "exporter", "judge"]
             assert page(environment, "/healthz") == (200, "ok\n")
             own_broker.signalled(signal.SIGCONT)
-            # A start waits 20 s for the broker and then ends, for its supervisor. A busy machine may take as long to get here.
+            # A start ends, for its supervisor, if the broker says nothing for 20 s, or that its cluster has no broker: as when the
+            # controller has given up this one meanwhile. A busy machine may be slow enough for either.
             wait_for("a start or its end", lambda: is_ready(environment) or not process.is_running, 40)
             if not process.is_running:
-                assert "no answer in time" in process.text
+                assert any(reason in process.text for reason in ("no answer in time", "names no broker")), process.text
                 continue
             own_broker.signalled(signal.SIGSTOP)
             assert page(environment, "/healthz") == (200, "ok\n")
