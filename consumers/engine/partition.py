@@ -6,6 +6,7 @@ Pure: it reads no clock, performs no I/O and draws no random numbers. Equal inpu
 import heapq
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from consumers.engine.call.call import Call
 from consumers.engine.call.eviction import Eviction
@@ -30,6 +31,10 @@ MAX_WAITING_PER_CALL = 1_000
 """Arrivals of a call that may wait because another input lags: five minutes of a call. Beyond it the oldest is
 folded at once.
 """
+CLOSING_WORK_OF_A_CALL: Final = 50
+"""What a close costs beside the events of its call, counted in events."""
+MOST_CLOSING_WORK: Final = 4_000
+"""Most events of the calls that close in one step, unless a single call has more: 70 ms, in which nothing else runs."""
 
 
 class PartitionEvaluator:
@@ -88,14 +93,17 @@ class PartitionEvaluator:
         return len(self._calls)
 
     @property
+    def closing_calls(self) -> int:
+        """Number of calls that are over and not closed yet."""
+        return len(self._closing)
+
+    @property
     def replayed_elements(self) -> int:
         """Elements folded again because of late events, since the start."""
         return self._replayed_by_closed + sum(call.replayed_elements for call in self._calls.values())
 
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None:
-        """Notes the offset at which reading starts on each input. Call it before `recall`: it bounds the closed calls to
-        remember.
-        """
+        """Notes where reading starts on each input, before `recall`: it bounds the closed calls to remember."""
         self._closed.reading_starts_at(offsets)
 
     def recall(self, record: LedgerRecord) -> None:
@@ -105,10 +113,7 @@ class PartitionEvaluator:
             self._memories.pop(conversation_id, None)
             self._closed.recall(conversation_id, sources(record.through))
         elif conversation_id not in self._closed:
-            memory = self._memories.get(conversation_id)
-            if memory is None:
-                memory = self._memories[conversation_id] = CallMemory()
-            memory.fold(record)
+            self._memories.setdefault(conversation_id, CallMemory()).fold(record)
 
     def obey(self, record: AnyScoreRecord) -> None:
         """Reads one record of the log of calls that are evaluated again; all of them in order, before `receive`.
@@ -116,10 +121,7 @@ class PartitionEvaluator:
         A call whose `closed` fact is among them takes its dead air and its end from the log; any other call decides for itself.
         """
         if isinstance(record, DeadAirFact | GoalsFact | ClosedFact):
-            facts = self._logged.get(record.conversation_id)
-            if facts is None:
-                facts = self._logged[record.conversation_id] = LoggedFacts()
-            facts.fold(record)
+            self._logged.setdefault(record.conversation_id, LoggedFacts()).fold(record)
 
     def receive(self, arrival: Arrival) -> Sequence[Effect]:
         """Folds one record into its call; its first record opens the call."""
@@ -167,10 +169,15 @@ class PartitionEvaluator:
         return out
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
-        """Decides by silence up to broker time `now_ms`, oldest first, and takes one more step of a close that needs several."""
-        out: list[Effect] = []
-        if self._closing:
+        """Decides by silence up to broker time `now_ms` and closes what is over: `pass_time` and `close_some` in one."""
+        out = [*self.pass_time(now_ms)]
+        while self._closing:
             self._go_on_closing(out)
+        return out
+
+    def pass_time(self, now_ms: int) -> Sequence[Effect]:
+        """Decides by silence up to broker time `now_ms`, oldest first; calls that are over wait for `close_some`."""
+        out: list[Effect] = []
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
         wakeups = self._wakeups
@@ -185,6 +192,15 @@ class PartitionEvaluator:
                 self._schedule(call, max(due_ms, now_ms + 1))
         return out
 
+    def close_some(self) -> Sequence[Effect]:
+        """Closes calls that are over, in the order of their ends: as many as fit into a step, or one step of a large one."""
+        out: list[Effect] = []
+        work, is_whole = 0, True
+        while self._closing and is_whole and work < MOST_CLOSING_WORK:
+            work += CLOSING_WORK_OF_A_CALL + self._calls[self._closing[0]].events
+            is_whole = self._go_on_closing(out)
+        return out
+
     def heaviest_call(self) -> tuple[int, int, str] | None:
         """Kept bytes, events and id of the open call that keeps the most bytes; None while no call is open."""
         return max(((call.kept_bytes, call.events, key) for key, call in self._calls.items()), default=None)
@@ -196,9 +212,8 @@ class PartitionEvaluator:
         self._refuse_waiting(call)
         call.writes_transcript = False
         if is_scored and not call.is_closing:
-            call.close(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms, out)
+            call.close(CloseReason.LIMIT_KEPT_BYTES, call.last_broker_ms)
             while not call.is_closed:  # all steps at once: no time passes until the call is gone
-                call.redactor.begin_step()
                 call.go_on_closing(out)
         else:
             if call.is_closing:
@@ -210,16 +225,16 @@ class PartitionEvaluator:
     def end(self) -> Sequence[Effect]:
         """Closes the logged calls as their log says, at the end of the inputs, although some of their records are missing."""
         out: list[Effect] = []
-        for call in [call for call in self._calls.values() if isinstance(call, LoggedCall)]:
+        for call in [call for call in self._calls.values() if isinstance(call, LoggedCall) and not call.is_closing]:
             call.close_as_logged(out)
-            self._leave(call)
+            self._closing.append(call.conversation_id)
+        while self._closing:
+            self._go_on_closing(out)
         return out
 
     def next_wakeup(self) -> int | None:
         """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
-        if self._closing:
-            return self._now_ms or 0
-        return self._wakeups[0][0] if self._wakeups else None
+        return (self._now_ms or 0) if self._closing else self._wakeups[0][0] if self._wakeups else None
 
     @property
     def redactor(self) -> Redactor:
@@ -253,8 +268,7 @@ class PartitionEvaluator:
 
     def context(self, conversation_id: str) -> MetricContext | None:
         """EVA's context of an open call; None when it is not open."""
-        call = self._calls.get(conversation_id)
-        return None if call is None else call.context()
+        return None if (call := self._calls.get(conversation_id)) is None else call.context()
 
     def low_watermarks(self) -> dict[InputSource, int]:
         """First offset of the oldest open call on each input that has one: a replay must start there."""
@@ -295,7 +309,8 @@ class PartitionEvaluator:
         if call.redactor.texts_left_out:
             out += call.redactor.drain_counts()
         if call.is_closing:
-            self._leave(call)
+            self._closing.append(call.conversation_id)
+            self._go_on_closing(out)  # one step for each call that a record closes, so that they do not pile up
         else:
             self._schedule(call, call.next_wakeup())
 
@@ -323,7 +338,7 @@ class PartitionEvaluator:
                 call.advance(until_ms, out)
                 out += call.redactor.drain_counts()
                 if call.is_closing:
-                    self._leave(call)
+                    self._closing.append(call.conversation_id)
                 elif call.is_over:
                     self._refuse_waiting(call)
             elif waiting and (now_ms >= waiting[0][0] or call.ends_at() > waiting[0][0]):
@@ -359,29 +374,23 @@ class PartitionEvaluator:
 
     def _make_room(self, now_ms: int, out: list[Effect]) -> None:
         """Closes the call that is missed least. Logged calls stay: their number was limited when they were live."""
-        evicted = self._eviction.next(self._calls)
-        if evicted is not None:
-            out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
-            evicted.close(CloseReason.LIMIT_OPEN_CALLS, now_ms, out)
-            self._leave(evicted)
-        if self._closing:  # closing calls must not pile up
+        if len(self._calls) - len(self._closing) >= self._limits.max_open_calls:
+            evicted = self._eviction.next(self._calls)
+            if evicted is not None:
+                out.append(Count("callgauge_limits_hit_total", ("open_calls",)))
+                evicted.close(CloseReason.LIMIT_OPEN_CALLS, now_ms)
+                self._closing.append(evicted.conversation_id)
+        if self._closing:
             self._go_on_closing(out)
 
-    def _go_on_closing(self, out: list[Effect]) -> None:
-        """Takes one step of the close that began first."""
+    def _go_on_closing(self, out: list[Effect]) -> bool:
+        """Takes one step of the close that was due first; returns whether it was its last."""
         call = self._calls[self._closing[0]]
-        call.redactor.begin_step()
         call.go_on_closing(out)
         if call.is_closed:
             self._closing.popleft()
             self._forget(call)
-
-    def _leave(self, call: Call) -> None:
-        """Forgets the call once its close is written; until then it takes its turn among the closing ones."""
-        if call.is_closed:
-            self._forget(call)
-        else:
-            self._closing.append(call.conversation_id)
+        return call.is_closed
 
     def _forget(self, call: Call) -> None:
         del self._calls[call.conversation_id]

@@ -1,8 +1,6 @@
 """The evaluator role: reads the four inputs, folds them in the engine, and writes the resulting records.
 
-Records are folded under one lock, a poll or a tick at a time. Writing and committing run beside it: each partition has its own
-writer, and offsets are committed only after the records that follow from them are written. In a rebalance, partitions that stay
-keep their state, and a new one is folded only after its former owner's scores have been recalled.
+Records are folded under one lock, a poll or a tick at a time. Offsets are committed after the records that follow from them.
 """
 
 import asyncio
@@ -22,6 +20,7 @@ from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.gauges import read_gauges
 from consumers.evaluator.ownership.assignment import Assignment, NotCoPartitionedError, assigned_numbers
+from consumers.evaluator.ownership.closing_turns import ClosingTurns
 from consumers.evaluator.ownership.due_commits import DueCommits, Offsets
 from consumers.evaluator.ownership.lost_records import LostRecords
 from consumers.evaluator.ownership.membership import member_options
@@ -53,8 +52,7 @@ from schemas.topics import INPUT_TOPICS, SOURCE_BY_TOPIC
 from schemas.units import to_seconds
 
 HAND_OVER_SECONDS: Final = 3.0
-"""How long writing and committing may take when partitions are revoked or the role stops: well within the session timeout. Two
-thirds are for writing. The successor writes the rest."""
+"""How long writing (two thirds) and committing may take at a revocation or stop: well within the session timeout."""
 COMMIT_PATIENCE_SECONDS: Final = 0.5
 """How long a commit waits for the writers: a few transactions. Later commits cover the rest."""
 CLOSE_SECONDS: Final = 1.0
@@ -97,6 +95,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._log_ends = LogEnds(kafka, self._sources, clock, lambda leaders: self._subscription.read_from(leaders))  # noqa: PLW0108  # made below
         self._placement = Placement(self._sources, instruments)
         self._assignment = Assignment(self._sources, self._log_ends.ends, clock)
+        self._closing_turns = ClosingTurns(settings.max_unwritten_records)
         self._lost_records = LostRecords(self._assignment, instruments)
         self._lock = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
@@ -292,7 +291,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _tick_for_ever(self) -> bool:
         while True:
             self._ticked_at = time.monotonic()
-            await asyncio.sleep(to_seconds(self._settings.tick_ms))
+            await asyncio.sleep(0 if self._closing_turns.has_more else to_seconds(self._settings.tick_ms))
             async with self._lock:
                 await self._let_time_pass()
             require_ours(self._assignment.owned, self._settings.group_id)
@@ -303,6 +302,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             return
         await self._assignment.look(self._subscription.consumer)
         self._assignment.advance()
+        self._closing_turns.close_some(self._assignment.active)
         close_what_stops(self._assignment.active.values())
         self._pause_leading_inputs(may_stop=False)
 
@@ -312,8 +312,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await self._commit()
 
     async def _take(self, records: Sequence[Any]) -> None:
-        # The client hands over records of the current assignment only, without a wait before this line. After a rebalance, and
-        # after a takeover, reading starts again at the partition's own offsets, so these records come again.
+        # Records of the current assignment only, without a wait before this line. After a rebalance or a takeover, reading
+        # starts again at the partition's own offsets, so these records come again.
         rebalances = self._rebalances
         self._has_polled = True
         async with self._lock:
@@ -331,6 +331,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             await assignment.look(consumer, polled)  # of the others a tick sees how time passes
             for number, runs in polled.items():
                 assignment.fold(number, runs)
+            self._closing_turns.close_some(active)
             self._has_polled = False
         outboxes = {number: owned.partition.outbox for number, owned in active.items()}
         await until_there_is_room(outboxes, self._settings.max_unwritten_records, self._without_room)

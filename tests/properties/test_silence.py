@@ -9,7 +9,7 @@ from consumers.engine.effects import Effect
 from tests.properties.evaluation import end_of, fold, fresh, run
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import T0_MS, closings_of, records_of, said
+from tests.support.fakes.engine_feed import T0_MS, Json, closings_of, records_of, said
 
 STEP_MS = 5
 
@@ -83,3 +83,36 @@ def test_every_call_ends_with_its_closed_fact(data: st.DataObject) -> None:
         through[arrival.source] = arrival.offset
     assert closed.name == "closed"
     assert sorted(closed.model_dump()["through"].values()) == sorted(through.values())
+
+
+@given(st.data())
+def test_the_pace_of_closing_changes_nothing(data: st.DataObject) -> None:
+    """Calls that are over wait until there is time to close them; meanwhile others go on, and some begin."""
+    call, order = drawn(data)
+    arrivals = arrivals_of(call, order)
+    pauses = data.draw(st.lists(st.sampled_from([0, 0, 0, 400, 10**9]), min_size=1, max_size=8))
+    closes = data.draw(st.lists(st.booleans(), min_size=1, max_size=5))
+    prompt, slow = fresh(), fresh()
+    now_ms = T0_MS
+    effects: dict[int, list[Effect]] = {id(prompt): [], id(slow): []}
+    for place, arrival in enumerate(arrivals):
+        now_ms += STEP_MS + pauses[place % len(pauses)]
+        for each in (prompt, slow):
+            out = effects[id(each)]
+            for key in (arrival.conversation_id, f"another, begun at {now_ms // 10**9}"):
+                offset = 2 * arrival.offset + (key != arrival.conversation_id)
+                out += each.receive(replace(arrival, conversation_id=key, broker_time_ms=now_ms, offset=offset))
+            out += each.pass_time(now_ms) if each is slow else each.advance(now_ms)
+        if closes[place % len(closes)]:
+            effects[id(slow)] += slow.close_some()
+    for each in (prompt, slow):
+        effects[id(each)] += each.advance(now_ms + 10**9)
+    assert _by_call(effects[id(slow)]) == _by_call(effects[id(prompt)])
+    assert set(slow.drain_counts()) == set(prompt.drain_counts())
+
+
+def _by_call(effects: list[Effect]) -> dict[str, list[Json]]:
+    records: dict[str, list[Json]] = {}
+    for record in records_of(effects):
+        records.setdefault(record.conversation_id, []).append(record.model_dump(mode="json"))
+    return records

@@ -91,6 +91,7 @@ class Call:
         self.writes_transcript = writes_transcript
         self.is_over = self.is_closing = False
         self._closing: Closing | None = None
+        self._closes_as: tuple[CloseReason, int]  # once it is closing
 
     @property
     def replayed_elements(self) -> int:
@@ -170,7 +171,7 @@ class Call:
         elif reason is CloseReason.LIMIT_DURATION:
             self._hit_limit(reason, "duration", due_ms, out)
         else:
-            self.close(reason, due_ms, out)
+            self.close(reason, due_ms)
 
     def next_wakeup(self) -> int | None:
         """Broker time of the next decision that silence can make about this call."""
@@ -201,8 +202,19 @@ class Call:
         """EVA's context of the call so far, core and tail."""
         return self.history.context(self.ended_reason)
 
-    def close(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
-        """Makes the final scores and, last, the `closed` fact; long texts need further steps (`go_on_closing`)."""
+    def close(self, reason: CloseReason, now_ms: int) -> None:
+        """Begins the close: no record is folded any more. `go_on_closing` does all its work, whenever there is time."""
+        self.is_closing = True
+        self._closes_as = reason, now_ms
+
+    def go_on_closing(self, out: list[Effect]) -> None:
+        """Does as much of the close as fits into one step: the final scores, and last the `closed` fact."""
+        self.redactor.begin_step()
+        if self._closing is None:
+            self._closing = self._closing_as(*self._closes_as, out)
+        self.is_closed = self._closing.go_on(self.redactor, out)
+
+    def _closing_as(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> Closing:
         if not self.is_over:
             self.live.reached(now_ms, out)
         self._end_replay(now_ms, out)
@@ -211,16 +223,10 @@ class Call:
         records = self.live.final_records(cause)
         if not self.is_over:
             self._judged.finish(self.live, cause.event_time_ms, now_ms, out, asks=False)
-        self.is_closing = True
-        self._closing = Closing(
+        return Closing(
             self.conversation_id, self._revisions, self.live, self._measures, self._judged, self.context(), records, reason,
             self.ended_reason, cause, self.events, self.writes_transcript,
         )  # fmt: skip
-        self.go_on_closing(out)
-
-    def go_on_closing(self, out: list[Effect]) -> None:
-        """Does as much of the close as fits into one step."""
-        self.is_closed = self._closing is not None and self._closing.go_on(self.redactor, out)
 
     def close_unscored(self, reason: CloseReason, now_ms: int, out: list[Effect]) -> None:
         """Closes with the `closed` fact and without costly records; ends a close under way. The newest scores are final."""
@@ -252,7 +258,7 @@ class Call:
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
         if not self.is_closing:
             out.append(Count("callgauge_limits_hit_total", (limit,)))
-            self.close(reason, now_ms, out)
+            self.close(reason, now_ms)
 
     def _plan_close(self, reason: CloseReason) -> None:
         at = self.live.broker_moment
@@ -346,7 +352,7 @@ class Call:
         broker_ms = self.live.broker_ms
         self._judged.fold(event, self.live, broker_ms, out)
         if self.is_over and not self._judged.awaits_verdicts:
-            self.close(self._end.by_silence()[1], broker_ms, out)
+            self.close(self._end.by_silence()[1], broker_ms)
 
     def _on_user_text_updated(self, event: UserTextUpdated, _time_ms: int, _out: list[Effect]) -> None:
         self.history.update_user_text(event.text, event.turn_id)

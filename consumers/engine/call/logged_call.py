@@ -113,7 +113,7 @@ class LoggedCall(Call):
             self.is_over = True
             self._judged.finish(self.live, self.history.last_time_ms(), over_at_ms, out, asks=True)
             self._judged.reached(closed_at_ms, out)
-        self.close(self._closed.reason, self._closed.caused_at_ms, out)
+        self.close(self._closed.reason, self._closed.caused_at_ms)
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:
         """Does nothing: `through` in the log says how much of the call counts."""

@@ -39,7 +39,10 @@ class Evaluates(Protocol):
     def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None: ...
     def recall(self, record: LedgerRecord) -> None: ...
     def receive(self, arrival: Arrival) -> Sequence[Effect]: ...
-    def advance(self, now_ms: int) -> Sequence[Effect]: ...
+    @property
+    def closing_calls(self) -> int: ...
+    def pass_time(self, now_ms: int) -> Sequence[Effect]: ...
+    def close_some(self) -> Sequence[Effect]: ...
     def next_wakeup(self) -> int | None: ...
     def low_watermarks(self) -> Mapping[InputSource, int]: ...
     def drain_counts(self) -> Sequence[Count]: ...
@@ -150,7 +153,7 @@ class Partition:
         if goes_on_at is None:
             self.next_offsets = {topic: start.offset for topic, start in starts.items()}
             # Time starts at 0, because the broker's time is not known yet. Everything that depends on it waits.
-            self._evaluator.advance(0)
+            self._evaluator.pass_time(0)
         else:
             self.next_offsets = dict(goes_on_at)
         self.is_active = True
@@ -240,9 +243,18 @@ class Partition:
             return
         wakeup_ms = self._evaluator.next_wakeup()
         if wakeup_ms is not None and wakeup_ms <= now_ms:
-            carry_out(self._evaluator.advance(now_ms), self.outbox, self._instruments)
+            carry_out(self._evaluator.pass_time(now_ms), self.outbox, self._instruments)
         if now_ms > self.time_ms:
             self.time_ms = now_ms
+
+    @property
+    def closing_calls(self) -> int:
+        """Calls that are over and not closed yet; 0 while the partition is stopped, because they then wait."""
+        return self._evaluator.closing_calls if self.stops is None else 0
+
+    def close_some(self) -> None:
+        """Closes calls that are over: as many as fit into a step."""
+        carry_out(self._evaluator.close_some(), self.outbox, self._instruments)
 
     def records_lost(self) -> None:
         """Counts and logs the calls that are incomplete because records were deleted unread, each call once."""

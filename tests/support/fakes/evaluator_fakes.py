@@ -83,6 +83,7 @@ class StubEvaluator:
 
     def __init__(self, effects: Sequence[Effect] = ()) -> None:
         self.open_calls = 1
+        self.closing_calls = 0
         self.replayed_elements = 0
         self.starts: Mapping[InputSource, int] = {}
         self.recalled: list[LedgerRecord] = []
@@ -118,12 +119,16 @@ class StubEvaluator:
         self.arrivals.append(arrival)
         return self._effects
 
-    def advance(self, now_ms: int) -> Sequence[Effect]:
+    def pass_time(self, now_ms: int) -> Sequence[Effect]:
         if now_ms == 0:  # reading begins: it is not known yet how far time has come
             self.knows_of_time = True
             return ()
         self.advanced_to_ms.append(now_ms)
         return self._effects
+
+    def close_some(self) -> Sequence[Effect]:
+        self.closing_calls = max(0, self.closing_calls - 1)
+        return ()
 
     def next_wakeup(self) -> int | None:
         return self.wakeup_ms

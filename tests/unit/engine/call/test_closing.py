@@ -207,3 +207,33 @@ def test_low_watermarks_are_those_of_the_oldest_open_call() -> None:
     assert feed.evaluator.low_watermarks() == {InputSource.AUDIT: 5, InputSource.PIPECAT: 2}
     feed.advance(60_000)
     assert feed.evaluator.low_watermarks() == {InputSource.AUDIT: 9, InputSource.PIPECAT: 2}
+
+
+def test_calls_that_end_together_close_a_few_at_a_time() -> None:
+    """Closing all at once would hold up whatever else the process does, for seconds."""
+    feed, at_once = Feed(LIMITS), Feed(LIMITS)
+    for each in (feed, at_once):
+        for number in range(200):
+            each.send("audit", {"message_type": "user", "value": "Hello"}, 0, key=f"call-{number}")
+            each.send("audit", ENDED, 1_000, key=f"call-{number}")
+    assert closings_of(feed.evaluator.pass_time(T0_MS + 11_000)) == []
+    assert feed.evaluator.open_calls == feed.evaluator.closing_calls == 200
+    closings: list[list[CloseCall]] = []
+    while feed.evaluator.closing_calls:
+        closings.append(closings_of(feed.evaluator.close_some()))
+    assert [len(each) for each in closings] == [77, 77, 46]
+    assert [each for some in closings for each in some] == closings_of(at_once.advance(11_000))
+    assert feed.evaluator.close_some() == []
+
+
+def test_calls_that_wait_for_their_close_need_no_room() -> None:
+    """Whether a call is closed for want of room must not depend on the pace of closing."""
+    limits = Limits(closing_grace_ms=10_000, max_open_calls=3)
+    feed = Feed(limits)
+    for number in range(3):
+        feed.send("audit", ENDED, 0, key=f"over-{number}")
+    feed.evaluator.pass_time(T0_MS + 10_000)
+    for number in range(4):
+        feed.send("audit", {"message_type": "user", "value": "Hello"}, 11_000 + number, key=f"new-{number}")
+    reasons = {each.conversation_id: each.records[-1].reason.value for each in closings_of(feed.effects)}  # type: ignore[union-attr]  # the fact
+    assert reasons == {"over-0": "ended", "over-1": "ended", "over-2": "ended", "new-0": "limit_open_calls"}

@@ -9,7 +9,7 @@ from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.scores.all_records import ClosedFact, CloseReason, TurnStatus
-from tests.support.fakes.engine_feed import Feed, records_of
+from tests.support.fakes.engine_feed import T0_MS, Feed, records_of
 
 
 def feed_of(*keys: str, words: int = 1) -> Feed:
@@ -80,7 +80,8 @@ def test_a_call_whose_close_is_under_way_ends_at_once(is_scored: bool) -> None:
         feed.user_audio(at_ms, at_ms + 1_000, text=f"{number} " + "1," * 8_000)
         feed.assistant_audio(at_ms + 1_500, at_ms + 2_500)
     feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 60_000)
-    feed.advance(600_000)
+    feed.evaluator.pass_time(T0_MS + 600_000)
+    feed.evaluator.close_some()
     assert feed.evaluator.open_calls == 1, "the close takes more than one step"
     effects = feed._keep(feed.evaluator.cut("call", is_scored=is_scored))
     (closing,) = (effect for effect in effects if isinstance(effect, CloseCall))

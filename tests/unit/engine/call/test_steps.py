@@ -20,7 +20,7 @@ from consumers.engine.redaction import redactor as redaction
 from schemas import judging
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import JudgeKind
-from tests.support.fakes.engine_feed import Feed, Json
+from tests.support.fakes.engine_feed import T0_MS, Feed, Json
 from tests.unit.engine.goals.test_goal_progress import OneSet
 
 MOST_WORK_US = 1_000_000
@@ -110,8 +110,8 @@ class MeteredFeed(Feed):
             if self.closed is not None:
                 return
             at_ms += 70_000
-            effects = self._steps.take("closing", self.evaluator, partial(self.advance, at_ms))
-            self._look(effects)
+            self._look(self._steps.take("time", self.evaluator, partial(self.evaluator.pass_time, T0_MS + at_ms)))
+            self._look(self._steps.take("closing", self.evaluator, self.evaluator.close_some))
         raise AssertionError("the call does not close")
 
     def _look(self, effects: Sequence[Effect]) -> None:

@@ -171,6 +171,38 @@ async def test_no_time_passes_while_records_wait_to_be_folded(make_shell: Callab
     assert shell.evaluators[0].advanced_to_ms != []
 
 
+async def test_calls_close_a_step_at_a_time_and_the_steps_follow_without_a_wait(
+    make_shell: Callable[..., Shell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = make_shell()
+    await shell.assigned(0, 1)
+    await shell.broker_answers()
+    await shell.polled(START)
+    for number in (0, 1):
+        shell.evaluators[number].closing_calls = 2
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > 4:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await shell.role._tick_for_ever()
+    assert [seconds > 0 for seconds in waits] == [True, False, False, False, True]
+    assert [shell.evaluators[number].closing_calls for number in (0, 1)] == [0, 0]
+
+
+async def test_a_poll_closes_calls_too(make_shell: Callable[..., Shell]) -> None:
+    """A process that always has records to fold would close none otherwise."""
+    shell = make_shell()
+    await shell.assigned(0)
+    shell.evaluators[0].closing_calls = 2
+    await shell.polled(START)
+    assert shell.evaluators[0].closing_calls == 1
+
+
 async def test_a_takeover_cancelled_by_the_next_rebalance_leaves_nothing_behind(
     make_shell: Callable[..., Shell],
 ) -> None:

@@ -209,6 +209,8 @@ def test_from_the_first_poll_on_nothing_is_taken_for_silence_that_another_input_
     assert [arrival.offset for _, arrival in call.waiting] == [1]
     assert partition.offsets_to_commit() == {PIPECAT: 0, AUDIT: 0}
     partition.advance(NOW_MS + 90_000)
+    while partition.closing_calls:
+        partition.close_some()
     assert evaluator.open_calls == 0
 
 
