@@ -3,7 +3,6 @@
 Pure: it reads no clock, performs no I/O and draws no random numbers. Equal inputs in equal order give equal effects.
 """
 
-import heapq
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 from consumers.engine.call.call import Call
 from consumers.engine.call.eviction import Eviction
 from consumers.engine.call.logged_call import LoggedCall, LoggedFacts
+from consumers.engine.call.wakeups import Wakeups
 from consumers.engine.effects import Count, Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
@@ -80,7 +80,7 @@ class PartitionEvaluator:
         self._eviction = Eviction()
         self._memories: dict[str, CallMemory] = {}
         self._logged: dict[str, LoggedFacts] = {}
-        self._wakeups: list[tuple[int, str]] = []
+        self._wakeups = Wakeups()
         self._now_ms: int | None = None
         self._last_offsets: dict[InputSource, int] = {}
         self._folded = dict.fromkeys(InputSource, 0)
@@ -180,16 +180,10 @@ class PartitionEvaluator:
         out: list[Effect] = []
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
-        wakeups = self._wakeups
-        while wakeups and wakeups[0][0] <= now_ms:
-            woken_ms, conversation_id = heapq.heappop(wakeups)
-            call = self._calls.get(conversation_id)
-            if call is None or call.wakeup_ms != woken_ms:
-                continue  # closed, or replaced by an earlier wake-up
-            call.wakeup_ms = None
+        while (call := self._wakeups.next_due(now_ms, self._calls)) is not None:
             self._pass_time(call, now_ms, out)
             if not call.is_closing and (due_ms := call.next_wakeup()) is not None:
-                self._schedule(call, max(due_ms, now_ms + 1))
+                self._wakeups.schedule(call, max(due_ms, now_ms + 1))
         return out
 
     def close_some(self) -> Sequence[Effect]:
@@ -234,7 +228,7 @@ class PartitionEvaluator:
 
     def next_wakeup(self) -> int | None:
         """Broker time in ms at which `advance` can have an effect; None while no call is open. While a call is closing, now."""
-        return (self._now_ms or 0) if self._closing else self._wakeups[0][0] if self._wakeups else None
+        return (self._now_ms or 0) if self._closing else self._wakeups.first_ms
 
     @property
     def redactor(self) -> Redactor:
@@ -312,7 +306,7 @@ class PartitionEvaluator:
             self._closing.append(call.conversation_id)
             self._go_on_closing(out)  # one step for each call that a record closes, so that they do not pile up
         else:
-            self._schedule(call, call.next_wakeup())
+            self._wakeups.schedule(call, call.next_wakeup())
 
     def _is_ahead(self, call: Call, broker_ms: int) -> bool:
         """Whether the call may be over before this record, and broker time has not reached the call's end yet.
@@ -355,12 +349,6 @@ class PartitionEvaluator:
         for _, arrival in call.waiting:
             self._outcomes[arrival.source, "after_close"] += 1
         call.waiting.clear()
-
-    def _schedule(self, call: Call, due_ms: int | None) -> None:
-        """Wakes the call at `due_ms` unless it wakes sooner: one heap entry for each change to an earlier time."""
-        if due_ms is not None and (call.wakeup_ms is None or due_ms < call.wakeup_ms):
-            call.wakeup_ms = due_ms
-            heapq.heappush(self._wakeups, (due_ms, call.conversation_id))
 
     def _opened(self, arrival: Arrival, facts: LoggedFacts | None) -> Call:
         memory = self._memories.pop(arrival.conversation_id, None)

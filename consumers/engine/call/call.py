@@ -76,6 +76,7 @@ class Call:
         self.is_closed = False
         self.waiting: list[tuple[int, Arrival]] = []
         self.wakeup_ms: int | None = None
+        self.replaced_wakeup_ms: int | None = None
         self._end = CallEnd(first.broker_time_ms, limits)
         self._limits = limits
         self._revisions = Revisions(first.conversation_id, code_version, memory, redactor)

@@ -5,6 +5,7 @@ this project (5.1 audit `user` to 5.11 `connection_state`). EVA's work after the
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -105,18 +106,19 @@ class EvaTurnMachine:
     def freeze(self) -> object:
         """The state; turns are shared with it until they are next written."""
         self._epoch += 1
-        return _read_fields(self), dict(self.turns)
+        return _read_fields(self), tuple(chain.from_iterable(self.turns.items()))  # a dict takes twice the bytes
 
     def thaw(self, frozen: Any) -> None:
         """Returns to a frozen state; every turn that differs is touched."""
-        fields, turns = frozen
+        fields, flat = frozen
+        turns = dict(zip(flat[::2], flat[1::2], strict=True))
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(self, name, value)
         now = self.turns
         self.touched.update(number for number, state in now.items() if turns.get(number) is not state)
         self.touched.update(turns.keys() - now.keys())
         self._epoch += 1
-        self.turns = dict(turns)
+        self.turns = turns
 
     def _heard(self, number: int) -> TurnState:
         """The turn, touched and ready for a change that the live view shows."""

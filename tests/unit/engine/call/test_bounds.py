@@ -65,3 +65,19 @@ def test_a_turn_with_sounds_without_end_is_scored_again_at_the_close(monkeypatch
     timing = feed.turn_values(1).turn_taking
     assert timing is not None
     assert isinstance(timing.result, Scored)
+
+
+def test_a_call_has_two_wake_ups_however_long_it_is() -> None:
+    """Each silence sets a deadline before the idle time; when it is over, the idle time counts again."""
+    feed = Feed()
+    for turn in range(50):
+        at_ms = 10_000 * turn
+        feed.user_audio(at_ms, at_ms + 1_000)
+        feed.advance(at_ms + 5_500)
+        feed.assistant_audio(at_ms + 6_000, at_ms + 7_000)
+        feed.advance(at_ms + 9_000)
+        assert len(feed.evaluator._wakeups._heap) <= 2
+    assert feed.records("dead_air") != []
+    feed.advance(3_600_000)
+    assert [record.reason.value for record in feed.records("closed")] == ["idle"]
+    assert feed.evaluator.next_wakeup() is None

@@ -607,8 +607,8 @@ def test_no_class_but_those_of_a_state_is_made(what: object) -> None:
 
 
 def test_what_an_engine_module_has_only_imported_is_not_made() -> None:
-    with pytest.raises(SnapshotError, match=r"a snapshot has no consumers\.engine\.partition\.heapq"):
-        PartitionEvaluator.restore(b"\x80\x05cconsumers.engine.partition\nheapq\n.")
+    with pytest.raises(SnapshotError, match=r"a snapshot has no consumers\.engine\.call\.wakeups\.heapq"):
+        PartitionEvaluator.restore(b"\x80\x05cconsumers.engine.call.wakeups\nheapq\n.")
 
 
 def test_packing_and_unpacking_give_the_same_bytes() -> None:
