@@ -41,7 +41,7 @@ class MetricContext(BaseModel):
     latency_assistant_turns: dict[int, float]
 
     record_id: str | None = None
-    user_goal: dict[str, Any] | None = None
+    user_goal: dict[str, Any] | str | None = None
     user_persona: str | None = None
     initial_scenario_db: dict[str, Any] | None = None
     initial_scenario_db_hash: str | None = None
@@ -73,11 +73,14 @@ class MetricContext(BaseModel):
         """Whether the model hears audio. Then `transcribed_user_turns` is not its input."""
         return self.pipeline_type is not PipelineType.CASCADE
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain JSON values: turn ids as string keys, sets as sorted lists, segments as lists, without unset facts."""
-        always = set(MetricContext.model_fields) - _SUPPLIED
-        supplied = {name for name in _SUPPLIED if getattr(self, name) is not None}
-        plain = self.model_dump(mode="json", include=always | supplied)
+    def to_dict(self, *, with_unset: bool = False) -> dict[str, Any]:
+        """Returns plain JSON values: turn ids as string keys, sets as sorted lists, segments as lists.
+
+        Args:
+            with_unset: Whether facts that nobody supplied are there as null, and not left out.
+        """
+        unset = set() if with_unset else {name for name in _SUPPLIED if getattr(self, name) is None}
+        plain = self.model_dump(mode="json", exclude=unset)
         for name in ("assistant_interrupted_turns", "user_interrupted_turns", "fallback_turn_ids"):
             plain[name] = sorted(plain[name])
         plain["is_audio_native"] = self.is_audio_native

@@ -6,7 +6,7 @@ from typing import Any
 
 from consumers.engine.measures.eva.call_metrics import facts_of, metrics_of
 from schemas.quarantine import QuarantineRecord
-from streamer.offline.contexts import folded_recording
+from streamer.offline.contexts import folded_recording, whole_context
 from streamer.recordings.eva_state import state_of_record
 from streamer.recordings.reader import RecordedCall
 
@@ -41,16 +41,6 @@ def eva_metrics_of(
     """
     state = state_of_record(recorded.directory)
     call, refused = folded_recording(recorded, arrival_seed, on_event)
-    told = call.supplied
-    is_told = state.final is None  # the files of a record say more than events do
-    context = call.context().model_copy(
-        update={
-            "expected_scenario_db": told.expected_state if state.expected is None else state.expected,
-            "final_scenario_db": told.final_state if is_told else state.final,
-            "final_scenario_db_hash": told.final_state_hash if is_told else state.final_hash,
-            "language": state.language,
-            "agent_tools": None if told.tools is None else [tool.model_dump() for tool in told.tools],
-        }
-    )
+    context = whole_context(recorded, call, state)
     results = metrics_of(context, facts_of(call.history, state.stage_mean_ms, state.mean_tokens))
     return CallMetrics(recorded.conversation_id, {name: results[name].to_dict() for name in sorted(results)}, refused)

@@ -266,7 +266,9 @@ class FollowedRecord:
             started, ended = with_state(call).control
         except RecordingError as error:
             self._tell(f"{error.where}: {error.what}: seen {error.seen}. The call ends without these facts.")
-        is_news = self.position.first_ms != self.position.started_ms or "expected_state" in started
+        is_news = self.position.first_ms != self.position.started_ms or not {"expected_state", "tools"}.isdisjoint(
+            started
+        )
         events.extend([self._sent("call_started", 3, started)] if is_news else [])
         self._close("ended")
         return [*events, self._sent("call_ended", 2, ended)]

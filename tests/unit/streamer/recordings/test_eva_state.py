@@ -34,7 +34,7 @@ def test_everything_that_is_there_is_read(tmp_path: Path) -> None:
     result = {"final_scenario_db_hash": "abc", "llm_latency": {"mean_ms": 900}, "stt_latency": {"mean_ms": None}}
     directory = record(tmp_path, result=result, final_scenario_db={"fees": {}}, dataset_record=data({"fees": {"f": 1}}))
     state = state_of_record(directory)
-    assert (state.expected, state.final, state.final_hash) == ({"fees": {"f": 1}}, {"fees": {}}, "abc")
+    assert (state.data.expected_state, state.final, state.final_hash) == ({"fees": {"f": 1}}, {"fees": {}}, "abc")
     assert state.stage_mean_ms == {"llm_latency": 900.0}
 
 
@@ -52,15 +52,15 @@ def test_the_tokens_of_the_model_s_steps_are_averaged(tmp_path: Path) -> None:
 def test_placeholders_stand_for_the_names_of_the_run_s_language(tmp_path: Path, config: Any, name: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     names = {"culture_overrides": {"en": {"first_name": "Ada"}, "ko": {"first_name": "에이다"}}}
-    latin = {"romanized_culture_overrides": {"en": {"first_name": "ada"}, "ko": {"first_name": "eida"}}}
+    latin = {"romanized_culture_overrides": {"en": {"first_name": "Ada"}, "ko": {"first_name": "Eida"}}}
     expected = {"<FIRST_NAME>": ["<FIRST_NAME>/<FIRST_NAME_ROMANIZED>", "<PHONE>", 1]}
     state = state_of_record(record(tmp_path, dataset_record=data(expected, **names, **latin)))
-    assert state.expected == {name.split("/")[0]: [name, "<PHONE>", 1]}
+    assert state.data.expected_state == {name.split("/")[0]: [name, "<PHONE>", 1]}
 
 
 def test_a_data_set_without_an_expectation_has_none_and_one_of_another_shape_is_told(tmp_path: Path) -> None:
     directory = record(tmp_path, dataset_record={"id": "7.1"})
-    assert state_of_record(directory).expected is None
+    assert state_of_record(directory).data.expected_state is None
     (directory / "dataset_record.json").write_text(json.dumps(data(["fees"])))
     with pytest.raises(RecordingError, match="expected_scenario_db") as raised:
         state_of_record(directory)
@@ -86,3 +86,21 @@ def test_the_hash_of_the_run_travels_with_its_state_only(tmp_path: Path) -> None
 
 def _with(call: RecordedCall, event: dict[str, Any]) -> RecordedCall:
     return RecordedCall("7.1", "cascade", None, call.audit, None, None, control=(event,), directory=call.directory)
+
+
+def test_the_tools_of_the_run_s_agent_travel_with_the_start(tmp_path: Path) -> None:
+    directory = record(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"agent_config_path": "agent.yaml"}))
+    (tmp_path / "agent.yaml").write_text(
+        "tools:\n- name: find\n  tool_type: auth\n  required_parameters: [{name: n, type: int, enum: [1]}, floor]\n"
+        "  optional_parameters: [{name: doors, type: array, items: {type: string}}]\n"
+    )
+    (call,) = read_recordings(directory)
+    started, _ = with_state(with_control_events(call)).control
+    properties = {
+        "n": {"type": "integer", "enum": [1]},
+        "floor": {"type": "string"},
+        "doors": {"type": "array", "items": {"type": "string"}},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["n", "floor"]}
+    assert started["tools"] == [{"name": "find", "parameters": schema, "tool_type": "auth"}]
