@@ -5,7 +5,7 @@ unknown values.
 """
 
 import hashlib
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -17,14 +17,17 @@ class TranscriptModel(BaseModel):
 
 
 class AgentMetadata(TranscriptModel):
-    """The agent: its id in ElevenLabs' record of the call, or its name in `call_started`, or `unknown`."""
+    """The agent: its id in ElevenLabs' record of the call, or its name in `call_started`, or `unknown`. Only a record has the node
+    of the workflow.
+    """
 
     agent_id: str
     workflow_node_id: str | None = None
 
 
 class ToolDetails(TranscriptModel):
-    """Details of a tool call. All of our tools are `client` tools: ElevenLabs' word for tools that run outside its platform.
+    """Details of a call of a `client` tool: ElevenLabs' word for a tool that runs outside its platform, as all tools do of which
+    ElevenLabs has no record.
 
     `parameters` is the JSON text of the arguments, as in the tool call.
     """
@@ -37,15 +40,16 @@ class ToolCall(TranscriptModel):
     """One tool call as the model requested it. Its result has the same `request_id`.
 
     `params_as_json` is JSON text, `null` if the log has no arguments. `tool_has_been_called` is true if the tool answered,
-    because nothing else shows that it ran.
+    because nothing else shows that it ran. `type` and `tool_details` of other tools than `client` are those of ElevenLabs'
+    record, null if it has no details.
     """
 
-    type: Literal["client"] = "client"
+    type: str = "client"
     request_id: str
     tool_name: str
     params_as_json: str
     tool_has_been_called: bool
-    tool_details: ToolDetails
+    tool_details: ToolDetails | dict[str, Any] | None
 
 
 class ToolResult(TranscriptModel):
@@ -55,10 +59,10 @@ class ToolResult(TranscriptModel):
     tool_name: str
     result_value: str
     is_error: bool
-    tool_has_been_called: Literal[True] = True
+    tool_has_been_called: bool = True
     tool_latency_secs: float | None
-    dynamic_variable_updates: tuple[()] = ()
-    type: Literal["client"] = "client"
+    dynamic_variable_updates: tuple[Any, ...] = ()
+    type: str = "client"
 
 
 class ElapsedTime(TranscriptModel):
@@ -101,23 +105,26 @@ class TranscriptTurn(TranscriptModel):
     `time_in_call_secs` counts whole seconds from the call's start and never decreases. `message` is null for speech without a
     known text, and on entries of tools. `interrupted` is about the agent: the caller spoke over it. Then `message` is the part
     that was spoken and `original_message` the whole intended text, null if that is not known.
+
+    `multivoice_message`, `feedback`, `llm_override` and `rag_retrieval_info` come from ElevenLabs' record of the call, and so does
+    a `source_medium` other than `audio`.
     """
 
     role: Literal["agent", "user"]
     agent_metadata: AgentMetadata | None = None
     message: str | None = None
-    multivoice_message: None = None
+    multivoice_message: dict[str, Any] | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
-    feedback: None = None
-    llm_override: None = None
+    feedback: dict[str, Any] | None = None
+    llm_override: str | None = None
     time_in_call_secs: int
     conversation_turn_metrics: ConversationTurnMetrics = ConversationTurnMetrics()
-    rag_retrieval_info: None = None
+    rag_retrieval_info: dict[str, Any] | None = None
     llm_usage: LlmUsage | None = None
     interrupted: bool = False
     original_message: str | None = None
-    source_medium: Literal["audio"] | None = None
+    source_medium: str | None = None
 
 
 TRANSCRIPT: Final = TypeAdapter(tuple[TranscriptTurn, ...])

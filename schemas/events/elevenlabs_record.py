@@ -32,6 +32,7 @@ class RecordedToolCall(WireModel):
     type: Name | None = None
     params_as_json: str | None = None
     tool_has_been_called: bool | None = None
+    tool_details: Any = None
 
 
 class RecordedToolResult(WireModel):
@@ -44,6 +45,7 @@ class RecordedToolResult(WireModel):
     is_error: bool | None = None
     tool_has_been_called: bool | None = None
     tool_latency_secs: WireTimeSeconds | None = None
+    dynamic_variable_updates: Any = None
 
 
 class RecordEntry(WireModel):
@@ -72,8 +74,13 @@ class RecordEntry(WireModel):
     tool_calls: Annotated[tuple[RecordedToolCall, ...], BeforeValidator(_none_is_empty)] = ()
     tool_results: Annotated[tuple[RecordedToolResult, ...], BeforeValidator(_none_is_empty)] = ()
     conversation_turn_metrics: Any = None
-    rag_retrieval_info: Any = None
+    # Carried: only the transcript has them.
+    agent_metadata: Any = None
+    feedback: Any = None
+    llm_override: Any = None
     llm_usage: Any = None
+    rag_retrieval_info: Any = None
+    source_medium: Any = None
 
     @property
     def user_words(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from consumers.engine.call.recorded_transcript import RecordedTranscript
 from consumers.engine.call.transcript import TranscriptWriter, transcript_bytes
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.goals.judged_scores import JudgedScores
@@ -56,7 +57,7 @@ class Closing:
     _has_begun: bool = False
     _has_compared: bool = False
     _has_final_records: bool = False
-    _writer: TranscriptWriter | None = None
+    _writer: TranscriptWriter | RecordedTranscript | None = None
 
     def go_on(self, redactor: CallRedactor, out: list[Effect]) -> bool:
         """Does as much as fits into one step; returns whether the close is done, with its effect in `out`."""
@@ -76,10 +77,7 @@ class Closing:
         transcript = None
         if self.writes_transcript:
             if self._writer is None:
-                metrics_of = partial(self.measures.stages.turn_metrics, self.live.heard(), self.live.record)
-                self._writer = TranscriptWriter(
-                    self.conversation_id, self.live, self.revisions.labels.agent, redactor, metrics_of
-                )
+                self._writer = self._transcript_writer(redactor)
             if not self._writer.is_too_large and not self._writer.go_on(lambda: redactor.has_room):
                 return False
             transcript = None if self._writer.is_too_large else transcript_bytes(self._writer.turns)
@@ -87,6 +85,13 @@ class Closing:
                 out.append(_TOO_LARGE)
         out.append(CloseCall(self.conversation_id, tuple(self.records), transcript))
         return True
+
+    def _transcript_writer(self, redactor: CallRedactor) -> TranscriptWriter | RecordedTranscript:
+        record, agent = self.live.record, self.revisions.labels.agent
+        if record is not None and record.entries:
+            return RecordedTranscript(self.conversation_id, record.entries, record.agent_id or agent, redactor)
+        metrics_of = partial(self.measures.stages.turn_metrics, self.live.heard(), record)
+        return TranscriptWriter(self.conversation_id, self.live, agent, redactor, metrics_of)
 
     def _make_final_records(self, out: list[Effect]) -> None:
         cause = self.cause

@@ -9,11 +9,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
-
-from pydantic_core import from_json, to_json
+from typing import Any, Final, NamedTuple
 
 from consumers.engine.call.transcript_numbers import EntryKind, EntryNumbers, MetricsOf
+from consumers.engine.call.transcript_texts import (
+    MAX_TOOL_TEXT_CHARS,
+    Redacts,
+    TranscriptTexts,
+    left_out,
+    length,
+)
 from consumers.engine.turns.heard.heard_turn import HeardSide, HeardTurn, answers_of, cut_off_turns
 from consumers.engine.turns.heard.turn_words import Purpose
 from consumers.engine.turns.live_call import LiveCall
@@ -31,24 +36,10 @@ from schemas.transcript import (
 
 MAX_TRANSCRIPT_BYTES: Final = 1_000_000
 """Largest transcript that is written: brokers and clients accept a megabyte, and two hours of talk have a third of that."""
-MAX_VALUE_CHARS: Final = 100_000
-"""Longest parameters or answer of a tool in a transcript. A longer value is left out before it is redacted."""
-MAX_TOOL_TEXT_CHARS: Final = 1_000
-"""Longest parameters or answer of a tool that stay in a transcript that would be too large otherwise."""
 LEAST_ENTRY_BYTES: Final = 100
 LEAST_USE_BYTES: Final = 100
 """Lower bounds of the bytes of an entry, and of a tool call in it, beside their texts."""
 MS_PER_SECOND: Final = 1_000
-
-
-class Redacts(Protocol):
-    """Removes personal data from texts."""
-
-    def redact(self, text: str) -> str:
-        """The text without personal data."""
-
-    def redact_value(self, value: Any) -> Any:
-        """The JSON value without personal data in any of its texts."""
 
 
 def transcript_of(
@@ -137,7 +128,7 @@ class TranscriptWriter:
         self._conversation_id = conversation_id
         known_id = None if live.record is None else live.record.agent_id
         self._metadata = AgentMetadata(agent_id=known_id or agent)
-        self._redactor = redactor
+        self._texts = TranscriptTexts(redactor)
         heard = live.heard()
         turns = heard.turns(sorted(heard.numbers()))
         self._words = _words_of(turns)
@@ -148,9 +139,8 @@ class TranscriptWriter:
         self._original: str | None = None
         entries = sorted(self._entries(turns), key=attrgetter("at_ms"))
         self._numbers = EntryNumbers({(entry.turn, entry.kind) for entry in entries}, metrics_of)
-        self._longest_value = MAX_VALUE_CHARS
         if self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES:
-            self._longest_value = MAX_TOOL_TEXT_CHARS
+            self._texts.longest_value = MAX_TOOL_TEXT_CHARS
         self.is_too_large = self._least_bytes(entries) > MAX_TRANSCRIPT_BYTES
         self._parts = deque(self._in_parts(entries))
 
@@ -171,7 +161,7 @@ class TranscriptWriter:
             case EntryKind.AGENT if is_last:
                 self.turns.append(self._agent(turn, after_secs))
             case EntryKind.AGENT:
-                self._original = self._redacted(self._words[turn].written)
+                self._original = self._texts.text(self._words[turn].written)
             case EntryKind.TOOL_CALL if use is not None:
                 self._calls.append(self._call(use, chars))
                 if is_last:
@@ -208,7 +198,7 @@ class TranscriptWriter:
                 size += LEAST_ENTRY_BYTES + len(self._words[number].answer)
             elif use is not None:
                 copies = 2 if kind is EntryKind.TOOL_CALL else 1
-                size += LEAST_USE_BYTES + (copies * chars if chars <= self._longest_value else 0)
+                size += LEAST_USE_BYTES + (copies * chars if chars <= self._texts.longest_value else 0)
             if size > MAX_TRANSCRIPT_BYTES:
                 break
         return size
@@ -222,7 +212,7 @@ class TranscriptWriter:
                 latest_ms = max(latest_ms, at_ms)
                 chars = 0
                 if use is not None:
-                    chars = _chars(use.arguments if kind is EntryKind.TOOL_CALL else use.answer)
+                    chars = length(use.arguments if kind is EntryKind.TOOL_CALL else use.answer)
                 yield _Entry(at_ms, number, kind, use, chars)
 
     def _of_turn(self, turn: HeardTurn) -> Iterator[tuple[int | None, EntryKind, PairedUse | None]]:
@@ -241,7 +231,7 @@ class TranscriptWriter:
     def _user(self, turn: int, after_secs: int) -> TranscriptTurn:
         return TranscriptTurn(
             role="user",
-            message=self._redacted(self._words[turn].user),
+            message=self._texts.text(self._words[turn].user),
             time_in_call_secs=after_secs,
             conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.USER),
             source_medium="audio",
@@ -252,7 +242,7 @@ class TranscriptWriter:
         return TranscriptTurn(
             role="agent",
             agent_metadata=self._metadata,
-            message=self._redacted(self._words[turn].answer),
+            message=self._texts.text(self._words[turn].answer),
             time_in_call_secs=after_secs,
             conversation_turn_metrics=self._numbers.metrics(turn, EntryKind.AGENT),
             llm_usage=self._numbers.usage(turn, EntryKind.AGENT),
@@ -277,7 +267,7 @@ class TranscriptWriter:
         )
 
     def _call(self, use: PairedUse, chars: int) -> ToolCall:
-        parameters = self._parameters(use, chars)
+        parameters = self._texts.parameters(use.arguments, chars)
         return ToolCall(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
@@ -292,40 +282,14 @@ class TranscriptWriter:
             role="agent", agent_metadata=self._metadata, tool_results=results, time_in_call_secs=after_secs
         )
 
-    def _parameters(self, use: PairedUse, chars: int) -> str:
-        return _left_out(chars) if chars > self._longest_value else self._json(_parsed(use.arguments), use.arguments)
-
-    def _answer(self, use: PairedUse, chars: int) -> str:
-        if chars > self._longest_value:
-            return _left_out(chars)
-        answer = _parsed(use.answer)
-        return (self._redacted(answer) or "") if isinstance(answer, str) else self._json(answer, use.answer)
-
     def _result(self, use: PairedUse, chars: int) -> ToolResult:
         return ToolResult(
             request_id=request_id(self._conversation_id, use.turn, use.index),
             tool_name=use.tool,
-            result_value=self._answer(use, chars),
+            result_value=self._texts.answer(use.answer, chars),
             is_error=use.outcome is ToolOutcome.ERROR,
             tool_latency_secs=None if use.duration_ms is None else use.duration_ms / MS_PER_SECOND,
         )
-
-    def _redacted(self, text: str) -> str | None:
-        if not text:
-            return None
-        return text if self._redactor is None else self._redactor.redact(text)
-
-    def _json(self, value: object, logged: object) -> str:
-        """The value as JSON without personal data, redacted text by text, so that it stays valid JSON.
-
-        Args:
-            value: The value.
-            logged: The value as logged. A text stays as logged if nothing was redacted.
-        """
-        redacted = value if self._redactor is None else self._redactor.redact_value(value)
-        if isinstance(logged, str) and logged is not value and redacted == value:
-            return logged
-        return to_json(redacted, inf_nan_mode="null").decode()  # JSON has no word for infinity
 
 
 def _words_of(turns: Mapping[int, HeardTurn]) -> dict[int, _Words]:
@@ -345,19 +309,9 @@ def _at_ms(side: HeardSide) -> int | None:
     return int(min(side.starts) * MS_PER_SECOND) if side.starts else side.logged_ms
 
 
-def _parsed(value: object) -> object:
-    """A tool's value, parsed where it is a text that holds a JSON object or list, so that its parts can be redacted."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return from_json(value, allow_inf_nan=False)
-        except ValueError:
-            return value
-    return value
-
-
 def _without_long_values(turn: TranscriptTurn) -> TranscriptTurn:
     calls = tuple(
-        call.model_copy(update={"params_as_json": short, "tool_details": ToolDetails(parameters=short)})
+        call.model_copy(update={"params_as_json": short, "tool_details": _short_details(call, short)})
         for call in turn.tool_calls
         for short in (_shortened(call.params_as_json),)
     )
@@ -367,13 +321,12 @@ def _without_long_values(turn: TranscriptTurn) -> TranscriptTurn:
     return turn.model_copy(update={"tool_calls": calls, "tool_results": results})
 
 
+def _short_details(call: ToolCall, parameters: str) -> ToolDetails | dict[str, Any] | None:
+    details = call.tool_details
+    if isinstance(details, ToolDetails):
+        return ToolDetails(parameters=parameters)
+    return details if details is None or length(details) <= MAX_TOOL_TEXT_CHARS else None
+
+
 def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_TOOL_TEXT_CHARS else _left_out(len(text))
-
-
-def _left_out(chars: int) -> str:
-    return f'{{"left_out_characters":{chars}}}'
-
-
-def _chars(value: object) -> int:
-    return len(value) if isinstance(value, str) else len(to_json(value, inf_nan_mode="null"))
+    return text if len(text) <= MAX_TOOL_TEXT_CHARS else left_out(len(text))

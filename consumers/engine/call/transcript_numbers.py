@@ -1,6 +1,6 @@
 """Puts the measured values of a turn on the transcript entry where ElevenLabs has them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -58,7 +58,7 @@ class EntryNumbers:
         usage = self._of(turn).usage
         if not usage or self._place(turn) is not kind:
             return None
-        return LlmUsage(model_usage={model or "unknown": _model_usage(used) for model, used in usage.items()})
+        return llm_usage(usage)
 
     def _of(self, turn: int) -> TurnMetrics:
         if self._metrics_of is None:
@@ -77,6 +77,11 @@ class EntryNumbers:
             wanted = (EntryKind.TOOL_CALL, EntryKind.AGENT)
         place = next(((turn, kind) for kind in wanted if (turn, kind) in self._places), None)
         return None if place is None or place in self._written else place[1]
+
+
+def llm_usage(usage: Mapping[str, TokenUsage]) -> LlmUsage:
+    """Tokens by model in the format of a transcript."""
+    return LlmUsage(model_usage={model or "unknown": _model_usage(used) for model, used in usage.items()})
 
 
 def _model_usage(used: TokenUsage) -> ModelUsage:

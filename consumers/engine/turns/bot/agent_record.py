@@ -49,10 +49,12 @@ class AgentRecord:
 
     Attributes:
         agent_id: ElevenLabs' id of the agent; None where the record has none.
+        entries: The entries of a record of a call that is over; empty for one that was fetched too early.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
         self.agent_id = record.agent_id
+        self.entries = record.transcript if record.is_final else ()
         self._turns = _turns(record)
         self._worth = _worth(record)
         self._places: dict[int, int] = {}
@@ -153,7 +155,7 @@ def _turn(entries: list[RecordEntry]) -> RecordedTurn:
         ),
         latency_ms=round(wait_s * MS_PER_SECOND, MS_DIGITS) if wait_s is not None else None,
         metrics=_together(seconds for _, seconds in measured),
-        usage=_used(entry.llm_usage for entry in entries),
+        usage=usage_in(entry.llm_usage for entry in entries),
     )
 
 
@@ -168,8 +170,10 @@ def _together(entries: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
     return metrics
 
 
-def _used(entries: Iterable[object]) -> Mapping[str, TokenUsage]:
-    """Tokens of a turn by model. Equal counts are one count repeated: requests to a model grow from one to the next."""
+def usage_in(entries: Iterable[object]) -> Mapping[str, TokenUsage]:
+    """Tokens of a turn by model, from `llm_usage` of its entries. Equal counts are one count repeated: requests to a model grow
+    from one to the next.
+    """
     counted: list[tuple[str, TokenUsage]] = []
     for entry in entries:
         by_model = entry.get("model_usage") if isinstance(entry, Mapping) else None

@@ -85,7 +85,7 @@ def test_the_facts_of_the_run_are_in_the_context(tmp_path: Path) -> None:
         "conversation_ended_reason": "goodbye", "audio_user_path": "/elsewhere/records/7.1/user.wav",
         "audio_mixed_path": "/elsewhere/records/7.1/mixed.wav", "initial_scenario_db_hash": "abc",
     }  # fmt: skip
-    states = {"initial_scenario_db": {"doors": 1}, "final_scenario_db": {"doors": 2.0, "session": {}}}
+    states: dict[str, Any] = {"initial_scenario_db": {"doors": 1}, "final_scenario_db": {"doors": 2.0, "session": {}}}
     directory = record(tmp_path, trial="trial_0", result=result, **states)
     (directory / "user.wav").touch()  # the mixed sound was not copied
     found = context(directory)

@@ -1,0 +1,191 @@
+"""The transcript of a call of which ElevenLabs has a record: what the record has stays, and nothing personal does."""
+
+import json
+from typing import Any
+
+import pytest
+from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
+
+from consumers.engine.call import recorded_transcript
+from consumers.engine.call.recorded_transcript import RecordedTranscript
+from consumers.engine.call.transcript import transcript_bytes
+from consumers.engine.effects import Effect
+from consumers.engine.limits import Limits
+from consumers.engine.partition import PartitionEvaluator
+from consumers.engine.redaction.redactor import Redactor
+from schemas.events.elevenlabs_record import ConversationRecord
+from tests.support.calls.agent_calls import arrivals_of, entry, heard, metrics, record, said
+from tests.support.fakes.engine_feed import Json, closings_of
+from tests.unit.schemas.test_transcript import KEYS
+
+END_MS = 1_790_000_000_000 + 24 * 3_600_000
+NODE: Json = {"agent_metadata": {"agent_id": "agent_7", "workflow_node_id": "node_2", "branch_id": "b"}}
+RAG: Json = {
+    "chunks": [{"document_id": "d1", "chunk_id": "k1", "vector_distance": 0.25}], "embedding_model": "e5",
+    "retrieval_query": "badge", "rag_latency_secs": 0.2,
+}  # fmt: skip
+CALL: Json = {
+    "type": "webhook", "request_id": "call_1", "tool_name": "find", "params_as_json": '{ "id":7 }',
+    "tool_has_been_called": True,
+    "tool_details": {"type": "webhook", "method": "GET", "url": "https://example.com/find", "headers": {"Key": "secret"}},
+}  # fmt: skip
+UPDATE: Json = {
+    "variable_name": "badge",
+    "old_value": None,
+    "new_value": "7",
+    "updated_at": 1.5,
+    "tool_name": "find",
+    "tool_request_id": "call_1",
+}
+RESULT: Json = {
+    "type": "webhook", "request_id": "call_1", "tool_name": "find", "result_value": '{ "ok":true }', "is_error": False,
+    "tool_has_been_called": True, "tool_latency_secs": 0.8, "dynamic_variable_updates": [UPDATE],
+}  # fmt: skip
+
+
+def transcript(*entries: Json, redacts: bool = True, **more: Any) -> list[Json]:
+    """The transcript of a record with these entries."""
+    typed = ConversationRecord.model_validate(record(*entries, **more))
+    writer = RecordedTranscript("c", typed.transcript, typed.agent_id or "desk", Redactor() if redacts else None)
+    assert writer.go_on(lambda: True)
+    value = transcript_bytes(writer.turns)
+    assert value is not None
+    turns: list[Json] = json.loads(value)
+    assert all(list(turn) == KEYS for turn in turns)
+    return turns
+
+
+@pytest.mark.parametrize(
+    ("role", "field", "value"),
+    [
+        ("agent", "multivoice_message", {"parts": [{"text": "Hi", "voice_label": "Bo", "time_in_call_secs": 1}]}),
+        ("agent", "feedback", {"score": "like", "time_in_call_secs": 9}),
+        ("agent", "llm_override", "gpt-5"),
+        ("agent", "rag_retrieval_info", RAG),
+        ("user", "source_medium", "text"),
+        ("user", "source_medium", None),
+        ("agent", "interrupted", True),
+        ("agent", "original_message", "I found it there."),
+        ("agent", "message", None),
+    ],
+)
+def test_an_entry_keeps_what_the_record_has(role: str, field: str, value: Any) -> None:
+    (turn,) = transcript({**entry(role, "Found."), field: value})
+    assert turn[field] == value
+    assert SdkTurn.model_validate(turn).model_extra == {}
+
+
+def test_the_agent_s_node_in_the_workflow_stays() -> None:
+    user, agent, plain = transcript(entry("user", "Hi"), entry("agent", "Yes?", **NODE), entry("agent", "So?"))
+    assert agent["agent_metadata"] == {"agent_id": "agent_7", "workflow_node_id": "node_2"}
+    assert plain["agent_metadata"] == {"agent_id": "agent-1", "workflow_node_id": None}
+    assert user["agent_metadata"] is None
+
+
+def test_tools_keep_their_ids_types_details_texts_and_updates() -> None:
+    called, answered = transcript(
+        entry("agent", None, 6, tool_calls=[CALL]), entry("agent", None, 8, tool_results=[RESULT])
+    )
+    assert called["tool_calls"] == [CALL | {"tool_details": {**CALL["tool_details"], "headers": {"Key": "[HEADER]"}}}]
+    assert answered["tool_results"] == [RESULT]
+    assert answered["time_in_call_secs"] == 8
+    for turn in (called, answered):
+        assert SdkTurn.model_validate(turn).model_extra == {}
+
+
+def test_a_webhook_inside_of_the_details_shows_no_header_either() -> None:
+    details = {
+        "type": "api_integration_webhook",
+        "webhook_details": {"method": "GET", "url": "u", "headers": {"K": "secret"}},
+    }
+    (turn,) = transcript(entry("agent", None, tool_calls=[CALL | {"tool_details": details}]))
+    assert "secret" not in json.dumps(turn)
+
+
+def test_tools_without_ids_belong_together_in_order() -> None:
+    call = {"tool_name": "find", "params_as_json": "{}"}
+    first, second = transcript(
+        entry("agent", None, tool_calls=[call, call]), entry("agent", None, tool_results=[{"tool_name": "find"}])
+    )
+    ids = [each["request_id"] for each in first["tool_calls"]]
+    assert [each["request_id"] for each in second["tool_results"]] == ids[:1]
+    assert len(set(ids)) == 2
+    assert [each["tool_has_been_called"] for each in first["tool_calls"]] == [True, False]
+    assert [each["tool_details"] for each in first["tool_calls"]] == [{"type": "client", "parameters": "{}"}] * 2
+    assert first["tool_calls"][0]["type"] == second["tool_results"][0]["type"] == "client"
+
+
+def test_each_entry_keeps_its_own_metrics_and_tokens() -> None:
+    used = {"input": {"tokens": 1_200, "price": 0.1}, "output_total": {"tokens": 50, "price": 0.2}}
+    tool = entry(
+        "agent", None, tool_calls=[CALL], llm_usage={"model_usage": {"gpt": used}}, **metrics(tts_service_ttfb=2.1)
+    )
+    answer = entry("agent", "Yes.", llm_usage={"model_usage": {"gpt": used}}, **metrics(tts_service_ttfb=4.1))
+    found = transcript(tool, answer)
+    assert [turn["conversation_turn_metrics"]["metrics"] for turn in found] == [
+        {"convai_tts_service_ttfb": {"elapsed_time": seconds}} for seconds in (2.1, 4.1)
+    ]
+    assert [turn["llm_usage"]["model_usage"]["gpt"]["input"] for turn in found] == [{"tokens": 1_200, "price": 0.1}] * 2
+
+
+def test_times_do_not_fall_and_other_roles_are_left_out() -> None:
+    turns = transcript(entry("user", "Hi", 5), entry("system", "note", 6), entry("agent", "Yes?", 3))
+    assert [(turn["role"], turn["time_in_call_secs"]) for turn in turns] == [("user", 5), ("agent", 5)]
+
+
+SECRET = "jane@example.com"  # noqa: S105 - no password
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"message": f"I am {SECRET}"},
+        {"original_message": f"I am {SECRET}"},
+        {"llm_override": SECRET},
+        {"multivoice_message": {"parts": [{"text": SECRET}]}},
+        {"feedback": {"score": "like", "comment": SECRET}},
+        {"rag_retrieval_info": RAG | {"retrieval_query": SECRET}},
+        {"tool_calls": [CALL | {"params_as_json": json.dumps({"mail": SECRET})}]},
+        {"tool_calls": [CALL | {"tool_details": {"type": "webhook", "url": f"https://x/{SECRET}", "body": SECRET}}]},
+        {"tool_calls": [{"tool_name": "find", "tool_details": {"parameters": json.dumps({"mail": SECRET})}}]},
+        {"tool_results": [RESULT | {"result_value": f"It is {SECRET}"}]},
+        {"tool_results": [RESULT | {"dynamic_variable_updates": [UPDATE | {"new_value": SECRET}]}]},
+    ],
+)
+def test_nothing_personal_is_in_it(fields: Json) -> None:
+    given = entry("agent", "Yes?") | fields
+    assert SECRET in json.dumps(transcript(given, redacts=False))
+    assert SECRET not in json.dumps(transcript(given))
+
+
+def test_a_transcript_that_is_too_large_loses_long_values_and_then_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_transcript, "MAX_TRANSCRIPT_BYTES", 5_000)
+    long = CALL | {"params_as_json": json.dumps({"text": "x" * 6_000})}
+    (turn,) = transcript(entry("agent", None, tool_calls=[long]))
+    assert turn["tool_calls"][0]["params_as_json"] == '{"left_out_characters":6012}'
+    typed = ConversationRecord.model_validate(record(entry("agent", "x" * 6_000)))
+    assert RecordedTranscript("c", typed.transcript, "desk", None).is_too_large
+
+
+def test_each_step_redacts_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ConversationRecord.model_validate(
+        record(entry("agent", "Yes?", original_message="Yes? And so on", feedback={"a": 1}))
+    )
+    writer = RecordedTranscript("c", typed.transcript, "desk", Redactor())
+    assert [writer.go_on(lambda: False) for _ in range(3)] == [False, False, True]
+    assert len(writer.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "media"), [("done", ["text", None]), ("processing", ["audio", None]), (None, ["text", None])]
+)
+def test_the_transcript_of_a_call_is_its_final_record(status: str | None, media: list[str | None]) -> None:
+    evaluator = PartitionEvaluator(Limits(), "test", writes_transcripts=True)
+    report = record(entry("user", "Hi", 1, source_medium="text"), entry("agent", "Yes?", 2), status=status)
+    effects: list[Effect] = []
+    for arrival in arrivals_of([heard("Hi", 1_000, 1), said("Yes?", 2_000, 2), report]):
+        effects += evaluator.receive(arrival)
+    effects += evaluator.advance(END_MS)
+    (closing,) = closings_of(effects)
+    assert closing.transcript is not None
+    assert [turn["source_medium"] for turn in json.loads(closing.transcript)] == media
