@@ -83,7 +83,7 @@ def test_the_recorded_call_has_its_reference_values(seed: int | None) -> None:
     assert [metrics[name]["score"] for name in (*ended, "tool_call_validity")] == [1.0] * 4
     # The agent of this recording kept no session, and one is expected.
     assert (metrics["authentication_success"]["score"], metrics["task_completion"]["score"]) == (0.0, 0.0)
-    assert metrics["authentication_success"]["details"]["mismatches"]["last_name"]["expected"] == "Rodriguez"
+    assert metrics["authentication_success"]["details"]["mismatches"]["last_name"]["expected"] == "rodriguez"
 
 
 @pytest.mark.parametrize("seed", [None, 6])

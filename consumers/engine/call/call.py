@@ -330,7 +330,7 @@ class Call:
 
     def _on_call_started(self, event: CallStarted, time_ms: int, out: list[Effect]) -> None:
         known = self._revisions.labels
-        self.history.call_started(time_ms)
+        self.live.began(time_ms)
         self._measures.eva.supplied.started(event)
         if event.pipeline_type is not None:
             self.history.set_pipeline_type(event.pipeline_type)

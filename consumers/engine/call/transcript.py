@@ -133,7 +133,7 @@ class TranscriptWriter:
         turns = heard.turns(sorted(heard.numbers()))
         self._words = _words_of(turns)
         self._cut_off = cut_off_turns(turns)
-        self._first_ms = live.history.first_time_ms()
+        self._first_ms = live.first_ms
         self._calls: list[ToolCall] = []
         self._results: list[ToolResult] = []
         self._original: str | None = None

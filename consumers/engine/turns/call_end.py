@@ -36,14 +36,17 @@ class CallEnd:
             self._idle_before_ms = min(self._idle_before_ms, broker_ms + self._limits.max_call_duration_ms)
 
     def announce(self, at: BrokerMoment, reason: CloseReason) -> bool:
-        """Notes an announced end of the call. Of several the first in the broker's order counts.
+        """Notes an announced end of the call. Of several the first in the broker's order counts. The end of a session gives the
+        reason, wherever it is in that order: which of two topics was faster says nothing of the call.
 
         Returns:
             Whether this is the first so far.
         """
+        if reason is CloseReason.SESSION_ENDED:
+            self._reason = reason
         if self._announced is not None and at >= self._announced:
             return False
-        self._announced, self._reason = at, reason
+        self._announced = at
         self._idle_before_ms = min(self._idle_before_ms, at.broker_ms + self._limits.closing_grace_ms)
         return True
 

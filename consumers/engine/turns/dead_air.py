@@ -16,12 +16,16 @@ MAX_WAITING_MOMENTS: Final = 1_000
 
 
 class DeadAir(NamedTuple):
-    """A silence that became dead air: its start (event time), turn, number, and the broker time at which it was known."""
+    """A silence that became dead air: its start (event time), turn, number, the broker time at which it was known, and the end of the
+    caller's speech before it (0 where only the log is known). The turn is the one in which that end was read; another topic can
+    give it another number.
+    """
 
     silent_since_ms: int
     turn: int
     number: int
     known_at_ms: int
+    user_end_ms: int = 0
 
 
 class BrokerMoment(NamedTuple):
@@ -29,6 +33,14 @@ class BrokerMoment(NamedTuple):
 
     broker_ms: int
     input_rank: int
+
+
+class HeardBy(IntEnum):
+    """The source of a report of speech, from the poorest up; a call's best one counts from its first report on."""
+
+    TRANSCRIPT = 1
+    BOT = 2
+    CALLER = 3
 
 
 class _Kind(IntEnum):
@@ -44,6 +56,7 @@ class _Kind(IntEnum):
 class _Moment(NamedTuple):
     """One moment; sorts in the order of application. `place` is its number among the call's moments, so a comparison never goes
     beyond it. `due_at_ms` is the broker time at which a silence that begins here becomes dead air; 0 where none begins.
+    `heard_by` is the source of a report of speech; any other moment counts whoever hears the call.
     """
 
     broker_ms: int
@@ -53,6 +66,7 @@ class _Moment(NamedTuple):
     time_ms: int
     due_at_ms: int
     turn: int
+    heard_by: HeardBy
 
 
 class DeadAirWatch:
@@ -66,6 +80,7 @@ class DeadAirWatch:
         "_due_at_ms",
         "_found",
         "_has_other_source",
+        "_heard_by",
         "_is_line_down",
         "_last_start_ms",
         "_latest_ms",
@@ -97,6 +112,7 @@ class DeadAirWatch:
         self._last_start_ms = 0
         self._running_tools = 0
         self._has_other_source = False
+        self._heard_by = HeardBy.TRANSCRIPT
         self._tool_called_ms: int | None = None
         self._counted_since_ms: int | None = None
         self._user_end_ms = 0
@@ -108,14 +124,26 @@ class DeadAirWatch:
         """Broker time at which a silence may become dead air; None without one."""
         return self._wakeup_at_ms
 
-    def user_ended(self, end_ms: int, logged_ms: int, at: BrokerMoment, turn: int) -> None:
+    def user_ended(
+        self, end_ms: int, logged_ms: int, at: BrokerMoment, turn: int, heard_by: HeardBy = HeardBy.CALLER
+    ) -> None:
         """Begins a silence at `end_ms`; the user's end was noticed at `logged_ms`."""
         noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
-        self._wait(_Kind.USER_ENDED, end_ms, at, self._threshold_ms - noticed_after_ms, turn)
+        silent_ms = self._threshold_ms - noticed_after_ms
+        self._wait(_Kind.USER_ENDED, end_ms, at, silent_ms, turn, heard_by)
 
-    def speech_started(self, start_ms: int, at: BrokerMoment) -> None:
+    def speech_started(self, start_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
         """Ends the silence at `start_ms`; it was dead air if it had lasted by the call's own clock."""
-        self._wait(_Kind.SPEECH_STARTED, start_ms, at)
+        self._wait(_Kind.SPEECH_STARTED, start_ms, at, heard_by=heard_by)
+
+    def is_heard(self, heard_by: HeardBy, at: BrokerMoment) -> None:
+        """Notes that a source reports speech. If it is better than those so far, it drops their reports from behind this moment:
+        they do not count, although they were read first.
+        """
+        if heard_by > self._heard_by:
+            self._heard_by = heard_by
+            after = (at.broker_ms, at.input_rank)
+            self._waiting = [each for each in self._waiting if each.heard_by >= heard_by or each[:2] <= after]
 
     def tool_called(self, time_ms: int, at: BrokerMoment) -> None:
         """Pauses the silence while a tool runs; it was dead air if it had already lasted too long."""
@@ -166,7 +194,15 @@ class DeadAirWatch:
         found, self._found = self._found, []
         return found
 
-    def _wait(self, kind: _Kind, time_ms: int, at: BrokerMoment, silent_ms: int | None = None, turn: int = 0) -> None:
+    def _wait(
+        self,
+        kind: _Kind,
+        time_ms: int,
+        at: BrokerMoment,
+        silent_ms: int | None = None,
+        turn: int = 0,
+        heard_by: HeardBy = HeardBy.CALLER,
+    ) -> None:
         if self._is_line_down:
             return
         rank = at.input_rank
@@ -175,7 +211,7 @@ class DeadAirWatch:
         due_at_ms = 0 if silent_ms is None else max(broker_ms + silent_ms + self._allowance_ms, broker_ms + 1)
         self._place += 1
         waiting = self._waiting
-        insort(waiting, _Moment(broker_ms, rank, self._place, kind, time_ms, due_at_ms, turn))
+        insort(waiting, _Moment(broker_ms, rank, self._place, kind, time_ms, due_at_ms, turn, heard_by))
         if len(waiting) > MAX_WAITING_MOMENTS:
             self._apply(waiting.pop(0))
         # A moment that ends a silence needs no wake-up before that silence would have become dead air.
@@ -260,4 +296,4 @@ class DeadAirWatch:
         self._counted_since_ms = since_ms
         if since_ms not in self._declared_ms:
             self.count += 1
-            self._found.append(DeadAir(since_ms, self._turn, self.count, known_at_ms))
+            self._found.append(DeadAir(since_ms, self._turn, self.count, known_at_ms, self._user_end_ms))

@@ -20,7 +20,7 @@ from consumers.engine.turns.bot.agent_records import AgentRecords
 from consumers.engine.turns.bot.bot_turn import BotTurn, SpeechMoment, Words
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.turn_machine import BotTurnMachine
-from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch
+from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch, HeardBy
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.function_calls import FunctionCalls
@@ -34,11 +34,10 @@ from schemas.events.call import PipelineType
 from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.pipecat import FunctionCall, message_began_ms
-from schemas.scores.all_records import Anchor, AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
+from schemas.scores.all_records import AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
 from schemas.scores.newest_scores import Subject
 
 _STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED, SpeechMoment.BOT_STARTED})
-_NOBODY = BotTurn()
 MAX_KEPT_LABELS = 16
 """Changes of a call's labels that are kept; a call has one or two."""
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
@@ -63,6 +62,7 @@ class LiveCall:
         history: EVA's history of the call.
         broker_ms: Broker time of the record that is folded now.
         input_rank: The rank of its input.
+        first_ms: When the call began: its start or its first event of any stream, whichever is earlier; None before both.
         turns: The turns and their published moments.
         dead_air: Watches for dead air.
         bot: The bot's own history; None where a simulated caller hears the call.
@@ -72,12 +72,14 @@ class LiveCall:
         self, history: EvaHistory, revisions: Revisions, limits: Limits, memory: CallMemory | None = None
     ) -> None:
         self.broker_ms = self.input_rank = 0
+        self.first_ms: int | None = None
         self.turns = TurnMoments(revisions)
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
         self.history = history
         self._revisions = revisions
         self._limits = limits
         self.bot: BotHistory | None = BotHistory(history.replays)
+        self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
         self._settle_at_ms: float = inf
         self._has_announced = False
@@ -138,10 +140,16 @@ class LiveCall:
             if time_ms > own_ms:
                 watermarks[source] = time_ms
             return False
+        self.began(time_ms)
         low_ms = min(watermarks.values(), default=time_ms)
         if own_ms is None:
             watermarks[source] = time_ms
         return time_ms < low_ms - self._limits.allowed_lateness_ms
+
+    def began(self, time_ms: int) -> None:
+        """Notes a start of the call, or an event; of several the earliest counts."""
+        if self.first_ms is None or time_ms < self.first_ms:
+            self.first_ms = time_ms
 
     def moment(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> None:
         """Folds a start or end of speech that the bot reports; an end may name its start."""
@@ -151,11 +159,12 @@ class LiveCall:
         if bot.spoken(moment, at_s, started_s) and started_s is not None:
             self.someone_speaks(int(started_s * 1000))
         machine = bot.machine
+        self.dead_air.is_heard(HeardBy.BOT if machine.has_user_events else HeardBy.TRANSCRIPT, self.broker_moment)
         if moment in _STARTS:
             self.someone_speaks(int(at_s * 1000))
         elif machine.bot_turn is None and (
             (moment is SpeechMoment.VAD_STOPPED and machine.pending_vad is None)
-            or (moment is SpeechMoment.TURN_RELEASED and not machine.turns.get(machine.turn, _NOBODY).vad_starts)
+            or (moment is SpeechMoment.TURN_RELEASED and not machine.turns.get(machine.turn, BotTurn()).vad_starts)
         ):
             self.user_fell_silent(int(at_s * 1000), machine.turn)
 
@@ -163,7 +172,8 @@ class LiveCall:
         """Folds a start or end of sound at the simulated caller; EVA's history must have it already."""
         machine = self.history.machine
         if self.bot is not None:
-            self.bot = None
+            self.bot, self._heard_by = None, HeardBy.CALLER
+            self.dead_air.is_heard(HeardBy.CALLER, self.broker_moment)
             machine.touch(self.turns.turns | set(machine.turns) | self._records.forget())
         if is_start:
             self.someone_speaks(int(at_s * 1000))
@@ -178,7 +188,7 @@ class LiveCall:
         bot.audited(SpeechMoment.USER_TEXT, time_ms, time_ms / 1000)
         bot.said_in_log(time_ms, Words(is_user=True, rank=0, ref=key))
         if bot.machine.hears_transcripts and not bot.machine.has_user_events:
-            self.user_fell_silent(time_ms, bot.machine.turn)
+            self.user_fell_silent(time_ms, bot.machine.turn, HeardBy.TRANSCRIPT)
 
     def assistant_text(self, time_ms: int, key: int) -> None:
         """Folds an answer of the agent."""
@@ -194,15 +204,14 @@ class LiveCall:
         """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
         if self.bot is None:
             return
-        if (
-            not is_user
-        ):  # an utterance that was cut off is logged after the caller has begun, and belongs to the turn before
+        # An utterance that was cut off is logged after the caller has begun, and belongs to the turn before.
+        if not is_user:
             time_ms = message_began_ms(data, time_ms)
             if "interrupted" in data:
                 self.bot.report_answers()
         is_cut = not is_user and data.get("interrupted") is True
-        rank = 1 if is_user else 2
-        self.bot.said_to_pipecat(time_ms, Words(is_user, rank, text, is_cut=is_cut, is_turn=is_user))
+        words = Words(is_user, 1 if is_user else 2, text, is_cut=is_cut, is_turn=is_user)
+        self.bot.said_to_pipecat(time_ms, words)
 
     def pipeline_type_set(self) -> None:
         """Follows a change of the history's pipeline type: it decides whether transcripts mark the end of turns."""
@@ -337,7 +346,7 @@ class LiveCall:
             return views_by_the_caller(self.history, numbers, end_s)
         views = views_by_the_bot(self.bot.machine, numbers)
         record = self.record
-        return views if record is None else {turn: _with(record, turn, view) for turn, view in views.items()}
+        return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
 
     def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:
         if records:
@@ -348,13 +357,13 @@ class LiveCall:
         since_ms = self.turns.unsettled_since_ms
         self._settle_at_ms = inf if since_ms is None else since_ms + self._limits.allowed_lateness_ms
 
-    def user_fell_silent(self, end_ms: int, turn: int) -> None:
-        """Begins a silence: the caller has finished."""
-        self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn)
+    def user_fell_silent(self, end_ms: int, turn: int, heard_by: HeardBy | None = None) -> None:
+        """Begins a silence: the caller has finished. `heard_by` is the better of the caller and the bot by default."""
+        self.dead_air.user_ended(end_ms, self._logged_ms, self.broker_moment, turn, heard_by or self._heard_by)
 
     def someone_speaks(self, start_ms: int) -> None:
         """Ends the silence."""
-        self.dead_air.speech_started(start_ms, self.broker_moment)
+        self.dead_air.speech_started(start_ms, self.broker_moment, self._heard_by)
 
     def _declare_missed(self, memory: CallMemory, out: list[Effect]) -> None:
         """Declares the silences that the log lacks because their evaluator ended first; logged ones stay declared."""
@@ -368,8 +377,11 @@ class LiveCall:
         if self._revisions.is_replaying:
             return  # decided after the replay, when the log's silences are known
         found, self._found = self._found, []
-        for dead_air in found:
-            self._record_dead_air(dead_air, self._limits.dead_air_ms, out)
+        turns = self.machine.turns
+        for each in found:
+            # By now every input is known up to this silence; when its beginning was read, others could still number its turn.
+            ended = (number for number in sorted(turns, reverse=True) if turns[number].has_user_end(each.user_end_ms))
+            self._record_dead_air(each._replace(turn=next(ended, each.turn)), self._limits.dead_air_ms, out)
 
     def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
         known_at_ms = dead_air.known_at_ms
@@ -386,11 +398,3 @@ class LiveCall:
         """The labels at that broker time, so that dead air found later has the same labels as dead air found at once."""
         known = [each for each in self._labels_by_ms if each[0] <= broker_ms]
         return max(known, key=itemgetter(0))[1] if known else CallLabels()
-
-
-def _with(record: AgentRecord, turn: int, view: TurnView) -> TurnView:
-    """The turn with the record's latency in place of an estimate."""
-    recorded_ms = record.latency_ms(turn)
-    if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
-        return view
-    return view._replace(recorded_ms=recorded_ms, anchor=Anchor.RECORD)

@@ -120,7 +120,7 @@ def speech_of(live: LiveCall, heard: HeardTurns, turns: Iterable[int], last_ms: 
     measured = measures_of(spoken, tools, LONG_SILENCE_MS, end_ms)
     sides = heard.sides
     unknown = _unknown(sides, measured) or (_NO_TIMES if has_user_gaps or has_assistant_gaps else None)
-    began_ms = live.history.first_time_ms()
+    began_ms = live.first_ms
     of_user = user_asks if has_user_words else None
     of_assistant = assistant_asks if has_assistant_words else None
     inputs = (

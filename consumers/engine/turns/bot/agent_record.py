@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from consumers.engine.turns.bot.turn_machine import BotTurnMachine
 from consumers.engine.turns.bot.usage import TokenUsage
+from consumers.engine.turns.timeline.turn_view import TurnView
 from schemas.events.elevenlabs_record import LATENCY_METRIC, ConversationRecord, RecordEntry
+from schemas.scores.all_records import Anchor
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, SEVERAL, Several
 
 MS_PER_SECOND: Final = 1_000
@@ -90,6 +92,13 @@ class AgentRecord:
         """ElevenLabs' latency of a live turn in ms; None without one."""
         place = self._places.get(turn)
         return None if place is None else self._turns[place].latency_ms
+
+    def revised(self, turn: int, view: TurnView) -> TurnView:
+        """The view of a live turn with the record's latency in place of an estimate."""
+        recorded_ms = self.latency_ms(turn)
+        if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
+            return view
+        return view._replace(recorded_ms=recorded_ms, anchor=Anchor.RECORD)
 
     def metrics(self, turn: int) -> Mapping[str, float]:
         """Seconds of a live turn's metrics by ElevenLabs' name; empty without any."""

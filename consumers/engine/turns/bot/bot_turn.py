@@ -104,6 +104,10 @@ class BotTurn(NamedTuple):
     gaps: int = 0
     is_cut: bool = False
 
+    def has_user_end(self, end_ms: int) -> bool:
+        """Whether the caller ended in this turn at that millisecond, by any of the reports that know it."""
+        return any(end_ms == int(end_s * 1000) for end_s in (*self.vad_ends, *self.release_ends, *self.transcripts))
+
     @property
     def times_s(self) -> Iterator[tuple[float, ...]]:
         """All moments of the turn, in groups."""

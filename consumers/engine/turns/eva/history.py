@@ -13,7 +13,6 @@ from consumers.engine.turns.timeline.elements import (
     SIMULATOR_RANK,
     TIME_SHIFT,
     ElementKind,
-    key_time_ms,
     order_key,
 )
 from consumers.engine.turns.timeline.timeline import Replays, Timeline
@@ -52,7 +51,6 @@ class EvaHistory:
         self._audit_count = 0
         self._simulator_count = 0
         self._line_state: tuple[int, str | None] = (0, None)
-        self._started_ms: int | None = None
         self._last_audit_ms: int | None = None
         self._last_simulator_ms: int | None = None
         self._last_user_key: int | None = None
@@ -195,16 +193,6 @@ class EvaHistory:
             self.timeline.insert(key, kind, payload)
         self.machine.drain_touched()
         self.replays.elements = replayed
-
-    def call_started(self, time_ms: int) -> None:
-        """Notes a start of the call; of several the earliest counts."""
-        self._started_ms = time_ms if self._started_ms is None else min(time_ms, self._started_ms)
-
-    def first_time_ms(self) -> int | None:
-        """Start of the call: its start event or the first element that a rule reads, whichever is earlier."""
-        first_ms = next((key_time_ms(key) for key, _, _ in self.timeline), None)
-        known_ms = [time_ms for time_ms in (self._started_ms, first_ms) if time_ms is not None]
-        return min(known_ms, default=None)
 
     def last_time_ms(self) -> int | None:
         """Time of the last event of the merged history; None while it is empty."""

@@ -112,6 +112,10 @@ class TurnState:
         self.is_fallback = False
         self.has_assistant_entry = False
 
+    def has_user_end(self, end_ms: int) -> bool:
+        """Whether the caller's sound ended in this turn at that millisecond."""
+        return any(end_ms == int(end_s * 1000) for end_s in self.user_ends)
+
     def copied(self, epoch: int) -> "TurnState":
         """A copy that belongs to `epoch`."""
         copy = TurnState.__new__(TurnState)

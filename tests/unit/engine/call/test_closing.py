@@ -38,7 +38,7 @@ def test_what_comes_in_the_grace_counts_and_does_not_prolong_it() -> None:
     feed.tool_call("rebook", 11_000)
     feed.send("user_sim", SESSION_ENDED, 11_500)
     feed.advance(12_000)
-    assert _closed(feed) == [("ended", 12_000)]
+    assert _closed(feed) == [("session_ended", 12_000)]
     assert [record.tool for record in feed.records("tool_call")] == ["rebook"]
 
 
@@ -237,3 +237,16 @@ def test_calls_that_wait_for_their_close_need_no_room() -> None:
         feed.send("audit", {"message_type": "user", "value": "Hello"}, 11_000 + number, key=f"new-{number}")
     reasons = {each.conversation_id: each.records[-1].reason.value for each in closings_of(feed.effects)}  # type: ignore[union-attr]  # the fact
     assert reasons == {"over-0": "ended", "over-1": "ended", "over-2": "ended", "new-0": "limit_open_calls"}
+
+
+@pytest.mark.parametrize("ended_ms", [1_990, 2_000, 2_010])
+def test_the_end_of_the_session_gives_the_reason_whichever_topic_is_faster(ended_ms: int) -> None:
+    feed = Feed(LIMITS)
+    feed.user_audio(0, 1_000)
+    if ended_ms <= 2_000:
+        feed.send("audit", ENDED, ended_ms)
+    feed.send("user_sim", SESSION_ENDED, 2_000)
+    if ended_ms > 2_000:
+        feed.send("audit", ENDED, ended_ms)
+    feed.advance(60_000)
+    assert _closed(feed) == [("session_ended", min(ended_ms, 2_000) + 10_000)]

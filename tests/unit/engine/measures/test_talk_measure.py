@@ -302,6 +302,19 @@ def test_the_first_word_takes_a_beginning() -> None:
     assert plain(speech(feed).first_word_ms) == "times_unknown"
 
 
+@pytest.mark.parametrize("has_start", [True, False])
+def test_the_first_word_counts_from_the_first_event_as_from_a_start_then(has_start: bool) -> None:
+    feed = Feed(LIMITS)
+    if has_start:
+        feed.send("judge", {"type": "call_started"}, 300)
+    feed.send("user_sim", {"type": "connection_state", "data": {"state": "connected"}}, 300)
+    feed.send("audit", {"message_type": "user", "value": "Hi"}, 700)
+    feed.assistant_audio(1_000, 2_000)
+    feed.send("judge", ENDED, 3_000)
+    feed.advance(60_000)
+    assert plain(speech(feed).first_word_ms) == 700
+
+
 def test_word_errors_run_with_the_call() -> None:
     feed = Feed(LIMITS)
     talk(feed)

@@ -1,11 +1,19 @@
 """Dead air: when silence counts, when it is explained, and that it is said once."""
 
+from collections import deque
 from collections.abc import Callable
 
 import pytest
 
+from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch
+from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch, HeardBy
+from schemas.scores.all_records import DeadAirFact
+from streamer.offline.scoring import RecordedScoring, ScoringPlan
+from streamer.recordings.reader import RecordedCall, read_recordings
+from streamer.sources.replay.playback import with_control_events
+from streamer.sources.simulator.traffic import simulate_call
+from tests.support.conformance_data import conformance
 from tests.support.fakes.engine_feed import T0_MS, Feed
 
 LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)
@@ -161,7 +169,7 @@ def test_the_rules_without_a_call() -> None:
     watch.user_ended(1_000, 1_000, BrokerMoment(51_000, 0), 4)  # the broker's clock is not the call's
     assert watch.due_at_ms == 54_500
     assert watch.reached(54_499) == []
-    assert watch.reached(54_500) == [DeadAir(1_000, 4, 1, 54_500)]
+    assert watch.reached(54_500) == [DeadAir(1_000, 4, 1, 54_500, 1_000)]
     assert watch.due_at_ms is None
 
 
@@ -215,3 +223,45 @@ def test_nobody_waits_for_an_answer_when_the_line_is_down() -> None:
     feed.send("audit", {"type": "call_ended"}, 3_000)
     feed.advance(9_000)
     assert _dead_airs(feed) == []
+
+
+CALLS = "calls.jsonl.gz"
+READ_IN_MANY_ORDERS = (
+    "fuzz-101-0013",
+    "fuzz-101-0045",
+    "fuzz-101-0046",
+    "fuzz-101-0047",
+    "fuzz-101-0053",
+    "fuzz-101-0167",
+)
+"""Calls whose silences once were other ones, or in other turns, when topics were read one after the other."""
+
+
+def _silences(call: RecordedCall, seed: int | None) -> list[tuple[int | None, int]]:
+    scoring = RecordedScoring(with_control_events(call), ScoringPlan(Limits(), GoalRules(), "test", seed), None)
+    deque(scoring.run(lambda: None), maxlen=0)
+    return [(fact.turn, fact.silent_since_ms) for fact in scoring.records if isinstance(fact, DeadAirFact)]
+
+
+def test_the_order_in_which_topics_are_read_changes_no_silence_and_no_turn_of_one() -> None:
+    recorded = [call for call in read_recordings(conformance(CALLS)) if call.conversation_id in READ_IN_MANY_ORDERS]
+    phone_call = simulate_call(16, start_ms=T0_MS).call
+    assert len(recorded) == len(READ_IN_MANY_ORDERS)
+    for call in (*recorded, phone_call):
+        expected = _silences(call, None)
+        assert [_silences(call, seed) for seed in (1, 2, 3, 4)] == [expected] * 4, call.conversation_id
+
+
+def at(broker_ms: int, rank: int = 0) -> BrokerMoment:
+    return BrokerMoment(broker_ms, rank)
+
+
+@pytest.mark.parametrize(("heard_ms", "silences"), [(1_500, []), (2_500, [2_000])])
+def test_a_better_source_drops_what_a_poorer_one_reports_from_then_on(heard_ms: int, silences: list[int]) -> None:
+    watch = DeadAirWatch(3_000, 0)
+    watch.user_ended(2_000, 2_000, at(2_000), 1, HeardBy.BOT)  # read before the caller's topic
+    watch.is_heard(HeardBy.CALLER, at(heard_ms, 1))
+    assert [dead_air.silent_since_ms for dead_air in watch.reached(60_000)] == silences
+    watch.is_heard(HeardBy.BOT, at(0))
+    watch.user_ended(70_000, 70_000, at(70_000), 2)
+    assert [dead_air.silent_since_ms for dead_air in watch.reached(90_000)] == [70_000]
