@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json, to_json
 
 from schemas.closed_sets import InputSource as InputSource
 from schemas.closed_sets import RefusalReason as RefusalReason
@@ -14,10 +14,10 @@ from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.envelope import AGENT_RECORD_TYPE, Envelope
 from schemas.events.misread import UNREAD_FIELDS, UnrecognizedEvent, is_of_unknown_kind, without_unread
 from schemas.events.pipecat import PipecatEvent
-from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
+from schemas.events.simulator import AudioEvent, TypedSimulatorEvent, under_its_own_key
 from schemas.judging import JudgeVerdict
 from schemas.units import to_seconds
-from schemas.wire import MAX_TIME_MS
+from schemas.wire import MAX_TIME_MS, finite
 
 MAX_SEEN_CHARS: Final = 2_000
 """Characters kept of a wrong value: enough to redact it before a part of it is shown."""
@@ -95,6 +95,8 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
     Raises:
         RefusedRecordError: The bytes are not a JSON object, or a known event lacks a required field or has a wrong type.
     """
+    if b"NaN" in value or b"Infinity" in value:  # in words too, which costs a second look
+        value = finite(value)
     if source is InputSource.PIPECAT:
         try:
             return _decode_pipecat(value)
@@ -136,9 +138,13 @@ def _decode_slowly(source: InputSource, value: bytes, first: ValidationError) ->
 
 
 def _inferred(value: bytes) -> Any:
-    """Decodes an event of the simulator's topic that is none of the simulator's: one of a real agent whose producer sets no
-    `ce_type`, or an unknown one.
+    """Decodes an event of the simulator's topic that has none of the simulator's forms: its kind is under the other key, or it is
+    of a real agent whose producer sets no `ce_type`, or unknown.
     """
+    document = from_json(value)
+    moved = under_its_own_key(document) if isinstance(document, dict) else None
+    if moved is not None:
+        return decode(InputSource.ELEVENLABS, to_json(moved))
     try:
         return _AGENT.validate_json(value)
     except ValidationError as error:

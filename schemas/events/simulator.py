@@ -1,6 +1,7 @@
 """The events of EVA's simulated caller on `elevenlabs.events`: two forms in one stream, with old and new names of roles."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -83,3 +84,31 @@ TypedSimulatorEvent = Annotated[
     UserSpeech | AssistantSpeech | ConnectionState | CarriedSimulatorEvent | CallStarted | CallEnded | UserTextUpdated,
     Field(discriminator="type"),
 ]
+
+_AUDIO_KINDS: Final = frozenset(get_args(AudioEvent.model_fields["event_type"].annotation))
+_TYPED_KINDS: Final = frozenset(
+    kind
+    for model in (UserSpeech, AssistantSpeech, ConnectionState, CarriedSimulatorEvent)
+    for kind in get_args(model.model_fields["type"].annotation)
+)
+
+
+def under_its_own_key(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns an event of the simulator whose kind is under the key of the other form, with its kind under its own key. EVA reads
+    `type`, and `event_type` where that is empty, for every kind. None if the event is no such one.
+
+    Example:
+        >>> under_its_own_key({"type": "audio_start", "user": "assistant"})
+        {'event_type': 'audio_start', 'user': 'assistant'}
+        >>> under_its_own_key({"type": "", "event_type": "timeout"})
+        {'type': 'timeout'}
+        >>> under_its_own_key({"type": "timeout"}) is None
+        True
+    """
+    kind = event.get("type") or event.get("event_type")
+    if not isinstance(kind, str) or kind not in _AUDIO_KINDS | _TYPED_KINDS:
+        return None
+    own_key = "event_type" if kind in _AUDIO_KINDS else "type"
+    others = {key: value for key, value in event.items() if key not in ("type", "event_type")}
+    moved = {own_key: kind, **others}
+    return None if moved == event else moved

@@ -150,7 +150,7 @@ def object_in(text: bytes, where: str) -> dict[str, Any]:
 
 def _value(text: bytes, where: str) -> object:
     try:
-        value: object = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value: object = json.loads(text, parse_constant=_nothing, parse_float=_finite)
     except (ValueError, RecursionError) as error:  # bad UTF-8 and bad JSON are ValueErrors; deep nesting is the other
         raise RecordingError(
             what="this is not JSON",
@@ -168,15 +168,13 @@ def _an_object(value: object, where: str) -> dict[str, Any]:
     return value
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+def _nothing(_word: str) -> None:
+    """NaN and infinity, which Python's own writer puts into JSON, are no values; the intake reads them in the same way."""
 
 
-def _finite(digits: str) -> float:
+def _finite(digits: str) -> float | None:
     number = float(digits)
-    if not math.isfinite(number):  # 1e999 would read as infinity, which JSON cannot write again
-        raise ValueError(f"a number of {len(digits)} characters is too large")
-    return number
+    return number if math.isfinite(number) else None  # 1e999 would read as infinity, which JSON cannot write again
 
 
 def kind_of(value: object) -> str:

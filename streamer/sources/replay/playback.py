@@ -223,11 +223,11 @@ def with_control_events(
 
 
 def event_name(source: Source, event: Mapping[str, Any]) -> str:
-    """The event's type in its source's words; `unknown` when the field is missing or no text, as EVA calls it."""
+    """The event's type in its source's words; `unknown` when the field is missing, empty or no text, as EVA calls it."""
     keys = ("message_type",) if source == "audit" else ("type", "event_type")
     if event.get("type") in CONTROL_EVENTS:
         keys = ("type",)
-    return next((event[key] for key in keys if isinstance(event.get(key), str)), "unknown")
+    return next((name for key in keys if isinstance(name := event.get(key), str) and name), "unknown")
 
 
 def agent_event_name(event: Mapping[str, Any]) -> str:

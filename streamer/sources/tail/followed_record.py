@@ -297,7 +297,9 @@ class FollowedRecord:
 def _ends_session(event: Mapping[str, Any]) -> bool:
     data = event.get("data")
     return (
-        event.get("type") == "connection_state" and isinstance(data, Mapping) and data.get("state") == "session_ended"
+        event_name("elevenlabs", event) == "connection_state"
+        and isinstance(data, Mapping)
+        and data.get("state") == "session_ended"
     )
 
 

@@ -12,7 +12,13 @@ from schemas.events.elevenlabs_agent import AgentEvent
 from schemas.events.envelope import Envelope, read_envelope
 from schemas.events.misread import UnrecognizedEvent
 from schemas.events.pipecat import SpeechEventRecord, TtsText
-from schemas.events.simulator import AudioEvent, UserSpeech
+from schemas.events.simulator import (
+    AssistantSpeech,
+    AudioEvent,
+    CarriedSimulatorEvent,
+    ConnectionState,
+    UserSpeech,
+)
 from schemas.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_TIME_MS
 
 A, P, E, J = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE
@@ -46,6 +52,14 @@ def _refusal(source: InputSource, value: bytes) -> RefusedRecordError:
         (E, SOUND, AudioEvent),
         (E, SPEECH, UserSpeech),
         (E, SPEECH | {"note": '"event_type"'}, UserSpeech),
+        (E, SOUND | {"type": ""}, AudioEvent),
+        (E, SOUND | {"event_type": "user_speech", "type": "audio_end"}, AudioEvent),
+        (E, SPEECH | {"type": "", "event_type": "user_speech"}, UserSpeech),
+        (E, {**SPEECH, "type": None, "event_type": "assistant_speech"}, AssistantSpeech),
+        (E, SPEECH | {"event_type": "audio_start"}, UserSpeech),
+        (E, {"event_type": "connection_state", "data": {"state": "session_ended"}}, ConnectionState),
+        (E, {"event_type": "timeout"}, CarriedSimulatorEvent),
+        (E, {"event_type": "call_ended", "timestamp": 1}, UnrecognizedEvent),
         (A, {"message_type": "note", "timestamp": 1}, UnrecognizedEvent),
         (P, {"type": "later", "timestamp": 1}, UnrecognizedEvent),
         (E, {"type": "later"}, UnrecognizedEvent),
@@ -153,3 +167,26 @@ def test_the_envelope() -> None:
 @pytest.mark.parametrize("sequence", [b"", b"-1", b"1.5", b"twelve", b"\xff", b"7" * 5_000])
 def test_a_sequence_that_is_no_number_counts_as_none(sequence: bytes) -> None:
     assert read_envelope([("ce_sequence", sequence)]) == Envelope(None, None, None, None)
+
+
+@pytest.mark.parametrize("key", ["type", "event_type"])
+def test_a_kind_under_the_other_key_changes_nothing_of_the_event(key: str) -> None:
+    sound = {name: value for name, value in SOUND.items() if name != "event_type"} | {key: "audio_start"}
+    assert _decode(E, sound) == _decode(E, SOUND)
+    speech = {name: value for name, value in SPEECH.items() if name != "type"} | {key: "user_speech"}
+    assert _decode(E, speech) == _decode(E, SPEECH)
+    assert _refusal(E, json.dumps(sound | {"user": "nobody"}).encode()).reason is RefusalReason.UNKNOWN_ROLE
+    assert _refusal(E, json.dumps(speech | {"data": 5}).encode()).where.endswith("data")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_json_does_not_have_is_null(number: str) -> None:
+    event = {
+        "message_type": "tool_response",
+        "timestamp": 1,
+        "value": {"tool": "fee", "response": {"fee": 0, "of": "NaN"}},
+    }
+    decoded = decode(A, json.dumps(event).replace("0", number).encode())
+    assert decoded.value.response == {"fee": None, "of": "NaN"}
+    sound = json.dumps(SOUND).replace("1790000000.5", number).encode()
+    assert _refusal(E, sound).where == "audio_timestamp"

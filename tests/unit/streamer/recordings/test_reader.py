@@ -101,12 +101,19 @@ def test_calls_before_a_broken_line_are_read(tmp_path: Path) -> None:
     assert caught.value.where == f"{path}:2"
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_json_does_not_have_is_null_and_the_rest_is_read(tmp_path: Path, number: str) -> None:
+    path = write_lines(tmp_path / "calls.jsonl", {"id": "a", "audit": []})
+    path.write_text(f'{{"id": "a", "audit": [{{"fee": {number}, "said": "NaN"}}]}}\n{{"id": "b", "audit": []}}\n')
+    first, second = read_recordings(path)
+    assert (first.audit, second.conversation_id) == (({"fee": None, "said": "NaN"},), "b")
+
+
 @pytest.mark.parametrize(
     ("line", "expected", "seen"),
     [
         (b"\n", "a JSON object", "a blank line"),
         (b'{"id": \n', "a JSON object", "Expecting value"),
-        (b'{"id": "a", "audit": [{"timestamp": NaN}]}\n', "a JSON object", "NaN is not a JSON number"),
         (b'{"id": "\xff"}\n', "a JSON object", "utf-8"),
         (b"[" * 100_000, "a JSON object", "recursion"),
         (b"[1]\n", "a JSON object", "a list"),
