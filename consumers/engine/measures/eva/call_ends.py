@@ -26,9 +26,12 @@ def conversation_correctly_finished(context: MetricContext) -> MetricResult:
 
 
 def conversation_completed_on_time(context: MetricContext) -> MetricResult:
-    """0 when the call was cut off at its time limit, otherwise 1."""
+    """0 when the call was cut off at its time limit, otherwise 1, whatever the reason: `cancelled` and a bot's own words for the
+    end, such as `ended`, are no time limit, and EVA counts an unknown reason as none either.
+    """
     reason = context.conversation_ended_reason
-    return scored(0.0 if reason == TIME_LIMIT else 1.0, {"conversation_ended_reason": reason})
+    is_cut_off = reason == TIME_LIMIT
+    return scored(0.0 if is_cut_off else 1.0, {"conversation_ended_reason": reason, "timed_out": is_cut_off})
 
 
 def conversation_valid_end(context: MetricContext, line: CallerLine) -> MetricResult:

@@ -54,18 +54,17 @@ def facts_of(
 def metrics_of(context: MetricContext, facts: CallFacts) -> dict[str, MetricResult]:
     """EVA's metrics by name.
 
-    Metrics of the call alone are always there. The one of the time limit needs the reason of the end, the one of a valid end a
-    simulated caller, and those of the final state both the final and the expected state.
+    Metrics of the call alone are always there. The one of a valid end needs a simulated caller, and those of the final state need
+    both the final and the expected state.
     """
     results = {
+        "conversation_completed_on_time": conversation_completed_on_time(context),
         "conversation_correctly_finished": conversation_correctly_finished(context),
         "response_speed": response_speed(context, facts.stage_mean_ms),
         "stt_wer": stt_wer(context, context.language or DEFAULT_LANGUAGE),
         "tool_call_validity": tool_call_validity(context),
         "turn_taking": turn_taking(context, facts.pre_tool_speech_rate, mean_tokens=facts.mean_tokens),
     }
-    if context.conversation_ended_reason is not None:
-        results["conversation_completed_on_time"] = conversation_completed_on_time(context)
     if facts.caller_line.has_events:
         results["conversation_valid_end"] = conversation_valid_end(context, facts.caller_line)
     expected, final = context.expected_scenario_db, context.final_scenario_db

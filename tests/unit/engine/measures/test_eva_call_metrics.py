@@ -133,7 +133,9 @@ def test_of_two_who_end_at_once_the_assistant_was_last() -> None:
 
 def test_only_the_time_limit_makes_a_call_late() -> None:
     assert conversation_completed_on_time(context(ended_reason="time_limit_exceeded")).score == 0.0
-    assert conversation_completed_on_time(context(ended_reason="timeout")).score == 1.0
+    for reason in ("timeout", "ended", "cancelled", None):
+        result = conversation_completed_on_time(context(ended_reason=reason))
+        assert (result.score, result.details) == (1.0, {"conversation_ended_reason": reason, "timed_out": False})
 
 
 @pytest.mark.parametrize(
