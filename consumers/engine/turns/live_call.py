@@ -29,7 +29,7 @@ from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller, views_b
 from consumers.engine.turns.heard.heard_turn import HeardTurns
 from consumers.engine.turns.moments import TurnMoments
 from consumers.engine.turns.timeline.elements import ToolUse
-from consumers.engine.turns.timeline.turn_view import TurnView
+from consumers.engine.turns.timeline.turn_view import TurnView, turn_with_user_end
 from schemas.events.call import PipelineType
 from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_record import ConversationRecord
@@ -377,11 +377,10 @@ class LiveCall:
         if self._revisions.is_replaying:
             return  # decided after the replay, when the log's silences are known
         found, self._found = self._found, []
-        turns = self.machine.turns
         for each in found:
-            # By now every input is known up to this silence; when its beginning was read, others could still number its turn.
-            ended = (number for number in sorted(turns, reverse=True) if turns[number].has_user_end(each.user_end_ms))
-            self._record_dead_air(each._replace(turn=next(ended, each.turn)), self._limits.dead_air_ms, out)
+            turn = turn_with_user_end(self.machine.turns, each.user_end_ms, each.turn)
+            dead_air = DeadAir(each.silent_since_ms, turn, each.number, each.known_at_ms)  # as the log has it
+            self._record_dead_air(dead_air, self._limits.dead_air_ms, out)
 
     def _record_dead_air(self, dead_air: DeadAir, threshold_ms: int, out: list[Effect]) -> None:
         known_at_ms = dead_air.known_at_ms

@@ -4,7 +4,8 @@ Moments are published from it at every event that touches a turn; building a who
 adapters `by_the_caller` and `by_the_bot` make both.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, Protocol
 
 from schemas.scores.all_records import Anchor, Scored, Unscored, UnscoredReason
 
@@ -68,3 +69,18 @@ def unmeasured_reason(view: TurnView, *, has_speech_events: bool) -> UnscoredRea
     if not has_speech_events:
         return UnscoredReason.NO_SPEECH_EVENTS
     return UnscoredReason.NO_USER_SPEECH if not view.has_user else UnscoredReason.NO_ASSISTANT_SPEECH
+
+
+class HasUserEnds(Protocol):
+    """A turn of either machine."""
+
+    def has_user_end(self, end_ms: int) -> bool:
+        """Whether the caller ended in this turn at that millisecond."""
+
+
+def turn_with_user_end(turns: Mapping[int, HasUserEnds], end_ms: int, otherwise: int) -> int:
+    """The last of the turns in which the caller ended then; `otherwise` without one.
+
+    When a silence is decided, every input is known up to it. When its beginning was read, others could still number its turn.
+    """
+    return next((number for number in sorted(turns, reverse=True) if turns[number].has_user_end(end_ms)), otherwise)
