@@ -43,6 +43,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("agent_inspect", "measures/eva"),
         ("measures",),
         ("intake",),
+        ("call/transcripts",),
         ("call",),
         ("partition",),
     ),

@@ -14,7 +14,7 @@ MOST_LINES = 300
 MOST_LINES_OF_ONE_THING = 400
 LONGER = {
     "consumers/engine/call/call.py": "a call: one handler for each type of event, and the order in which its parts see it",
-    "consumers/engine/call/transcript.py": "one format, entry by entry; the numbers of an entry have a file of their own",
+    "consumers/engine/call/transcripts/from_turns.py": "one format, entry by entry; the numbers of an entry have a file of their own",
     "consumers/engine/goals/goal_progress.py": "judging of a turn, from its facts to its records, in one pass",
     "consumers/engine/goals/progress_curve.py": "one formula with its corner cases and doctests",
     "consumers/engine/goals/subgoal_checks.py": "a function for each kind of check",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from consumers.engine.call.recorded_transcript import RecordedTranscript
-from consumers.engine.call.transcript import TranscriptWriter, transcript_bytes
+from consumers.engine.call.transcripts.from_record import RecordedTranscript
+from consumers.engine.call.transcripts.from_turns import TranscriptWriter, transcript_bytes
 from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.goals.judged_scores import JudgedScores
 from consumers.engine.measures.measures import Measures

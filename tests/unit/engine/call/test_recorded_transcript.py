@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from elevenlabs.types import ConversationHistoryTranscriptResponseModel as SdkTurn
 
-from consumers.engine.call import recorded_transcript
-from consumers.engine.call.recorded_transcript import RecordedTranscript
-from consumers.engine.call.transcript import transcript_bytes
+from consumers.engine.call.transcripts import from_record
+from consumers.engine.call.transcripts.from_record import RecordedTranscript
+from consumers.engine.call.transcripts.from_turns import transcript_bytes
 from consumers.engine.effects import Effect
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
@@ -159,7 +159,7 @@ def test_nothing_personal_is_in_it(fields: Json) -> None:
 
 
 def test_a_transcript_that_is_too_large_loses_long_values_and_then_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_transcript, "MAX_TRANSCRIPT_BYTES", 5_000)
+    monkeypatch.setattr(from_record, "MAX_TRANSCRIPT_BYTES", 5_000)
     long = CALL | {"params_as_json": json.dumps({"text": "x" * 6_000})}
     (turn,) = transcript(entry("agent", None, tool_calls=[long]))
     assert turn["tool_calls"][0]["params_as_json"] == '{"left_out_characters":6012}'

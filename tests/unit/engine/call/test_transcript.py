@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.call import transcript as transcript_module
-from consumers.engine.call.transcript import transcript_bytes, transcript_of
+from consumers.engine.call.transcripts import from_turns as transcript_module
+from consumers.engine.call.transcripts.from_turns import transcript_bytes, transcript_of
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.turns.bot.bot_turn import BotTurn

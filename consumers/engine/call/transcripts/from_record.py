@@ -9,13 +9,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from consumers.engine.call.transcript import (
+from consumers.engine.call.transcripts.from_turns import (
     LEAST_ENTRY_BYTES,
     LEAST_USE_BYTES,
     MAX_TRANSCRIPT_BYTES,
 )
-from consumers.engine.call.transcript_numbers import llm_usage
-from consumers.engine.call.transcript_texts import MAX_TOOL_TEXT_CHARS, Redacts, TranscriptTexts, length
+from consumers.engine.call.transcripts.numbers import llm_usage
+from consumers.engine.call.transcripts.texts import MAX_TOOL_TEXT_CHARS, Redacts, TranscriptTexts, length
 from consumers.engine.turns.bot.agent_record import usage_in
 from schemas.events.elevenlabs_record import RecordedToolCall, RecordedToolResult, RecordEntry
 from schemas.transcript import (

@@ -11,8 +11,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from consumers.engine.call.transcript_numbers import EntryKind, EntryNumbers, MetricsOf
-from consumers.engine.call.transcript_texts import (
+from consumers.engine.call.transcripts.numbers import EntryKind, EntryNumbers, MetricsOf
+from consumers.engine.call.transcripts.texts import (
     MAX_TOOL_TEXT_CHARS,
     Redacts,
     TranscriptTexts,
