@@ -3,6 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/.runs
 READY := .venv/.ready
+# Tests start hundreds of processes. Each would compile all that it imports, for two seconds, where an environment forbids
+# Python to keep what it compiled: so it is kept here, out of the tree.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/.bytecode
 # Python compiles what it imports anyway: compiling everything first makes the set-up a third longer.
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 # The oldest Python we support: locks resolved for it hold for every later one too.

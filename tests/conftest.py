@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -10,7 +11,7 @@ import pytest
 import structlog
 
 from tests.support.required_tools import MISSING
-from tests.support.schedule import Durations, SlowestFirst, arrange
+from tests.support.schedule import Durations, SlowestFirst, after_the_first, arrange
 
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
@@ -66,6 +67,15 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)  # xdist's
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SlowestFirst:
     return SlowestFirst(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, None, None]:
+    if _IS_WORKER:
+        with after_the_first(os.environ["PYTEST_XDIST_WORKER"], Path(session.config.getoption("basetemp"))):
+            yield
+    else:
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

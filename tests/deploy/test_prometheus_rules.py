@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.deploy.promql_labels import labels_of
+from tests.support.patience import patient
 from tests.support.required_tools import require_tool
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def _recorded() -> dict[str, frozenset[str]]:
 
 def _promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     path = require_tool("promtool", "apt-get install prometheus")
-    return subprocess.run([path, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([path, *arguments], capture_output=True, text=True, timeout=patient(60))
 
 
 def _test_file(alert: Rule) -> Path:

@@ -9,15 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, TypeVar
 
 import pytest
 
 from streamer.cli import main as cli
 from tests.support.patience import patient
+from tests.support.warm_starts import WarmStart
 
 COMMAND = Path(sys.executable).with_name("callgauge")
-POLL_SECONDS = 0.05
+POLL_SECONDS = (0.05, 0.5)
+"""From one look at a condition to the next: at first, and at last. Each look may cost the process that is looked at, too."""
+POLL_SHARE = 0.05
+"""Of the time waited so far, how much later than it could the end of a wait may be seen."""
 COMMAND_SECONDS = 120
 
 T = TypeVar("T")
@@ -36,7 +41,8 @@ def wait_for(what: str | Callable[[], str], condition: Callable[[], T | None], s
         found = condition()
         if found:
             return found
-        time.sleep(POLL_SECONDS)
+        waited = time.monotonic() - begin
+        time.sleep(min(max(POLL_SECONDS[0], POLL_SHARE * waited), POLL_SECONDS[1]))
     said = what if isinstance(what, str) else what()
     raise AssertionError(f"waited {time.monotonic() - begin:.0f} s in vain for {said}")
 
@@ -44,7 +50,7 @@ def wait_for(what: str | Callable[[], str], condition: Callable[[], T | None], s
 class Process:
     """A running command."""
 
-    def __init__(self, popen: "subprocess.Popen[bytes]", output: Path) -> None:
+    def __init__(self, popen: "subprocess.Popen[bytes] | WarmStart", output: Path) -> None:
         self._popen = popen
         self._output = output
 
@@ -76,18 +82,22 @@ class Process:
 
 
 @contextmanager
-def started(
-    output: Path, *arguments: str, command: Sequence[str] = (str(COMMAND),), **environment: str
-) -> Iterator[Process]:
-    """A `callgauge` process with its output in a file, or another command's; killed at the end if it still runs."""
-    with output.open("wb") as file:
-        popen = subprocess.Popen(
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "COLUMNS": "200", **environment},
-        )
+def started(output: Path, *arguments: str, command: Sequence[str] = (), **environment: str) -> Iterator[Process]:
+    """A `callgauge` process with its output in a file; killed at the end if it still runs.
+
+    It starts warm. A test of the start itself names the `command`: the installed one, or another.
+    """
+    output.write_bytes(b"")
+    environment = {**os.environ, "COLUMNS": "200", **environment}
+    popen: subprocess.Popen[bytes] | WarmStart
+    if command:
+        with output.open("wb") as file:
+            popen = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment,
+            )  # fmt: skip
+    else:
+        popen = WarmStart(arguments, environment, output, output)
     try:
         yield Process(popen, output)
     finally:
@@ -111,9 +121,25 @@ def ran_here(*arguments: str, **environment: str) -> Ended:
         patch.setattr(sys, "argv", ["callgauge", *arguments])
         for name, value in {**environment, "COLUMNS": "200"}.items():
             patch.setenv(name, value)
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as end:
             cli.main()
-    return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+    return Ended(int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def ended(*arguments: str, seconds: float = COMMAND_SECONDS, **environment: str) -> Ended:
+    """Run to the end in a process of its own, which starts warm.
+
+    Raises:
+        TimeoutExpired: It took longer than it may on an idle machine.
+    """
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        process = WarmStart(arguments, {**os.environ, "COLUMNS": "200", **environment}, out, err)
+        try:
+            code = process.wait(patient(seconds))
+        finally:
+            process.kill()
+        return Ended(code, out.read_text(), err.read_text())
 
 
 def ran(*arguments: str, **environment: str) -> str:
@@ -122,12 +148,6 @@ def ran(*arguments: str, **environment: str) -> str:
     Raises:
         AssertionError: It failed; its output says why.
     """
-    done = subprocess.run(
-        [str(COMMAND), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=patient(COMMAND_SECONDS),
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    done = ended(*arguments, **environment)
+    assert done.code == 0, done.out + done.err
+    return done.out

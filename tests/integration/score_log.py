@@ -1,11 +1,17 @@
 """Reads the `scores` topic from its beginning, as a consumer of its own would."""
 
+import asyncio
+import time
 from collections.abc import Iterable
 
 from aiokafka import AIOKafkaConsumer
 
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
 from schemas.scores.newest_scores import newest_scores
+from tests.support.patience import patient
+
+LOOK_SECONDS = 0.5
+"""From one reading of the whole topic to the next."""
 
 
 async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:
@@ -26,6 +32,18 @@ async def written_scores(environment: dict[str, str]) -> list[AnyScoreRecord]:
         return records
     finally:
         await consumer.stop()
+
+
+async def closings(environment: dict[str, str], calls: int, seconds: float) -> dict[str, ClosedFact]:
+    """By call, its closing: once so many calls are closed, or those that are after so many seconds of an idle machine."""
+    begin = time.monotonic()
+    while True:
+        found = {
+            each.conversation_id: each for each in await written_scores(environment) if isinstance(each, ClosedFact)
+        }
+        if len(found) >= calls or time.monotonic() - begin > patient(seconds):
+            return found
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def newest_of(records: Iterable[AnyScoreRecord]) -> list[AnyScoreRecord]:

@@ -1,9 +1,7 @@
 """Past traffic on a real broker, evaluated again: equal to what was said live, and different where a setting is."""
 
 import json
-import os
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,8 @@ from schemas.scores.all_records import ClosedFact, DeadAirFact, ProgressScore
 from streamer.roles.demo import GOALS_FOLDER
 from tests.integration.conftest import create_topics
 from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import COMMAND, COMMAND_SECONDS, ran, started, wait_for
+from tests.integration.processes import ended, ran, started, wait_for
 from tests.integration.score_log import written_scores
-from tests.support.patience import patient
 
 CALLS = 12
 SETTINGS = {
@@ -31,14 +28,7 @@ pytestmark = pytest.mark.service(partitions=2, **SETTINGS)
 
 def backtested(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, results and what was told."""
-    done = subprocess.run(
-        [str(COMMAND), "replay", "--from-topics", "--since", "1h", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=patient(COMMAND_SECONDS),
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
-    return done.returncode, done.stdout, done.stderr
+    return ended("replay", "--from-topics", "--since", "1h", *arguments, **environment)
 
 
 def compared(environment: dict[str, str], *arguments: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from confluent_kafka import Producer
 
 from consumers.runtime.kafka.batches.decompression import MAX_UNPACKED_BATCH_BYTES
 from schemas.quarantine import QuarantineRecord
@@ -74,7 +75,12 @@ def refused_records() -> dict[str, tuple[str, bytes | None, bytes | None]]:
     }  # fmt: skip
 
 
-pytestmark = pytest.mark.service(partitions=1, limits__closing_grace_ms="1000", limits__max_events_per_call="2000")
+MOST_EVENTS = 2_000
+ENDLESS = 10 * MOST_EVENTS
+
+pytestmark = pytest.mark.service(
+    partitions=1, limits__closing_grace_ms="1000", limits__max_events_per_call=str(MOST_EVENTS)
+)
 
 
 @pytest.fixture
@@ -107,6 +113,15 @@ async def producer(environment: dict[str, str]) -> AsyncIterator[AIOKafkaProduce
         yield client
     finally:
         await client.stop()
+
+
+def put_quickly(environment: dict[str, str], records: Iterable[tuple[str, bytes, bytes]]) -> None:
+    """Writes topics, keys and values to partition 0, with a client that takes a few microseconds for each."""
+    settings = {"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "linger.ms": 20}
+    client = Producer({**settings, "queue.buffering.max.messages": 1_000_000})
+    for topic, key, value in records:
+        client.produce(topic, value, key, partition=0)
+    assert client.flush(patient(60)) == 0
 
 
 async def quarantined(environment: dict[str, str], number: int) -> list[QuarantineRecord]:
@@ -184,16 +199,14 @@ async def test_an_endless_call_is_closed_and_what_follows_only_counted(
 ) -> None:
     process, address = service
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
-    async with producer(environment) as client:
-        sent = [await client.send(topic, line(), key=b"endless", partition=0) for _ in range(100_000)]
-        await asyncio.gather(*sent)
+    put_quickly(environment, ((topic, b"endless", line()) for _ in range(ENDLESS)))
     wait_for(
         "all records to be read",
-        lambda: total(address, "callgauge_events_total", source="pipecat") == len(sent),
+        lambda: total(address, "callgauge_events_total", source="pipecat") == ENDLESS,
         90,
     )
-    assert total(address, "callgauge_events_total", outcome="folded") == 2_000
-    assert total(address, "callgauge_events_total", outcome="after_close") == 98_000
+    assert total(address, "callgauge_events_total", outcome="folded") == MOST_EVENTS
+    assert total(address, "callgauge_events_total", outcome="after_close") == ENDLESS - MOST_EVENTS
     assert total(address, "callgauge_limits_hit_total", limit="events") == 1
     wait_for("its end", lambda: total(address, "callgauge_calls_ended_total", outcome="limit_events") == 1, 10)
     assert process.is_running
@@ -255,7 +268,8 @@ async def test_what_the_client_cannot_decode_is_set_aside_and_all_else_is_read(
     assert all("too large when it is unpacked" in record.what for record in records)
 
 
-LOOPS = 60_000
+EVENTS_LOOP, REPLAYS_LOOP = 60_000, 10_000
+"""Each reaches its limit: 50,000 events, and a million elements that are folded again, some thousand at each event."""
 SOON_SECONDS = 60.0
 
 
@@ -294,14 +308,15 @@ async def test_calls_that_loop_at_the_default_limits_do_not_keep_a_good_call_wai
     good = simulate_call(5, start_ms=0, kind="cascade").call
     good = renamed(shifted(good, seconds_to_now(good, now_ms(), None)), "good")
     events = list(in_time_order(good))
-    async with producer(environment) as client:
+
+    def records() -> Iterator[tuple[str, bytes, bytes]]:
         for place, (key, (source, event)) in enumerate(loops.items()):
-            topic = f"{prefix}{TOPICS[source]}"
-            for n in range(LOOPS):
-                await client.send(topic, event(n), key=key.encode(), partition=0)
+            for n in range(EVENTS_LOOP if key == "limit_events" else REPLAYS_LOOP):
+                yield f"{prefix}{TOPICS[source]}", key.encode(), event(n)
             for n in range(place, len(events), len(loops)):
-                await client.send(f"{prefix}{TOPICS[events[n].source]}", events[n].value, key=b"good", partition=0)
-        await client.flush()
+                yield f"{prefix}{TOPICS[events[n].source]}", b"good", events[n].value
+
+    put_quickly(environment, records())
     with started(tmp_path / "run.log", "run", **environment) as process:
         address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
         wait_for(

@@ -19,7 +19,7 @@ AT_ONCE_SECONDS = 2
 
 def test_a_call_is_seen_within_ten_seconds_and_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     begin = time.monotonic()
-    with started(tmp_path / "demo.log", "demo", "--http-port", "0") as demo:
+    with started(tmp_path / "demo.log", "demo", "--http-port", "0", command=[str(COMMAND)]) as demo:
         wait_for("a running call", lambda: re.search(r"[1-9]\d* calls running", demo.text), SOON_SECONDS + 5)
         assert time.monotonic() - begin < patient(SOON_SECONDS)
         address = wait_for("the address of /metrics", lambda: address_in(demo.text), 1)

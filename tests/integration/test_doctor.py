@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,9 +18,8 @@ from consumers.engine.limits import Limits
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from tests.integration.metrics_page import address_in
-from tests.integration.processes import COMMAND, COMMAND_SECONDS, started, wait_for
+from tests.integration.processes import ended, started, wait_for
 from tests.integration.test_bad_input import line
-from tests.support.patience import patient
 
 NOBODY = "127.0.0.1:1"
 
@@ -53,21 +50,15 @@ async def set_up(environment: dict[str, str], topic: str, **settings: str) -> No
 
 
 def command(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [str(COMMAND), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=patient(COMMAND_SECONDS),
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, done.stderr
+    done = ended(*arguments, **environment)
+    assert "Traceback" not in done.err
+    return done
 
 
 def findings(environment: dict[str, str], code: int) -> dict[str, list[dict[str, Any]]]:
     """What the doctor says, by what it looked at; it must end with this exit code."""
-    ended, out, err = command(environment, "doctor", "--json")
-    assert ended == code, out + err
+    exit_code, out, err = command(environment, "doctor", "--json")
+    assert exit_code == code, out + err
     by_check: dict[str, list[dict[str, Any]]] = {}
     for told in map(json.loads, out.splitlines()):
         by_check.setdefault(told["check"], []).append(told)
@@ -86,8 +77,8 @@ def test_fresh_topics_are_well_and_nobody_reads_them(environment: dict[str, str]
     assert verdict(found, "clock") == "unknown", "it is not found out by writing"
     for check in ("evaluator group", "exporter group"):
         assert "never read" in found[check][0]["seen"]
-    ended, shown, _ = command(environment, "doctor")
-    assert ended == 0
+    exit_code, shown, _ = command(environment, "doctor")
+    assert exit_code == 0
     assert shown.splitlines()[-1] == "4 ok, 3 warning, 1 unknown."
 
 
@@ -157,8 +148,8 @@ async def test_topics_that_lose_records_are_found_by_all_three(
     assert [one["verdict"] for one in found[f"{prefix}scores"]] == ["wrong"]
     assert [one["verdict"] for one in found[f"{prefix}pipecat.events"]] == ["wrong"]
     assert {one["verdict"] for one in found[f"{prefix}audit.events"]} == {"wrong", "warning"}
-    ended, table, told = command(environment, "topics", "check")
-    assert ended == 1
+    exit_code, table, told = command(environment, "topics", "check")
+    assert exit_code == 1
     assert "warning: retention.bytes is 1000000" in table
     for needed in ("scores needs cleanup.policy=delete", "pipecat.events needs retention.ms=604800000"):
         assert f"{prefix}{needed}" in told

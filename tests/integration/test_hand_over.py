@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from schemas.scores.all_records import ClosedFact
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.chaos.verdict.verdict import Traces, judged, limits_of
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, started, wait_for
-from tests.integration.score_log import written_scores
-from tests.support.patience import patient
+from tests.integration.score_log import closings
 
 PARTITIONS = 4
 CALLS = 12
@@ -50,12 +48,7 @@ class Calls:
         return until
 
     async def are_closed(self) -> bool:
-        deadline = time.monotonic() + patient(WAIT_SECONDS)
-        while time.monotonic() < deadline:
-            closed = [each for each in await written_scores(self._environment) if isinstance(each, ClosedFact)]
-            if len(closed) >= CALLS:
-                return True
-        return False
+        return len(await closings(self._environment, CALLS, WAIT_SECONDS)) == CALLS
 
 
 def ready_address(process: Process) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from schemas.scores.all_records import Anchor, CallValues, Scored, TurnValues
 from tests.integration.conftest import make_topics, variables
-from tests.integration.metrics_page import address_in, total
+from tests.integration.metrics_page import address_in, answer_of, total
 from tests.integration.processes import Process, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.brokers import kafka_broker
@@ -46,7 +46,7 @@ class Ingest:
         return httpx.post(f"{self.address}/webhooks/elevenlabs", timeout=patient(30), content=body, headers=header)
 
     def probed(self, name: str) -> int:
-        return httpx.get(self.metrics.replace("metrics", name), timeout=patient(10)).status_code
+        return answer_of(self.metrics.replace("metrics", name)).status_code
 
 
 def listening(process: Process) -> Ingest:

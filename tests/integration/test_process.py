@@ -17,8 +17,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.integration.conftest import PARTITIONS, make_topics, variables
-from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import Process, started, wait_for
+from tests.integration.metrics_page import address_in, answer_of, total
+from tests.integration.processes import COMMAND, Process, started, wait_for
 from tests.support.brokers.kafka_broker import NOTHING_TO_RUN
 from tests.support.patience import patient
 from tests.support.required_tools import MISSING
@@ -31,6 +31,7 @@ STOP_SECONDS = 8
 """Below the deadline of 10 s: no step of a stop may use all of it. On an idle machine 2 to 4 s are seen, on a busy one 5."""
 READ = "callgauge_scores_read_total"
 MOST_RECORDS = 200_000
+PER_SECOND = 500
 LIVES = 3
 STARTS = 3
 """Most starts of a process whose broker is frozen. One is enough on a machine with time."""
@@ -59,9 +60,7 @@ def page(environment: dict[str, str], path: str, token: str | None = None) -> tu
     """Status and text; (0, "") while nobody listens."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        answer = httpx.get(
-            f"http://127.0.0.1:{environment['CALLGAUGE_HTTP_PORT']}{path}", headers=headers, timeout=patient(2)
-        )
+        answer = answer_of(f"http://127.0.0.1:{environment['CALLGAUGE_HTTP_PORT']}{path}", headers, seconds=2)
     except httpx.TransportError:
         return 0, ""
     return answer.status_code, answer.text
@@ -137,7 +136,7 @@ def own_broker() -> Iterator[OwnBroker]:
 
 @pytest.mark.parametrize("roles", ["evaluator", "exporter", "judge", "evaluator,exporter,judge"])
 def test_every_role_answers_probes_and_stops_when_told(environment: dict[str, str], tmp_path: Path, roles: str) -> None:
-    with started(tmp_path / "run.log", "run", "--roles", roles, **environment) as process:
+    with started(tmp_path / "run.log", "run", "--roles", roles, command=[str(COMMAND)], **environment) as process:
         wait_until_ready(process, environment)
         assert page(environment, "/healthz") == (200, "ok\n")
         status, text = page(environment, "/metrics")
@@ -311,9 +310,9 @@ async def test_graceful_restarts_neither_lose_nor_double(environment: dict[str, 
         with exporter(environment, tmp_path / f"{life}.log") as process:
             address = await asyncio.to_thread(wait_until_ready, process, environment)
             writing = writing or asyncio.create_task(
-                write_scores(environment, MOST_RECORDS, per_second=2_000, enough=enough)
+                write_scores(environment, MOST_RECORDS, per_second=PER_SECOND, enough=enough)
             )
-            await asyncio.to_thread(wait_for_records, address, 1_000)
+            await asyncio.to_thread(wait_for_records, address, PER_SECOND)
             assert not writing.done(), "every restart is in the middle of the load"
             if life == LIVES - 1:
                 enough.set()
@@ -330,7 +329,7 @@ async def test_graceful_restarts_neither_lose_nor_double(environment: dict[str, 
 async def test_kill_9_loses_nothing_and_doubles_a_commit_interval_at_most(
     environment: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, after, per_second = 5_000, 1_000, 2_000
+    before, after, per_second = 2_000, 500, PER_SECOND
     with exporter(environment, tmp_path / "first.log") as process:
         address = await asyncio.to_thread(wait_until_ready, process, environment)
         writing = asyncio.create_task(write_scores(environment, before, per_second=per_second))

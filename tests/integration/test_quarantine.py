@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.record_reader import RecordGoneError, record_reader
 from streamer.operations.quarantine.log import Wanted, quarantined
 from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import COMMAND, COMMAND_SECONDS, started, wait_for
+from tests.integration.processes import ended, started, wait_for
 from tests.integration.test_bad_input import line, now_ms
 from tests.support.patience import patient
 
@@ -43,15 +41,7 @@ def kafka_of(environment: dict[str, str]) -> KafkaSettings:
 
 def quarantine(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, results, and what was told, of `callgauge quarantine`."""
-    done = subprocess.run(
-        [str(COMMAND), "quarantine", *arguments],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=patient(COMMAND_SECONDS),
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
-    return done.returncode, done.stdout, done.stderr
+    return ended("quarantine", *arguments, **environment)
 
 
 def listed(environment: dict[str, str], *filters: str) -> list[dict[str, Any]]:
@@ -139,8 +129,8 @@ async def test_a_refused_record_comes_into_its_call_once(
         wait_for("the repeats", lambda: total(address, "callgauge_events_total", outcome="repeated") == 2, 20)
         taken = [total(address, "callgauge_events_total", outcome=how) for how in ("folded", "late", "replayed")]
         assert sum(taken) == 4, "the one that was never refused, the one in its place, and two that were put back"
-        ended = json.dumps({"type": "call_ended", "timestamp": now_ms()}).encode()
-        await producer.send_and_wait(topic, ended, key=b"c", partition=1)
+        end = json.dumps({"type": "call_ended", "timestamp": now_ms()}).encode()
+        await producer.send_and_wait(topic, end, key=b"c", partition=1)
         wait_for("its end", lambda: total(address, "callgauge_calls_ended_total") == 1, 20)
         code, out, _ = quarantine(fixed, "replay", places[0])
         assert (code, out.startswith(f"{places[0]}: not put back: its call has closed (ended,")) == (1, True)

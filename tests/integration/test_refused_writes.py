@@ -6,15 +6,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas.scores.all_records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
-from tests.integration.metrics_page import address_in, total
+from tests.integration.metrics_page import address_in, answer_of, total
 from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.score_log import LOOK_SECONDS
 from tests.support.patience import patient
 
 pytestmark = [pytest.mark.kafka, pytest.mark.service(partitions=1, limits__closing_grace_ms="0")]
@@ -75,7 +75,7 @@ async def until_closed(environment: dict[str, str], *names: str) -> None:
     """Each of them, once."""
     async with asyncio.timeout(patient(SECONDS)):
         while await closed(environment) != Counter(names):  # noqa: ASYNC110 - the topic is outside
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def change(environment: dict[str, str], topic: str, largest_bytes: int | None) -> None:
@@ -96,7 +96,7 @@ async def change(environment: dict[str, str], topic: str, largest_bytes: int | N
 
 def page(process: Process, path: str) -> tuple[int, str]:
     address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
-    answer = httpx.get(address.removesuffix("/metrics") + path, timeout=patient(10))
+    answer = answer_of(address.removesuffix("/metrics") + path)
     return answer.status_code, answer.text
 
 

@@ -4,7 +4,6 @@ import gzip
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -15,7 +14,7 @@ import pytest
 from schemas.scores.all_records import CallValues, ClosedFact, Scored, TurnStatus, TurnValues, VoiceToVoiceLatency
 from tests.integration.metrics_page import address_in, page, total
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import closings, newest_of, written_scores
 from tests.support.conformance_data import CONFORMANCE, RECORD, needs_conformance
 from tests.support.patience import patient
 from tests.support.required_tools import require_tool
@@ -148,17 +147,7 @@ async def test_evaluators_that_join_and_leave_lose_no_call(environment: dict[str
         assert replay.is_running, "both rebalances are in the middle of the calls"
         assert first.signalled(signal.SIGTERM)[0] == 0
         wait_for("the replay to end", lambda: not replay.is_running, 60 * pace)
-        closed: dict[str, ClosedFact] = {}
-
-        async def all_closed() -> bool:
-            closed.update(
-                (r.conversation_id, r) for r in await written_scores(environment) if isinstance(r, ClosedFact)
-            )
-            return closed.keys() == {call["id"] for call in calls}
-
-        deadline = time.monotonic() + patient(40)
-        while not await all_closed() and time.monotonic() < deadline:
-            pass
+        closed = await closings(environment, len(calls), 40)
         assert closed.keys() == {call["id"] for call in calls}
     final = {
         (r.conversation_id, r.turn): r.result.value / 1000

@@ -2,16 +2,13 @@
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import httpx
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package names them without exporting them
     AclBinding,
@@ -31,8 +28,8 @@ from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.cli import run as cli_run
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.conftest import create_topics, make_topics
-from tests.integration.metrics_page import address_in, total
-from tests.integration.processes import COMMAND, Ended, ran, ran_here, started, wait_for
+from tests.integration.metrics_page import address_in, answer_of, total
+from tests.integration.processes import Ended, ended, ran, ran_here, started, wait_for
 from tests.integration.score_log import written_scores
 from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
 from tests.support.patience import patient
@@ -185,14 +182,7 @@ def allowed(house: House, *rights: Right) -> Iterator[None]:
 
 def refused(*arguments: str, **environment: str) -> str:
     """What a command says that must fail: no traceback, no secret, none of a library's lines, and nothing on stdout."""
-    done = subprocess.run(
-        [str(COMMAND), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=patient(SECONDS),
-        env={**os.environ, **environment},
-    )
-    return _refusal(Ended(done.returncode, done.stdout, done.stderr))
+    return _refusal(ended(*arguments, seconds=SECONDS, **environment))
 
 
 def refused_here(*arguments: str, **environment: str) -> str:
@@ -202,13 +192,13 @@ def refused_here(*arguments: str, **environment: str) -> str:
         return _refusal(ran_here(*arguments, **environment))
 
 
-def _refusal(ended: Ended) -> str:
-    assert (ended.code, ended.out) == (1, ""), ended.err
-    assert "Traceback" not in ended.err
-    assert "logger=" not in ended.err
+def _refusal(done: Ended) -> str:
+    assert (done.code, done.out) == (1, ""), done.err
+    assert "Traceback" not in done.err
+    assert "logger=" not in done.err
     for secret in (PASSWORD, KEY_PASSWORD):
-        assert secret not in ended.err
-    return ended.err
+        assert secret not in done.err
+    return done.err
 
 
 def call_file(path: Path) -> Path:
@@ -262,13 +252,13 @@ def test_a_password_that_changes_while_running_shows_before_a_connection_is_lost
         started(tmp_path / "run.log", "run", "--roles", "exporter", **environment) as process,
     ):
         address = wait_for("it to be ready", lambda: address_in(process.text), SECONDS).removesuffix("/metrics")
-        assert httpx.get(f"{address}/readyz").text == "ok\n"
+        assert answer_of(f"{address}/readyz").text == "ok\n"
         house.log_in_with("another")
         told = f"refuses the login of user '{house.user}' with SCRAM-SHA-512"
-        wait_for("/readyz to tell it", lambda: told in httpx.get(f"{address}/readyz").text, SECONDS)
+        wait_for("/readyz to tell it", lambda: told in answer_of(f"{address}/readyz").text, SECONDS)
         assert total(f"{address}/metrics", "callgauge_kafka_logins_refused_total") > 0
         assert "kafka_login_refused" in process.text
-        assert httpx.get(f"{address}/healthz").text == "ok\n", "its connections go on"
+        assert answer_of(f"{address}/healthz").text == "ok\n", "its connections go on"
         assert process.signalled(signal.SIGTERM)[0] == 0
         assert PASSWORD not in process.text
 
@@ -331,12 +321,9 @@ def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None
 
 def refused_check(environment: dict[str, str]) -> str:
     """What `topics check` says on standard error; its table is on standard output."""
-    done = subprocess.run(
-        [str(COMMAND), "topics", "check"], capture_output=True, text=True, timeout=patient(SECONDS),
-        env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.returncode == 1
-    return done.stderr
+    done = ended("topics", "check", seconds=SECONDS, **environment)
+    assert done.code == 1
+    return done.err
 
 
 TLS_LOGIN: Final = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": USER, "password": PASSWORD}

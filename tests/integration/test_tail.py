@@ -12,15 +12,14 @@ from typing import Any, Final
 
 import pytest
 
-from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ClosedFact
+from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
 from streamer.recordings.places import AUDIT_FILE, RESULT_FILE
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.sources.tail.followed_run import SUMMARY_FILE
 from streamer.sources.tail.positions import POSITION_FILE
 from tests.integration.processes import ran, started, wait_for
-from tests.integration.score_log import newest_of, written_scores
+from tests.integration.score_log import closings, newest_of, written_scores
 from tests.integration.test_run_and_replay import ready_address
-from tests.support.patience import patient
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 
@@ -110,11 +109,8 @@ async def test_a_run_that_is_being_written_comes_out_as_score_says(environment: 
                 wait_for(lambda: f"the end of the run in:\n{second.text}", lambda: not second.is_running, 180)
                 assert second.signalled(signal.SIGTERM)[0] == 0, second.text
                 assert "The run is over: 0 calls open, 4 ended" in second.text
-        closed: set[str] = set()
-        until = time.monotonic() + patient(60)
-        while closed != seeds.keys() and time.monotonic() < until:
-            closed = {r.conversation_id for r in await written_scores(environment) if isinstance(r, ClosedFact)}
-    assert closed == seeds.keys()
+        closed = await closings(environment, len(seeds), 60)
+    assert closed.keys() == seeds.keys()
     live = await written_scores(environment)
     assert len({record.record_id for record in live}) == len(live)
     scored = [SCORE_RECORD.validate_json(line) for line in ran("score", str(run)).splitlines()]

@@ -3,7 +3,6 @@
 import gzip
 import json
 import signal
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,10 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from schemas.scores.all_records import ClosedFact
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
-from tests.integration.score_log import written_scores
+from tests.integration.score_log import closings
 from tests.support.conformance_data import CONFORMANCE, needs_conformance
-from tests.support.patience import patient
 
 Json = dict[str, Any]
 
@@ -79,11 +76,8 @@ async def written(environment: dict[str, str]) -> list[tuple[str, bytes]]:
 
 async def all_closed(environment: dict[str, str]) -> None:
     """Waits until every call has its closing."""
-    deadline = time.monotonic() + patient(SECONDS)
-    closed: set[str] = set()
-    while len(closed) < CALLS:
-        assert time.monotonic() < deadline, closed
-        closed = {each.conversation_id for each in await written_scores(environment) if isinstance(each, ClosedFact)}
+    closed = await closings(environment, CALLS, SECONDS)
+    assert len(closed) == CALLS, sorted(closed)
 
 
 def address(process: Process) -> str:

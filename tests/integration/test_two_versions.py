@@ -1,5 +1,6 @@
 """Two versions in one group, one after the other: what the first closed stays closed, and nothing is written twice."""
 
+import asyncio
 import json
 import signal
 import sys
@@ -14,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.chaos.evaluators.newer_version import NEWER
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import started, wait_for
+from tests.integration.score_log import LOOK_SECONDS
 from tests.support.patience import patient
 
 TODAY: dict[str, str] = {}
@@ -76,6 +78,7 @@ class Topics:
             }
             if reasons.keys() >= set(calls):
                 return reasons
+            await asyncio.sleep(LOOK_SECONDS)
         raise AssertionError(f"waited {WAIT_SECONDS} s in vain for the closings of {calls}")
 
 

@@ -1,13 +1,17 @@
 """In which order tests run where several workers share them, and which of them must share one."""
 
+import contextlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.patience import patient
 
 _TABLE: Final = Path(__file__).parents[1] / "durations.json"
 _LEAST_SECONDS: Final = 1.0
@@ -16,6 +20,28 @@ _ONE_BY_ONE: Final = ("tests/integration/", "tests/properties/")
 """Where a file is too long for one worker. Elsewhere a file stays together, with what its tests share."""
 _TOGETHER: Final = ("tests/integration/test_process.py", "tests/integration/test_security.py")
 """Files whose tests share what takes long to make: a broker that may be frozen, rights on a secured one."""
+
+
+_FIRST: Final = "gw0"
+_FIRST_SECONDS: Final = 120
+"""Within this a worker has imported all tests, on any machine."""
+
+
+@contextlib.contextmanager
+def after_the_first(worker: str, folder: Path) -> Iterator[None]:
+    """One worker collects alone, the others behind it: in a fresh clone it compiles all that they import, which takes longest.
+
+    Args:
+        worker: The name of this one.
+        folder: Its own, beside those of the other workers of this run.
+    """
+    collected = folder.parent / "collected"
+    until = time.monotonic() + patient(_FIRST_SECONDS)
+    while worker != _FIRST and not collected.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    yield
+    if worker == _FIRST:
+        collected.touch()
 
 
 def arrange(items: list[pytest.Item]) -> None:

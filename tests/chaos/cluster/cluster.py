@@ -37,8 +37,8 @@ _REMEMBERS_DELETIONS = {"log.flush.start.offset.checkpoint.interval.ms": "500"}
 _LEADERS_GO_HOME = {"leader.imbalance.check.interval.seconds": "10", "leader.imbalance.per.broker.percentage": "0"}
 """A node that is back leads what it led before: a move without any crash."""
 _COMES_BACK_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-_JAVA_ALONE = ("-Xmx768m",)
-_JAVA_AMONG_OTHERS = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_JAVA_ALONE = (*kafka_broker.QUICK_JAVA, "-Xmx768m")
+_JAVA_AMONG_OTHERS = (*kafka_broker.QUICK_JAVA, "-Xmx400m")
 
 
 def tied_to_us(command: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.chaos.evaluators.fleet import Evaluator
+from tests.support.patience import patient
 
 LAG_MESSAGES = "callgauge_consumer_lag_messages"
 LAG_SECONDS = "callgauge_consumer_lag_seconds"
@@ -29,7 +30,7 @@ def samples(evaluator: Evaluator, name: str) -> list[Sample]:
     """
     address = evaluator.metrics_address
     try:
-        text = httpx.get(address or "", timeout=ANSWER_SECONDS).raise_for_status().text
+        text = httpx.get(address or "", timeout=patient(ANSWER_SECONDS)).raise_for_status().text
     except httpx.HTTPError as error:
         raise PageError(f"evaluator {evaluator.number} does not show {address}: {type(error).__name__}") from error
     return [

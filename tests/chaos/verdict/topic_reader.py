@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from tests.support.patience import patient
+
 READ_AT_ONCE: Final = 10_000
 SILENT_SECONDS: Final = 60.0
 OPEN_TRANSACTION_SECONDS: Final = 180.0
@@ -131,7 +133,7 @@ def _extents(bootstrap: str, topic: str, numbers: Iterable[int], isolation: str)
     try:
         for number in numbers:
             where = TopicPartition(topic, number)
-            first, end = consumer.get_watermark_offsets(where, timeout=ANSWER_SECONDS)
+            first, end = consumer.get_watermark_offsets(where, timeout=patient(ANSWER_SECONDS))
             found[number] = (first, end)
     except KafkaException as error:
         raise UnreadableError(f"{topic}: the broker does not say where it begins and ends: {error}") from error

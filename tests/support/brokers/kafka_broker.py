@@ -55,6 +55,9 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
 }
 
+QUICK_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""A broker of tests lives for minutes: to optimise its code and to collect on several threads costs it more than it saves."""
+
 _POM = f"""<project><modelVersion>4.0.0</modelVersion>
 <groupId>callgauge</groupId><artifactId>broker</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA}</version></dependency>
@@ -224,7 +227,7 @@ def _java_command(
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
-    java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={logging.as_uri()}", "-cp", jars]
+    java = ["java", *QUICK_JAVA, "-Xmx512m", f"-Dlog4j2.configurationFile={logging.as_uri()}", "-cp", jars]
     # The cluster's id only has to be 22 characters: nobody else ever joins.
     form = [*java, "kafka.tools.StorageTool", "format", "-t", "callgauge-test-cluster", "-c", str(properties)]
     formatted = subprocess.run([*form, *format_options], capture_output=True, text=True)

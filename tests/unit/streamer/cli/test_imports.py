@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import patient
+
 ROOT = Path(__file__).parents[4]
 LIBRARIES = (
     *("aiokafka", "confluent_kafka", "faststream", "httpx2", "jiwer", "openai", "phonenumbers", "prometheus_client"),
@@ -44,7 +46,7 @@ asyncio.run(make())
 def loaded(work: str) -> set[str]:
     """The modules of a fresh process after the work."""
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM.format(work=work)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(30))
     assert ended.returncode == 0, ended.stderr
     return set(json.loads(ended.stdout.splitlines()[-1]))
 

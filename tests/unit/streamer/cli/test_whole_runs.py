@@ -172,10 +172,10 @@ def _read(terminal: int) -> bytes:
 def test_a_signal_ends_it_with_whole_lines_and_no_process_left(tmp_path: Path, number: signal.Signals) -> None:
     calls = tmp_path / "calls.jsonl"
     call = simulate_call(1, start_ms=MS, kind="cascade").call
-    line = {"audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+    line = json.dumps({"id": "c", "audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs})
     with calls.open("w") as file:
         for name in range(3_000):
-            file.write(json.dumps({"id": f"c{name}", **line}) + "\n")
+            file.write(line.replace('"c"', f'"c{name}"', 1) + "\n")
     command = [sys.executable, "-m", "streamer.cli.main", "context", str(calls), "--processes", "2"]
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         with _signals_taken():

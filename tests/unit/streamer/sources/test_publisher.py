@@ -13,6 +13,7 @@ from schemas.events.envelope import read_envelope
 from streamer.sources import publisher as publisher_module
 from streamer.sources.publisher import EventPublisher, PlayProgress, PublishError, cloudevent_headers, play
 from streamer.sources.replay.playback import PlayedCall, Source, WireEvent
+from tests.support.patience import patient
 
 NOW_MS = 1_790_000_000_000
 HOST = KafkaSettings(bootstrap_servers="host:1")
@@ -266,7 +267,7 @@ async def test_only_so_many_records_are_on_their_way(
     await asyncio.sleep(0)
     assert len(producers[0].records) == 2
     producers[0].acknowledgements[0].set_result(None)
-    await asyncio.wait_for(third, timeout=5)
+    await asyncio.wait_for(third, timeout=patient(5))
     assert len(producers[0].records) == 3
     await publisher.flush()
     await publisher.close()

@@ -20,6 +20,7 @@ from streamer.sources.tail.followed_record import CallFacts
 from streamer.sources.tail.followed_run import SUMMARY_FILE, FollowedRun
 from streamer.sources.tail.growing_file import GrowingFile
 from streamer.sources.tail.positions import POSITION_FILE, FilePosition, PositionError, PositionFile
+from tests.support.patience import patient
 
 MS = 1_790_000_000_000
 LOG = "pipecat_logs.jsonl"
@@ -91,7 +92,7 @@ class Tail:
         asyncio.run(work())
 
     def to_the_end(self) -> None:
-        asyncio.run(asyncio.wait_for(self.run.send(self.sent, is_endless=False), 30))
+        asyncio.run(asyncio.wait_for(self.run.send(self.sent, is_endless=False), patient(30)))
 
 
 def lines(*events: Json) -> bytes:
