@@ -23,7 +23,10 @@ from tests.support.conformance_data import conformance
 Json = dict[str, Any]
 
 FILES = ("calls.jsonl.gz", "cut_calls.jsonl.gz", "hostile_calls.jsonl.gz", "eva_histories.jsonl.gz", "record_1.1.2")
-SEEDS = range(21)  # 0 is the order of time
+SEEDS = range(21)
+"""Of orders of arrival; 0 is the order of time."""
+SEEDS_OF_EVERY_RUN = 6
+"""The others are tried by `make test-long` and `make conformance`."""
 
 
 @functools.cache
@@ -61,7 +64,10 @@ def _differences(call: Json, actual: Json, *, is_older_encoding: bool) -> list[s
     ]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=[pytest.mark.long] if seed >= SEEDS_OF_EVERY_RUN else []) for seed in SEEDS],
+)
 @pytest.mark.parametrize("name", FILES)
 def test_context_equals_the_reference(name: str, seed: int) -> None:
     path = conformance(name)

@@ -126,7 +126,7 @@ def ran_here(*arguments: str, **environment: str) -> Ended:
     return Ended(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
 
-def ended(*arguments: str, seconds: float = COMMAND_SECONDS, **environment: str) -> Ended:
+def ended(*arguments: str, **environment: str) -> Ended:
     """Run to the end in a process of its own, which starts warm.
 
     Raises:
@@ -136,7 +136,7 @@ def ended(*arguments: str, seconds: float = COMMAND_SECONDS, **environment: str)
         out, err = Path(folder, "out"), Path(folder, "err")
         process = WarmStart(arguments, {**os.environ, "COLUMNS": "200", **environment}, out, err)
         try:
-            code = process.wait(patient(seconds))
+            code = process.wait(patient(COMMAND_SECONDS))
         finally:
             process.kill()
         return Ended(code, out.read_text(), err.read_text())

@@ -182,7 +182,7 @@ def allowed(house: House, *rights: Right) -> Iterator[None]:
 
 def refused(*arguments: str, **environment: str) -> str:
     """What a command says that must fail: no traceback, no secret, none of a library's lines, and nothing on stdout."""
-    return _refusal(ended(*arguments, seconds=SECONDS, **environment))
+    return _refusal(ended(*arguments, **environment))
 
 
 def refused_here(*arguments: str, **environment: str) -> str:
@@ -321,7 +321,7 @@ def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None
 
 def refused_check(environment: dict[str, str]) -> str:
     """What `topics check` says on standard error; its table is on standard output."""
-    done = ended("topics", "check", seconds=SECONDS, **environment)
+    done = ended("topics", "check", **environment)
     assert done.code == 1
     return done.err
 
