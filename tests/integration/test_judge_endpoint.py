@@ -162,6 +162,10 @@ async def test_a_call_costs_a_third_of_the_characters(stops_early: bool, request
     assert cached_share > 0.85  # what is new in a turn is read once, not once for each subgoal and trial
 
 
+SLACK_SECONDS = 0.2
+"""Of an idle machine: on a busy one a client may wait for its turn so much longer."""
+
+
 async def test_a_turn_takes_as_long_as_its_slowest_requests() -> None:
     """Trials of a wave and subgoals of a turn are asked side by side."""
     slow = {"a": (0.8, 1.0, 0.9, 0.7), "b": (0.6, 0.9, 1.0), "c": (1.0, 0.8, 0.7, 0.9, 0.8)}
@@ -185,4 +189,4 @@ async def test_a_turn_takes_as_long_as_its_slowest_requests() -> None:
     slowest = sum(
         max(seen[name][place].seconds for name in seen for place in wave if place < len(seen[name])) for wave in waves
     )
-    assert seconds <= 1.2 * slowest
+    assert seconds <= 1.2 * slowest + patient(SLACK_SECONDS) - SLACK_SECONDS
