@@ -30,7 +30,8 @@ def listed(status: str) -> bytes:
         agent_id="agent_7", agent_name="desk", conversation_id="conv_1", start_time_unix_secs=int(time.time()),
         call_duration_secs=0, message_count=0, status=status, call_successful="unknown",
     )  # fmt: skip
-    return GetConversationsPageResponseModel(conversations=[call], has_more=False).model_dump_json().encode()
+    text: str = GetConversationsPageResponseModel(conversations=[call], has_more=False).model_dump_json()
+    return text.encode()
 
 
 class Vendor:

@@ -39,9 +39,11 @@ def after_the_first(worker: str, folder: Path) -> Iterator[None]:
     until = time.monotonic() + patient(_FIRST_SECONDS)
     while worker != _FIRST and not collected.exists() and time.monotonic() < until:
         time.sleep(0.1)
-    yield
-    if worker == _FIRST:
-        collected.touch()
+    try:
+        yield
+    finally:
+        if worker == _FIRST:
+            collected.touch()
 
 
 def arrange(items: list[pytest.Item]) -> None:

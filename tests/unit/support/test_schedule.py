@@ -1,6 +1,7 @@
 """Workers get the slowest group first, and a group stays whole and in its order."""
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support import schedule
+from tests.support.patience import patient
 
 UNIT = [f"tests/unit/test_a.py::test_{n}" for n in range(3)]
 SHARED = [f"tests/integration/test_process.py::test_{n}" for n in range(2)]
@@ -44,6 +46,21 @@ def test_without_a_table_every_group_stays_where_it_is(table: Path) -> None:
 def test_tests_that_share_a_broker_share_a_worker_and_others_do_not() -> None:
     groups = [schedule.group_of(nodeid) for nodeid in (*SHARED, *ALONE, *UNIT)]
     assert groups == ["tests/integration/test_process.py"] * 2 + ALONE + ["tests/unit/test_a.py"] * 3
+
+
+def test_the_others_collect_when_the_first_has(tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    def collect() -> None:
+        with schedule.after_the_first("gw3", tmp_path / "popen-gw3"):
+            begun.set()
+
+    other = threading.Thread(target=collect)
+    with schedule.after_the_first("gw0", tmp_path / "popen-gw0"):
+        other.start()
+        assert not begun.wait(0.3)
+    other.join(patient(10))
+    assert begun.is_set()
 
 
 def test_what_was_measured_replaces_what_was_known_of_it(table: Path) -> None:
