@@ -293,6 +293,8 @@ class UnscoredReason(StrEnum):
 
     From `no_subgoals` to `expected_turn_not_reached`, agent-inspect crashes or leaves something out without a word.
     `times_unknown`: when something happened is not known, so neither is whether it was in time or how long it took.
+    `answered_in_text`: the assistant answered in words, and no event of the call shows that it speaks.
+    `withheld`: it depends on the arguments or the answer of a tool, and their producer does not send them.
     `call_cut_off`: the call was closed at a limit before a verdict came. From `judge_disabled` on, the reasons are those of
     `UnjudgedReason`.
     """
@@ -301,6 +303,7 @@ class UnscoredReason(StrEnum):
     NO_USER_SPEECH = "no_user_speech"
     NO_ASSISTANT_SPEECH = "no_assistant_speech"
     NO_SPEECH_EVENTS = "no_speech_events"
+    ANSWERED_IN_TEXT = "answered_in_text"
     WITHDRAWN = "withdrawn"
     NO_SUBGOALS = "no_subgoals"
     NO_TURN_JUDGED = "no_turn_judged"
@@ -308,6 +311,7 @@ class UnscoredReason(StrEnum):
     NO_TOOL_CALL_DUE = "no_tool_call_due"
     EXPECTED_TURN_NOT_REACHED = "expected_turn_not_reached"
     TIMES_UNKNOWN = "times_unknown"
+    WITHHELD = "withheld"
     ASSISTANT_STILL_SPEAKING = "assistant_still_speaking"
     END_REASON_UNKNOWN = "end_reason_unknown"
     FINAL_STATE_UNKNOWN = "final_state_unknown"
@@ -333,6 +337,7 @@ LATENCY_REASONS: Final = frozenset(
         UnscoredReason.NO_USER_SPEECH,
         UnscoredReason.NO_ASSISTANT_SPEECH,
         UnscoredReason.NO_SPEECH_EVENTS,
+        UnscoredReason.ANSWERED_IN_TEXT,
         UnscoredReason.TIMES_UNKNOWN,
         UnscoredReason.WITHDRAWN,
     }
@@ -344,6 +349,7 @@ GOAL_REASONS: Final = frozenset(
         UnscoredReason.NO_SUBGOALS,
         UnscoredReason.NO_TURN_JUDGED,
         UnscoredReason.TIMES_UNKNOWN,
+        UnscoredReason.WITHHELD,
         UnscoredReason.CALL_CUT_OFF,
         *(UnscoredReason(reason.value) for reason in UnjudgedReason),
     }

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, StringConstraints
 from pydantic_core import from_json, to_json
 
 from schemas.units import to_seconds
@@ -28,6 +28,17 @@ WireTimeSeconds = Annotated[
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
 Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS)]
+
+
+def _readable_id(value: object) -> int | None:
+    """Returns an id given as number or digits; None for other values. Without an id, only the order of equal times is lost."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if value >= 0 else None
+    return int(value) if isinstance(value, str) and len(value) <= 18 and value.isascii() and value.isdigit() else None
+
+
+EventId = Annotated[int | None, BeforeValidator(_readable_id)]
+"""Number of an event among those of its call."""
 
 
 class WireModel(BaseModel):

@@ -14,7 +14,7 @@ from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.envelope import AGENT_RECORD_TYPE, Envelope
 from schemas.events.misread import UNREAD_FIELDS, UnrecognizedEvent, is_of_unknown_kind, without_unread
 from schemas.events.pipecat import PipecatEvent
-from schemas.events.simulator import AudioEvent, TypedSimulatorEvent, under_its_own_key
+from schemas.events.simulator import AudioEvent, CarriedSimulatorEvent, TypedSimulatorEvent, under_its_own_key
 from schemas.judging import JudgeVerdict
 from schemas.units import to_seconds
 from schemas.wire import MAX_TIME_MS, finite
@@ -112,7 +112,8 @@ def decode(source: InputSource, value: bytes, envelope: Envelope | None = None) 
                 return _decode_slowly(source, value, error)
     decode_json = _decode_audit if source is InputSource.AUDIT else _BY_SOURCE[source][0].validate_json
     try:
-        return decode_json(value)
+        event = decode_json(value)
+        return _validate(_AGENT, value) if type(event) is CarriedSimulatorEvent and _is_by_agent(event) else event
     except ValidationError as error:
         return _decode_slowly(source, value, error)
 
@@ -153,6 +154,11 @@ def _inferred(value: bytes) -> Any:
     if b'"transcript"' in value and (b'"agent_id"' in value or b'"post_call_transcription"' in value):
         return _validate(_AGENT_RECORD, value)
     return _validate(_UNRECOGNIZED, value)
+
+
+def _is_by_agent(event: CarriedSimulatorEvent) -> bool:
+    """Whether an event of a type that both have (`error`) is by a real agent: the simulator's has `data`."""
+    return event.type == "error" and "error_event" in (event.__pydantic_extra__ or ())
 
 
 def _decode_agent(value: bytes, envelope: Envelope) -> Any:

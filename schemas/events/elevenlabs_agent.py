@@ -5,27 +5,15 @@ correction of that answer. A reconnected monitor sends the last hundred events a
 type, id and words are equal.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import AliasChoices, ConfigDict, Field
 
-from schemas.units import MS_PER_SECOND
-from schemas.wire import Name, Text, WireModel, WireTimeMs
+from schemas.events.elevenlabs_tools import McpToolState, ToolReply, ToolRequest
+from schemas.wire import EventId, Name, Text, WireModel, WireTimeMs
 
-MAX_TOOL_SECONDS: Final = 86_400
-"""Longest time of a tool that is plausible: a day."""
 NO_WORDS = frozenset({"", ".", "...", "......"})
 """Transcripts of a caller who said nothing: a turn that timed out is sent as three dots."""
-
-
-def _readable_id(value: object) -> int | None:
-    """Returns an id given as number or digits; None for other values. Without an id, only the order of equal times is lost."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if value >= 0 else None
-    return int(value) if isinstance(value, str) and len(value) <= 18 and value.isascii() and value.isdigit() else None
-
-
-EventId = Annotated[int | None, BeforeValidator(_readable_id)]
 
 
 class UserTranscription(WireModel):
@@ -68,39 +56,6 @@ class Initiation(WireModel):
     conversation_id: Name | None = None
     agent_output_audio_format: Name | None = None
     user_input_audio_format: Name | None = None
-
-
-class ToolRequest(WireModel):
-    """A tool is about to run. Only client tools have `parameters`."""
-
-    tool_name: Name
-    tool_call_id: Name
-    tool_type: Name | None = None
-    parameters: Any = None
-    event_id: EventId = None
-
-
-class ToolReply(WireModel):
-    """A tool has answered; `is_called` is false when it was not run after all. `full_tool_result` is in the full form only.
-
-    `tool_latency_secs` is its time, where the event is made from a record that has it.
-    """
-
-    tool_name: Name
-    tool_call_id: Name
-    tool_type: Name | None = None
-    is_error: bool | None = None
-    is_called: bool | None = None
-    is_blocked: bool | None = None
-    truncated: bool | None = None
-    full_tool_result: Any = None
-    tool_latency_secs: Annotated[FiniteFloat, Field(ge=0, le=MAX_TOOL_SECONDS)] | None = None
-    event_id: EventId = None
-
-    @property
-    def took_ms(self) -> int | None:
-        """The tool's time in ms; None if the event does not have it."""
-        return None if self.tool_latency_secs is None else round(self.tool_latency_secs * MS_PER_SECOND)
 
 
 class Failure(WireModel):
@@ -221,6 +176,18 @@ class ToolReplied(TimedAgentEvent):
         return _identity(self.type, 0, self.data.tool_call_id)
 
 
+class McpToolCalled(TimedAgentEvent):
+    """A tool of an MCP server changed its state. Events of the other tools may report the same use, with one `tool_call_id`."""
+
+    type: Literal["mcp_tool_call"]
+    data: McpToolState = Field(validation_alias=AliasChoices("mcp_tool_call", "mcp_tool_call_event"))
+
+    @property
+    def identity(self) -> bytes | None:
+        """The call of the tool, and its state."""
+        return _identity(self.type, 0, f"{self.data.tool_call_id}\0{self.data.state}")
+
+
 class ConversationInitiated(TimedAgentEvent):
     """The conversation begins."""
 
@@ -262,7 +229,6 @@ class CarriedAgentEvent(AgentEvent):
         "internal_tentative_agent_response",
         "internal_turn_probability",
         "mcp_connection_status",
-        "mcp_tool_call",
         "ping",
         "queue_status",
         "rich_content",
@@ -278,6 +244,7 @@ TypedAgentEvent = Annotated[
     | Interruption
     | ToolRequested
     | ToolReplied
+    | McpToolCalled
     | ConversationInitiated
     | AgentResponseComplete
     | AgentFailed

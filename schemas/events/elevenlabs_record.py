@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, model_validator
 
-from schemas.events.elevenlabs_agent import NO_WORDS, EventId
+from schemas.events.elevenlabs_agent import NO_WORDS
 from schemas.units import MS_PER_SECOND
-from schemas.wire import MAX_TIME_MS, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
+from schemas.wire import MAX_TIME_MS, EventId, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 MAX_SECONDS = MAX_TIME_MS / MS_PER_SECOND
 LATENCY_METRIC = "convai_ttf_audio_since_silence"

@@ -39,9 +39,10 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
             "result": {"status": "ok"},
         },
     ),
-    "ObserverRecord": _event(
+    "MessageRecord": _event(
         "assistant_message", data={"content": "Your flight leaves at nine.", "timestamp": _ISO, "interrupted": False}
     ),
+    "ObserverRecord": _event("user_bot_latency", data={"latency_seconds": 1.298}),
     "PipecatMetric": _event("TTFBMetricsData", processor="OpenAILLMService#0", model="gpt-4o", value=0.31),
     # elevenlabs.events, by a simulated caller
     "AudioEvent": {
@@ -82,6 +83,18 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
             "is_error": False,
             "is_called": True,
             "event_id": 14,
+        },
+    ),
+    "McpToolCalled": _event(
+        "mcp_tool_call",
+        mcp_tool_call={
+            "service_id": "s1",
+            "tool_call_id": "t2",
+            "tool_name": "track",
+            "parameters": {"parcel": "P1"},
+            "timestamp": _ISO,
+            "state": "success",
+            "result": [{"type": "text", "text": "tomorrow"}],
         },
     ),
     "ConversationInitiated": _event(

@@ -1,6 +1,6 @@
 """The events of a pipecat bot: the lines of EVA's pipecat log, and the entries of pipecat's own observers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -120,7 +120,8 @@ class SpeechEventRecord(PipecatLine):
 
 class FunctionCall(WireModel):
     """pipecat's `FunctionCallEvent`: `timestamp` is when it happened, in epoch seconds. A call is first requested, then in
-    progress, then settled. Its result is only there if the bot is configured to report it.
+    progress, then settled. Its result is only there if the bot is configured to report it. `pipecat-callgauge` sends
+    `{"status": "success" | "error", "withheld": true}` in place of one that it keeps back.
     """
 
     kind: Literal[
@@ -155,6 +156,13 @@ class FunctionCall(WireModel):
         return self.kind == "function_call_completed" or self.has_failed
 
     @property
+    def withholds_result(self) -> bool:
+        """Whether the bot keeps the result back; it may send its status."""
+        if self.error is not None:
+            return False
+        return self.result is None or (isinstance(self.result, Mapping) and self.result.get("withheld") is True)
+
+    @property
     def is_over(self) -> bool:
         """Whether it runs no more; one that was cancelled has not answered."""
         return self.has_answered or self.kind == "function_call_cancelled"
@@ -173,8 +181,32 @@ class FunctionCallRecord(PipecatLine):
     data: FunctionCall
 
 
+class Message(WireModel):
+    """Words of one turn. Of an answer, `timestamp` is a text by ISO 8601: when the turn began. `interrupted` says whether the
+    caller cut it off; `content` is then the part that was heard.
+    """
+
+    content: Text | None = None
+    timestamp: Any = None
+    interrupted: Any = None
+
+    @property
+    def says_what_was_heard(self) -> bool:
+        """Whether its producer tells an answer that was cut off from a whole one."""
+        return "interrupted" in self.model_fields_set
+
+
+class MessageRecord(PipecatLine):
+    """The words of a turn as pipecat's aggregators put them together."""
+
+    type: Literal["user_message", "assistant_message"]
+    data: Message
+
+
 class ObserverRecord(PipecatLine):
-    """Other entries of pipecat's observers: messages, latencies of stages, usage."""
+    """Other entries of pipecat's observers: latencies of stages, usage. Of `data`, only numbers are kept, at most
+    `max_stage_values_per_call` of a call; its size is that of a record (`max_record_bytes`).
+    """
 
     type: Literal[
         "startup_timing",
@@ -184,8 +216,6 @@ class ObserverRecord(PipecatLine):
         "latency_breakdown",
         "service_latency",
         "service_usage",
-        "user_message",
-        "assistant_message",
         "turn_started",
         "turn_ended",
     ]
@@ -208,20 +238,19 @@ class EventsDropped(PipecatLine):
                 yield telling, count
 
 
-def message_began_ms(message: dict[str, Any], time_ms: int) -> int:
+def message_began_ms(stamp: object, time_ms: int) -> int:
     """Returns when the turn of a pipecat message began. The message is written at the end of the turn, with the time of its start.
 
     Args:
-        message: Data of the entry; its `timestamp` is a text by ISO 8601.
+        stamp: Start of the turn, a text by ISO 8601.
         time_ms: When it was written. This is the result if the message has no start, or an impossible one.
 
     Example:
-        >>> message_began_ms({"content": "Yes", "timestamp": "2026-09-21T14:13:20.666+00:00"}, 1_790_000_003_000)
+        >>> message_began_ms("2026-09-21T14:13:20.666+00:00", 1_790_000_003_000)
         1790000000666
-        >>> message_began_ms({"content": "Yes", "timestamp": "2026-09-21T14:13:20.666"}, 1_790_000_003_000)  # of no zone
+        >>> message_began_ms("2026-09-21T14:13:20.666", 1_790_000_003_000)  # of no zone
         1790000003000
     """
-    stamp = message.get("timestamp")
     try:
         moment = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
     except ValueError:
@@ -241,6 +270,7 @@ PipecatEvent = Annotated[
     | ToolLine
     | SpeechEventRecord
     | FunctionCallRecord
+    | MessageRecord
     | ObserverRecord
     | EventsDropped
     | PipecatMetric

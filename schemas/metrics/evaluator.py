@@ -93,6 +93,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "evaluator", (_TELLING,),
     ),
     Metric(
+        "callgauge_agent_errors_total", "counter", "events",
+        "Errors that ElevenLabs reports in a running conversation with an agent (`error`, `client_error`), for example a quota that "
+        "is used up.",
+        "evaluator",
+    ),
+    Metric(
         "callgauge_replayed_elements_total", "counter", "elements",
         "Timeline elements folded again because of late events: the price of lateness.",
         "evaluator",

@@ -45,6 +45,7 @@ _STAGE = Label("stage", "the stretch of time on the way to an answer", words_of(
 _PIPELINE = Label("pipeline", "the kind of agent", words_of(PipelineType))
 _BY = Label("by", "who spoke over the other", words_of(Speaker))
 _UNMEASURED_REASON = Label("reason", "what was missing", words_of(UnscoredReason, only=LATENCY_REASONS))
+_FINAL_LATENCY = Label("outcome", "whether the final latency is negative", ("measured", "overlapped"))
 _UNSCORED_REASON = Label("reason", "why it is not known", words_of(UnscoredReason, only=GOAL_REASONS))
 _CHECKED_BY = Label("checked_by", "what decides whether the subgoal is reached", ("code", "judge"))
 _STALLED_BY = Label("by", "what there was too much of without progress", ("turns", "seconds"))
@@ -104,7 +105,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_turn_response_latency_seconds", "histogram", "seconds",
         "Voice-to-voice latency of a turn, from the end of the user's audio to the start of the assistant's, observed "
         "once, when the assistant starts to speak. It keeps the first value of a turn, as the caller felt it; a later event can "
-        "change the turn (`callgauge_turn_revisions_total`), and `scores` has the final value.",
+        "change the turn (`callgauge_turn_revisions_total`). `callgauge_turns_final_total` and "
+        "`callgauge_turns_final_latency_seconds_total` have the values at the close, as in `scores`.",
         "exporter", (_AGENT, _SPEECH_SOURCE, _ANCHOR), LATENCY_EDGES_SECONDS,
     ),
     Metric(
@@ -127,8 +129,20 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "exporter", (_AGENT,), LATENCY_EDGES_SECONDS,
     ),
     Metric(
+        "callgauge_turns_final_total", "counter", "turns",
+        "Turns with a latency, as `scores` has it at the close: measured, or overlapped where it is negative. "
+        "`callgauge_turns_unmeasured_total` has the others.",
+        "exporter", (_AGENT, _ANCHOR, _FINAL_LATENCY),
+    ),
+    Metric(
+        "callgauge_turns_final_latency_seconds_total", "counter", "seconds",
+        "Sum of the latencies of the measured turns in `callgauge_turns_final_total`, so that the quotient is the mean in `scores`; "
+        "the histogram keeps first values, and its mean can differ.",
+        "exporter", (_AGENT, _ANCHOR),
+    ),
+    Metric(
         "callgauge_turns_overlapped_total", "counter", "turns",
-        "Turns whose latency is negative because the assistant started before the user's audio ended; they are not in "
+        "Turns whose first latency is negative because the assistant started before the user's audio ended; they are not in "
         "the latency histogram.",
         "exporter", (_AGENT, _SPEECH_SOURCE, _ANCHOR),
     ),
@@ -144,7 +158,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_interruptions_total", "counter", "interruptions",
-        "Times one side started to speak while the other still spoke, by who started.",
+        "Times one side started to speak while the other still spoke, by who started, each counted once, when it is first known; one "
+        "that is withdrawn later stays counted.",
         "exporter", (_AGENT, _BY),
     ),
     Metric(

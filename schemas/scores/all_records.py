@@ -6,7 +6,15 @@ from pydantic import Field, TypeAdapter
 
 from schemas.closed_sets import Anchor, CloseReason, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.call_values import STAGE_PREFIX, TURN_VALUE_NAMES, CallValues, TextRating, TurnValueName, TurnValues
+from schemas.scores.call_values import (
+    STAGE_PREFIX,
+    TURN_VALUE_NAMES,
+    CallValues,
+    FinalLatencies,
+    TextRating,
+    TurnValueName,
+    TurnValues,
+)
 from schemas.scores.eva import EvaMetricScore, TurnTakingScore
 from schemas.scores.record import (
     SCHEMA_VERSION,
@@ -48,6 +56,7 @@ __all__ = [
     "DeadAirFact",
     "EstimateError",
     "EvaMetricScore",
+    "FinalLatencies",
     "GoalsFact",
     "InterruptionFact",
     "NotApplicable",

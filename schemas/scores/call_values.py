@@ -74,6 +74,20 @@ class TurnValues(CallRecord):
     is_withdrawn: bool = False
 
 
+class FinalLatencies(ScoreModel):
+    """The final voice-to-voice latencies with one anchor of the turns of a call; the greeting has none.
+
+    Attributes:
+        measured: Number of turns with a latency that is not negative.
+        measured_ms: Sum of these latencies.
+        overlapped: Number of turns with a negative latency: the assistant began before the user had ended.
+    """
+
+    measured: int
+    measured_ms: float
+    overlapped: int
+
+
 class CallValues(CallRecord):
     """All measured values of a whole call, published at the close, and in long calls also while they run.
 
@@ -90,6 +104,8 @@ class CallValues(CallRecord):
         success_final_turn: 1 when every subgoal was reached by the last turn that counts, otherwise 0; at the close.
         faithfulness: A judge's rating.
         conversation_progression: A judge's rating.
+        latencies: By anchor, the final latencies of the turns that have one; at the close. The turns without one are in
+            `unscored_turns`.
         unscored_turns: By value, the number of turns in which it is unknown, by reason; at the close.
         unscored_subgoals: Number of subgoals that could not be judged, by reason; at the close.
     """
@@ -106,6 +122,7 @@ class CallValues(CallRecord):
     success_final_turn: Result | None = None
     faithfulness: TextRating | None = None
     conversation_progression: TextRating | None = None
+    latencies: dict[Anchor, FinalLatencies] = Field(default_factory=dict)
     unscored_turns: dict[TurnValueName, dict[UnscoredReason, int]] = Field(default_factory=dict)
     unscored_subgoals: dict[UnscoredReason, int] = Field(default_factory=dict)
 

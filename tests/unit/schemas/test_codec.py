@@ -23,6 +23,8 @@ from schemas.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_TIME_MS
 
 A, P, E, J = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE
 USER = {"message_type": "user", "value": "Hello", "timestamp": "1790000000000"}
+MESSAGE = {"type": "assistant_message", "timestamp": 1790000000000}
+AGENT_ERROR = {"type": "error", "error_event": {"message": "the quota is used up"}}
 CALL = {"message_type": "tool_call", "timestamp": 1}
 WORD = {"type": "tts_text", "timestamp": 1790000000000, "data": {"frame": "Hello"}}
 SOUND = {"event_type": "audio_start", "user": "simulated_user", "audio_timestamp": 1790000000.5, "timestamp": 1}
@@ -122,6 +124,9 @@ def _without(event: dict[str, Any], name: str) -> dict[str, Any]:
         (J, {"type": "call_started", "timestamp": 1, "pipeline_type": "tube"}, "invalid_event", "pipeline_type"),
         (P, {"type": "user_text_updated", "timestamp": 1}, "invalid_event", "text"),
         (P, WORD | {"data": {"frame": "x" * (MAX_TEXT_CHARS + 1)}}, "text_too_long", f"at most {MAX_TEXT_CHARS} characters"),
+        (P, MESSAGE | {"data": {"content": "x" * (MAX_TEXT_CHARS + 1)}}, "text_too_long", f"at most {MAX_TEXT_CHARS} characters"),
+        (P, MESSAGE | {"data": {"content": ["x"]}}, "invalid_event", "content"),
+        (E, AGENT_ERROR, "invalid_event", "timestamp"),
         (A, CALL | {"value": {"tool": "x" * (MAX_NAME_CHARS + 1)}}, "text_too_long", f"at most {MAX_NAME_CHARS} characters"),
         (P, [], "invalid_event", "the record"),
         (A, "Hello", "invalid_event", "the record"),
