@@ -60,12 +60,17 @@ def _depth(check: Json) -> int:
 
 
 checks = st.recursive(_leaves, _grown, max_leaves=6).filter(lambda check: _depth(check) <= 6)
-_calls = st.builds(
+_called = st.builds(
     CalledTool,
     st.sampled_from(TOOLS),
     st.fixed_dictionaries({}, optional={"n": st.integers(0, 2)}),
     st.none(),
     st.sampled_from([True, False, None]),
+)
+_calls = st.one_of(
+    _called,
+    st.builds(lambda call: call._replace(is_success=None, is_withheld=True), _called),
+    st.builds(lambda call: call._replace(arguments={}, lacks_arguments=True), _called),
 )
 _times_ms = st.one_of(st.none(), st.integers(0, 12_000))
 turns = st.builds(
@@ -123,11 +128,14 @@ def truth(check: Json, call: Turns, *, is_over: bool, limits: Sequence[Json] = (
             if deciding in parts:
                 return deciding
             return None if None in parts else not deciding
-    timely = [_is_timely(number, call, limits) for number, turn in call.items() if _holds(check, turn)]
+    found = {number: _holds(check, turn) for number, turn in call.items()}
+    timely = [_is_timely(number, call, limits) for number, holds in found.items() if holds]
     if True in timely:
         return True
+    may_hold = [number for number, holds in found.items() if holds is None]
+    is_doubted = any(_is_timely(number, call, limits) is not False for number in may_hold)
     is_past = (is_over and bool(call)) or any(_is_past(limit, call) for limit in limits)
-    return False if is_past and None not in timely else None
+    return False if is_past and None not in timely and not is_doubted else None
 
 
 def _is_timely(number: int, call: Turns, limits: Sequence[Json]) -> bool | None:
@@ -156,16 +164,30 @@ def _after_ms(number: int, call: Turns) -> int | None:
     return None if start_ms is None or end_ms is None else end_ms - start_ms
 
 
-def _holds(check: Json, turn: TurnFacts) -> bool:
+def _holds(check: Json, turn: TurnFacts) -> bool | None:
+    """None where that hangs on something that is withheld: on either side of it, the answer would be another."""
     if check["kind"] == "says":
         words = turn.user_words if check["speaker"] == "user" else turn.assistant_words
         return words in check["pattern"].split("|")
+    possible = [[_is_wanted(check, each) for each in _possible(call)] for call in turn.calls]
+    if any(all(each) for each in possible):
+        return True
+    return None if any(any(each) for each in possible) else False
+
+
+def _possible(call: CalledTool) -> list[CalledTool]:
+    """The call with everything that the withheld parts of it can be."""
+    outcomes = [True, False] if call.is_withheld and call.is_success is None else [call.is_success]
+    arguments = [{}, {"n": 0}, {"n": 1}, {"n": 2}] if call.lacks_arguments else [call.arguments]
+    return [call._replace(is_success=outcome, arguments=each) for outcome in outcomes for each in arguments]
+
+
+def _is_wanted(check: Json, call: CalledTool) -> bool:
     outcome = {"success": True, "error": False}.get(check.get("outcome", ""))
-    return any(
+    return (
         call.tool == check["tool"]
         and ("arguments" not in check or _fits(check["arguments"]["n"], call.arguments.get("n")))
         and (outcome is None or call.is_success is outcome)
-        for call in turn.calls
     )
 
 

@@ -69,7 +69,7 @@ class GoalProgress:
         self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
         self._inputs: dict[int, str] = {0: goal_set.digest}
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
-        self._undecidable: set[int] = set()
+        self._undecidable: dict[int, UnscoredReason] = {}
         self._published_scores: dict[int, TurnScores] = {}
         self._last = 0
         self._seen_turn = 0
@@ -210,11 +210,11 @@ class GoalProgress:
             self._inputs[turn] = digest.hexdigest()
             self._curve.set_input(turn, self._inputs[turn])
         results = self._checks.results(is_over=self._is_over)
-        undecidable_since = self._checks.undecidable_since()
-        self._undecidable = {self._places[subgoal] for subgoal in undecidable_since}
+        undecidable = self._checks.undecidable()
+        self._undecidable = {self._places[subgoal]: each.reason for subgoal, each in undecidable.items()}
         for subgoal, result in results.items():
             reached_at = result.turn if result.state is CheckState.REACHED else None
-            self._curve.know(self._places[subgoal], reached_at, undecidable_since.get(subgoal))
+            self._curve.know(self._places[subgoal], reached_at, undecidable.get(subgoal))
         self._questions.forget_unless(lambda about, input_hash: self._inputs.get(turn_of(about)) == input_hash)
         self._settle([], time_ms, broker_ms, out)
 
@@ -309,7 +309,7 @@ class GoalProgress:
 
     def _unknown(self, place: int) -> UnscoredReason | None:
         if place in self._undecidable:
-            return UnscoredReason.TIMES_UNKNOWN
+            return self._undecidable[place]
         standing = self._current_verdict(place)
         return standing.finding if standing is not None and isinstance(standing.finding, UnscoredReason) else None
 

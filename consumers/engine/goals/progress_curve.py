@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from consumers.engine.goals.curve_area import PLACES, area_under
+from consumers.engine.goals.subgoal_checks import Undecided
 from consumers.engine.records.score_values import Value
 from schemas.goals.goal_set import DEFAULT_MAX_TURNS, MAX_SUBGOALS, MAX_TURNS
 from schemas.scores.all_records import UnscoredReason
@@ -72,7 +73,7 @@ class ProgressCurve:
     that code checks needs no verdicts: code says where it is reached, and can withdraw that.
     """
 
-    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_undecidable_since", "_verdicts")
+    __slots__ = ("_by_code", "_hashes", "_max_turns", "_prefixes", "_reached_at", "_undecided", "_verdicts")
 
     def __init__(self, subgoals: int, max_turns: int = DEFAULT_MAX_TURNS) -> None:
         """Starts without turns.
@@ -93,7 +94,7 @@ class ProgressCurve:
         self._verdicts: list[dict[int, bool | UnscoredReason]] = []
         self._reached_at: list[int | None] = [None] * subgoals
         self._by_code: set[int] = set()
-        self._undecidable_since: dict[int, int] = {}
+        self._undecided: dict[int, Undecided] = {}
         self._prefixes: list[_Prefix] = []  # as far as they are computed and current
 
     @property
@@ -157,13 +158,13 @@ class ProgressCurve:
         del self._prefixes[turn - 1 :]
         return True
 
-    def know(self, subgoal: int, reached_at: int | None, undecidable_since: int | None = None) -> bool:
+    def know(self, subgoal: int, reached_at: int | None, undecided: Undecided | None = None) -> bool:
         """Sets the result of code for a subgoal, for all turns.
 
         Args:
             subgoal: Its place in the goal set.
             reached_at: The turn that reached it; None for not reached.
-            undecidable_since: First turn from which missing times make it undecidable; None if it is decidable.
+            undecided: First turn from which it is undecidable, and why; None if it is decidable.
 
         Returns:
             Whether that changed anything.
@@ -175,15 +176,16 @@ class ProgressCurve:
         if reached_at is not None and reached_at < 1:
             raise ValueError(f"A subgoal is reached from turn 1 on; the turn was {reached_at}.")
         is_new = subgoal not in self._by_code
-        before = (self._reached_at[subgoal], self._undecidable_since.pop(subgoal, None))
-        if undecidable_since is not None:
-            self._undecidable_since[subgoal] = undecidable_since
-        if not is_new and before == (reached_at, undecidable_since):
+        was_reached_at, was_undecided = before = (self._reached_at[subgoal], self._undecided.pop(subgoal, None))
+        if undecided is not None:
+            self._undecided[subgoal] = undecided
+        if not is_new and before == (reached_at, undecided):
             return False
         self._by_code.add(subgoal)
         self._reached_at[subgoal] = reached_at
-        turns = [1] if is_new else [turn for turn in (*before, reached_at, undecidable_since) if turn is not None]
-        del self._prefixes[min(turns) - 1 :]
+        turns = [turn for turn in (was_reached_at, reached_at) if turn is not None]
+        turns += [each.since for each in (was_undecided, undecided) if each is not None]
+        del self._prefixes[0 if is_new else min(turns) - 1 :]
         return True
 
     def open_questions(self) -> Iterator[tuple[int, int]]:
@@ -272,8 +274,8 @@ class ProgressCurve:
 
     def _by_code_after(self, turn: int, subgoal: int) -> bool | UnscoredReason:
         """Code's result after a turn for a subgoal that it does not find reached."""
-        since = self._undecidable_since.get(subgoal)
-        return UnscoredReason.TIMES_UNKNOWN if since is not None and turn >= since else False
+        undecided = self._undecided.get(subgoal)
+        return undecided.reason if undecided is not None and turn >= undecided.since else False
 
     def _area(self, last: _Prefix, width: int) -> Value:
         """Area of the curve up to that turn, its last value repeated up to the turn `width`; rounded as

@@ -12,7 +12,8 @@ on. The rules:
 - `within` n turns is over at turn n, as soon as there is that turn or a later one. `within` s seconds counts from the start of
   turn 1; a turn is in time when it ends in time, and the first turn that ends later is where the time is over. Checks inside a
   `within` are under its limit too, so of two limits the stricter one holds.
-- A turn without times may be in time or not. If that decides, the check stays open, even when the call is over.
+- A turn without times may be in time or not. A leaf about arguments or an answer that a producer withholds may hold or not. If
+  that decides, the check stays open, even when the call is over.
 
 The turns that show a result are its evidence: while their facts stay the same, so does the result. For something that did
 not happen, and for something that happened in time, these are all turns up to the deciding one.
@@ -22,11 +23,13 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final, NamedTuple, assert_never
 
 from consumers.engine.judging.turn_facts import Leaf, TurnFacts, leaf_of
 from schemas.goals.checks import AllOf, AnyOf, CodeCheck, Judge, Not, Within
 from schemas.goals.goal_set import GoalSet
+from schemas.scores.all_records import UnscoredReason
 
 MS_PER_SECOND: Final = 1_000
 
@@ -54,6 +57,13 @@ class CheckResult(NamedTuple):
 
 
 OPEN: Final = CheckResult(CheckState.OPEN)
+
+
+class Undecided(NamedTuple):
+    """The first turn that may have decided a subgoal of which nobody can know it, and the reason."""
+
+    since: int
+    reason: UnscoredReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +155,7 @@ class SubgoalChecks:
         self._times: dict[int, tuple[int | None, int | None]] = {}
         self._turns: list[int] = []
         self._hits: list[list[int]] = [[] for _ in plan.leaves]
+        self._doubts: list[list[int]] = [[] for _ in plan.leaves]
         self._late_turns: dict[float, int | None] = {}
         self._results: dict[bool, Mapping[str, CheckResult]] = {}
 
@@ -167,8 +178,10 @@ class SubgoalChecks:
         if is_new:
             insort(self._turns, turn)
         if self._hashes.get(turn) != facts.content_hash:
-            for leaf, hits in zip(self._plan.leaves, self._hits, strict=True):
-                _note(hits, turn, is_hit=leaf.holds_in(facts))
+            for leaf, hits, doubts in zip(self._plan.leaves, self._hits, self._doubts, strict=True):
+                holds = leaf.holds_in(facts)
+                _note(hits, turn, is_hit=holds is True)
+                _note(doubts, turn, is_hit=holds is None)
         self._hashes[turn] = facts.content_hash
         self._times[turn] = times
         self._forget()
@@ -184,8 +197,8 @@ class SubgoalChecks:
             return False
         del self._times[turn]
         self._turns.remove(turn)
-        for hits in self._hits:
-            _note(hits, turn, is_hit=False)
+        for turns in (*self._hits, *self._doubts):
+            _note(turns, turn, is_hit=False)
         self._forget()
         return True
 
@@ -202,17 +215,18 @@ class SubgoalChecks:
             }
         return self._results[is_over]
 
-    def undecidable_since(self) -> Mapping[str, int]:
+    def undecidable(self) -> Mapping[str, Undecided]:
         """Subgoals that would be undecidable if the call ended now, by id.
 
-        Each with the first turn that may have decided it: something happened there, but whether in time is unknown.
+        Each with the first turn that may have decided it: something happened there, but whether in time is unknown; or a tool
+        was used there, and its arguments or its answer are unknown.
         """
         over = self.results(is_over=True)
         return {
-            subgoal: turn
+            subgoal: undecided
             for subgoal, node in self._plan.nodes.items()
             if over[subgoal].state is CheckState.OPEN
-            and (turn := self._first_untimed(node, _Window(is_over=True))) is not None
+            and (undecided := self._first_undecided(node, _Window(is_over=True))) is not None
         }
 
     def _forget(self) -> None:
@@ -223,7 +237,7 @@ class SubgoalChecks:
     def _known(self, node: _Node, window: _Window) -> _Known | None:
         match node:
             case _One(leaf):
-                return self._known_of_leaf(self._hits[leaf], window)
+                return self._known_of_leaf(leaf, window)
             case _Negated(part):
                 known = self._known(part, window)
                 return None if known is None else known._replace(value=not known.value)
@@ -234,24 +248,28 @@ class SubgoalChecks:
             case _:
                 assert_never(node)
 
-    def _first_untimed(self, node: _Node, window: _Window) -> int | None:
-        """The first turn in which a part with this window holds and whose times do not show whether it was in time."""
+    def _first_undecided(self, node: _Node, window: _Window) -> Undecided | None:
+        """The first turn that may have decided a part with this window: its times, or a tool's answer, are missing."""
         match node:
             case _One(leaf):
-                return next((turn for turn in self._hits[leaf] if self._is_in_time(turn, window) is None), None)
+                untimed = (turn for turn in self._hits[leaf] if self._is_in_time(turn, window) is None)
+                doubted = (turn for turn in self._doubts[leaf] if self._is_in_time(turn, window) is not False)
+                found = [Undecided(turn, UnscoredReason.TIMES_UNKNOWN) for turn in islice(untimed, 1)]
+                found += [Undecided(turn, UnscoredReason.WITHHELD) for turn in islice(doubted, 1)]
+                return min(found, default=None)
             case _Negated(part):
-                return self._first_untimed(part, window)
+                return self._first_undecided(part, window)
             case _Limited(part):
-                return self._first_untimed(part, window.narrowed(node))
+                return self._first_undecided(part, window.narrowed(node))
             case _Several(parts):
-                found = (self._first_untimed(part, window) for part in parts)
-                return min((turn for turn in found if turn is not None), default=None)
+                of_parts = (self._first_undecided(part, window) for part in parts)
+                return min((each for each in of_parts if each is not None), default=None)
             case _:
                 assert_never(node)
 
-    def _known_of_leaf(self, hits: list[int], window: _Window) -> _Known | None:
-        may_be_in_time = False
-        for turn in hits:
+    def _known_of_leaf(self, leaf: int, window: _Window) -> _Known | None:
+        may_be_in_time = any(self._is_in_time(turn, window) is not False for turn in self._doubts[leaf])
+        for turn in self._hits[leaf]:
             is_in_time = self._is_in_time(turn, window)
             if is_in_time:
                 # With a limit in ms, the times of earlier turns could put it out of time.

@@ -137,7 +137,11 @@ class _Search:
         if expected.expected_output is not None:
             required[None] = expected.expected_output
         questions = []
+        is_withheld = False
         for name, each in required.items():
+            if call.is_withheld if name is None else call.lacks_arguments:
+                is_withheld = True
+                continue
             is_there, value = (True, call.answer) if name is None else _argument(call, name)
             if each.check is not None:
                 questions.append(ToolQuestion(self._turn, self._expected, place, name, each.check, value, call))
@@ -148,7 +152,8 @@ class _Search:
             return False
         unanswered = [question for question, answer in zip(questions, answers, strict=True) if answer is None]
         self.open += unanswered
-        return None if unanswered else next((answer for answer in answers if answer is not True), True)
+        known = UnscoredReason.WITHHELD if is_withheld else True
+        return None if unanswered else next((answer for answer in answers if answer is not True), known)
 
 
 def _argument(call: CalledTool, name: str) -> tuple[bool, Any]:

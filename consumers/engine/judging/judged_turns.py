@@ -68,9 +68,9 @@ def _answer(call: CalledTool) -> object:
 
 def _called(use: PairedUse) -> CalledTool:
     arguments: Mapping[str, Any] = use.arguments if isinstance(use.arguments, Mapping) else {}
-    is_withheld = use.outcome is ToolOutcome.UNKNOWN
-    is_success = None if use.outcome is None or is_withheld else use.outcome is ToolOutcome.SUCCESS
-    return CalledTool(use.tool, arguments, use.answer, is_success, is_withheld)
+    is_known = use.outcome not in (None, ToolOutcome.UNKNOWN)
+    is_success = use.outcome is ToolOutcome.SUCCESS if is_known else None
+    return CalledTool(use.tool, arguments, use.answer, is_success, use.is_withheld, use.lacks_arguments)
 
 
 def _json(value: object, redactor: Redactor | CallRedactor) -> str:

@@ -38,8 +38,9 @@ class CalledTool(NamedTuple):
         tool: Its name.
         arguments: Its parameters by name.
         answer: Its answer as a JSON value.
-        is_success: Whether the tool succeeded; None without an answer, or where the answer is withheld.
-        is_withheld: Whether it has answered, and its producer withholds the answer.
+        is_success: Whether the tool succeeded; None without an answer, or where a withheld answer hides it.
+        is_withheld: Whether it has answered, and its producer does not send the answer.
+        lacks_arguments: Whether its producer does not send the arguments.
     """
 
     tool: str
@@ -47,6 +48,7 @@ class CalledTool(NamedTuple):
     answer: Any
     is_success: bool | None
     is_withheld: bool = False
+    lacks_arguments: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ class TurnFacts:
 class Leaf(Protocol):
     """The part of a check that looks at one turn."""
 
-    def holds_in(self, turn: TurnFacts) -> bool:
-        """Whether it holds in this turn alone."""
+    def holds_in(self, turn: TurnFacts) -> bool | None:
+        """Whether it holds in this turn alone; None where withheld arguments or a withheld answer decide that."""
 
 
 def leaf_of(check: TurnCheck) -> Leaf:
@@ -137,18 +139,35 @@ class _ToolUsed:
             self._is_success = None if check.outcome is None else check.outcome == "success"
             self._answer = _wanted(check.result)
 
-    def holds_in(self, turn: TurnFacts) -> bool:
-        return any(self._fits(call) for call in turn.calls[:MAX_SEARCHED_CALLS])
+    def holds_in(self, turn: TurnFacts) -> bool | None:
+        found = [self._fits(call) for call in turn.calls[:MAX_SEARCHED_CALLS]]
+        return True if True in found else None if None in found else False
 
-    def _fits(self, call: CalledTool) -> bool:
-        has_answered = call.is_success is not None or call.is_withheld
-        if call.tool != self._tool or (self._must_answer and not has_answered):
+    def _fits(self, call: CalledTool) -> bool | None:
+        if call.tool != self._tool:
             return False
-        if self._is_success is not None and call.is_success is not self._is_success:
-            return False
-        return all(each.fits(call.arguments) for each in self._arguments) and all(
-            each.fits(call.answer) for each in self._answer
-        )
+        return _all_of(self._fit_of_arguments(call), self._fit_of_outcome(call), self._fit_of_answer(call))
+
+    def _fit_of_arguments(self, call: CalledTool) -> bool | None:
+        if self._arguments and call.lacks_arguments:
+            return None
+        return all(each.fits(call.arguments) for each in self._arguments)
+
+    def _fit_of_outcome(self, call: CalledTool) -> bool | None:
+        if call.is_success is not None:
+            return self._is_success is None or call.is_success is self._is_success
+        if call.is_withheld:  # it has answered, and nobody knows how
+            return True if self._is_success is None else None
+        return not self._must_answer
+
+    def _fit_of_answer(self, call: CalledTool) -> bool | None:
+        if self._answer and call.is_withheld:
+            return None
+        return all(each.fits(call.answer) for each in self._answer)
+
+
+def _all_of(*parts: bool | None) -> bool | None:
+    return False if False in parts else None if None in parts else True
 
 
 def _wanted(matchers: Mapping[str, Matcher]) -> tuple[_Wanted, ...]:

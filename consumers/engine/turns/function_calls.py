@@ -4,7 +4,8 @@ from typing import Final
 
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
-from consumers.engine.turns.dead_air import BrokerMoment, DeadAirWatch
+from consumers.engine.turns.dead_air import DeadAirWatch
+from consumers.engine.turns.timeline.silence import BrokerMoment
 from schemas.events.codec import InputSource
 from schemas.events.pipecat import FunctionCall
 
@@ -43,7 +44,9 @@ class FunctionCalls:
             self._tools.called(bot, call_id, name, int(call.in_progress_at * _MS_PER_SECOND), None)
         if call.has_answered:
             result = call.result if call.error is None else {"status": "error", "message": call.error}
-            self._tools.answered(bot, call_id, name, at_ms, result, is_error=call.has_failed, is_withheld=True)
+            self._tools.answered(
+                bot, call_id, name, at_ms, result, is_error=call.has_failed, is_withheld=call.withholds_result
+            )
 
     def give_way(self, bot: BotHistory | None) -> None:
         """Drops these tools: the audit log has tools, and they are the call's."""

@@ -14,7 +14,7 @@ class _Tool:
     """One use of a tool, as far as its events have come: `call` and `reply` are its keys on the timeline."""
 
     __slots__ = (
-        "arguments", "call", "called_ms", "is_exact", "replied_ms", "reply", "result", "result_is_error", "took_ms"
+        "arguments", "call", "called_ms", "is_exact", "is_withheld", "replied_ms", "reply", "result", "result_is_error", "took_ms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -26,6 +26,7 @@ class _Tool:
         self.reply: int | None = None
         self.replied_ms = 0
         self.result: object = None
+        self.is_withheld = False
         self.result_is_error = False
 
 
@@ -91,7 +92,7 @@ class ReportedTools:
             result: Its answer, parsed if the text holds JSON, so that an error in it is found; None if not reported.
             event_id: Id of the event.
             is_error: Whether it failed.
-            is_withheld: Whether an answer that is None was left out by the producer.
+            is_withheld: Whether the producer keeps the answer back; `result` is then None, or its status alone.
             is_exact: Whether the time is its own, and not only its place in the order.
             took_ms: Its time, if the event itself has it.
 
@@ -101,6 +102,8 @@ class ReportedTools:
         tool = self._tools.setdefault(call_id, _Tool())
         is_news = tool.reply is None
         tool.result_is_error = tool.result_is_error or is_error
+        if result is not None or tool.result is None:
+            tool.is_withheld = is_withheld
         if result is not None:
             tool.result = _parsed(result)
         tool.is_exact = tool.is_exact and is_exact
@@ -115,7 +118,7 @@ class ReportedTools:
             answer,
             call_id,
             is_error=tool.result_is_error,
-            is_withheld=is_withheld and answer is None,
+            is_withheld=tool.is_withheld and answer is tool.result,
             is_exact=tool.is_exact,
             took_ms=tool.took_ms,
             source=self._source,

@@ -53,8 +53,9 @@ class ToolUse:
     """Payload of a tool call or response: the tool, and its parameters or its answer (None without any).
 
     ElevenLabs agents and pipecat pair calls and responses by `call_id`; the audit log has none (None). `is_error` marks a
-    failed tool, whatever its answer; `is_withheld` an answer that the producer does not report. `is_exact` is false where the
-    time gives only the order, `took_ms` is the tool's time as the response itself has it; `source` is the reporting input.
+    failed tool, whatever its answer; `is_withheld` an answer that the producer does not send, but perhaps its status. `is_exact`
+    is false where the time gives only the order, `took_ms` is the tool's time as the response itself has it; `source` is the
+    reporting input.
     """
 
     __slots__ = ("call_id", "is_error", "is_exact", "is_withheld", "name", "source", "took_ms", "value")

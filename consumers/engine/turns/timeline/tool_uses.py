@@ -42,8 +42,8 @@ class ToolEntry:
 @dataclass(slots=True)
 class PairedUse:
     """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. Its arguments and answer are the
-    events' own values, shared and not to be changed. `source` is the reporting input. `is_exact` tells whether the call has a
-    time of its own, and not only a place.
+    events' own values, shared and not to be changed. `is_withheld` marks an answer that the producer does not send. `source` is
+    the reporting input. `is_exact` tells whether the call has a time of its own, and not only a place.
     """
 
     turn: int
@@ -54,8 +54,14 @@ class PairedUse:
     duration_ms: int | None = None
     arguments: object = None
     answer: object = None
+    is_withheld: bool = False
     source: InputSource = InputSource.AUDIT
     is_exact: bool = True
+
+    @property
+    def lacks_arguments(self) -> bool:
+        """Whether its producer does not send the arguments: None in the audit log means a tool without any."""
+        return self.arguments is None and self.source is not InputSource.AUDIT
 
 
 class ToolUses:
@@ -133,6 +139,7 @@ class ToolUses:
                 self._waiting.setdefault(pairing, []).append(use)
         if entry.is_response:
             use.answer = entry.use.value
+            use.is_withheld = entry.use.is_withheld
             use.outcome = _outcome(entry.use)
             use.duration_ms = _took_ms(use, entry)
         self._entries.append(entry)
@@ -145,6 +152,7 @@ class ToolUses:
         pairing = use.tool, entry.use.call_id
         if not _begins(entry, use):
             use.outcome = use.duration_ms = use.answer = None
+            use.is_withheld = False
             self._waiting[pairing].insert(0, use)
             changed[use.turn, use.index] = use
             return
@@ -166,7 +174,9 @@ def _restored(entries: list[tuple[int, ToolUse, int, bool]]) -> ToolUses:
 def _outcome(response: ToolUse) -> ToolOutcome:
     if response.is_error:
         return ToolOutcome.ERROR
-    return ToolOutcome.UNKNOWN if response.is_withheld else outcome_of(response.value)
+    # An ElevenLabs agent reports with every answer whether the tool failed.
+    is_hidden = response.is_withheld and response.value is None and response.source is InputSource.PIPECAT
+    return ToolOutcome.UNKNOWN if is_hidden else outcome_of(response.value)
 
 
 def _took_ms(use: PairedUse, response: ToolEntry) -> int | None:

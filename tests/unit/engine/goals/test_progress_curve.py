@@ -8,6 +8,7 @@ import pytest
 from consumers.engine.goals import progress_curve
 from consumers.engine.goals.curve_area import area_under
 from consumers.engine.goals.progress_curve import ProgressCurve, TurnScores
+from consumers.engine.goals.subgoal_checks import Undecided
 from consumers.engine.records.score_values import result_of
 from schemas.scores.all_records import Scored, Unscored, UnscoredReason
 
@@ -249,11 +250,13 @@ def test_what_code_checks_needs_no_verdicts() -> None:
 
 def test_what_code_cannot_tell_is_unknown_from_that_turn_on() -> None:
     curve = _curve("IIII", "....")
-    curve.know(1, None, undecidable_since=3)
+    curve.know(1, None, Undecided(3, UnscoredReason.TIMES_UNKNOWN))
     assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.TIMES_UNKNOWN, UnscoredReason.TIMES_UNKNOWN]
     assert _each(curve, "missing") == [0, 0, 1, 1]
-    assert not curve.know(1, None, undecidable_since=3)
-    assert curve.know(1, None, undecidable_since=4)
+    assert not curve.know(1, None, Undecided(3, UnscoredReason.TIMES_UNKNOWN))
+    assert curve.know(1, None, Undecided(3, UnscoredReason.WITHHELD))
+    assert _each(curve, "progress") == [0.0, 0.0, UnscoredReason.WITHHELD, UnscoredReason.WITHHELD]
+    assert curve.know(1, None, Undecided(4, UnscoredReason.TIMES_UNKNOWN))
     assert _each(curve, "missing") == [0, 0, 0, 1]
     assert curve.know(1, 2)
     assert _each(curve, "progress") == [0.0, 0.5, 0.5, 0.5]

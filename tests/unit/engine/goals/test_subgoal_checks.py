@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from consumers.engine.goals.subgoal_checks import OPEN, CheckPlan, CheckResult, CheckState, SubgoalChecks
+from consumers.engine.goals.subgoal_checks import OPEN, CheckPlan, CheckResult, CheckState, SubgoalChecks, Undecided
 from consumers.engine.judging.turn_facts import MAX_SEARCHED_CALLS, CalledTool, TurnFacts
 from schemas.goals.goal_set import GoalSet
+from schemas.scores.all_records import UnscoredReason
 
 Json = dict[str, Any]
+TIMES = UnscoredReason.TIMES_UNKNOWN
 
 THANKS: Json = {"kind": "says", "speaker": "user", "pattern": "thanks"}
 SORRY: Json = {"kind": "says", "speaker": "assistant", "pattern": "sorry"}
@@ -232,13 +234,13 @@ def test_what_nobody_can_tell_is_told_apart_from_what_has_not_happened() -> None
     first, over = said(at_s=(0, 4)), said(at_s=(20, 24))
     for check in (within(THANKS, seconds=10), negated(within(THANKS, seconds=10))):
         checks = checks_of(check, first, said("no"), said("thanks"), said("thanks"))
-        assert checks.undecidable_since() == {"one": 3}
+        assert checks.undecidable() == {"one": Undecided(3, TIMES)}
         checks.set_turn(3, said("thanks", at_s=(5, 8)))
-        assert checks.undecidable_since() == {}
-        assert checks_of(check, first, said("no"), over).undecidable_since() == {}
+        assert checks.undecidable() == {}
+        assert checks_of(check, first, said("no"), over).undecidable() == {}
     either = several("any_of", within(THANKS, seconds=10), within(SORRY, turns=5))
-    assert checks_of(either, first, said("thanks")).undecidable_since() == {"one": 2}
-    assert checks_of(either, first, said("thanks"), said("", "sorry")).undecidable_since() == {}
+    assert checks_of(either, first, said("thanks")).undecidable() == {"one": Undecided(2, TIMES)}
+    assert checks_of(either, first, said("thanks"), said("", "sorry")).undecidable() == {}
 
 
 def test_times_that_become_known_later_are_looked_at_again() -> None:

@@ -77,6 +77,34 @@ def test_a_call_is_made_when_everything_required_of_it_is_there(
     assert _score(expected, *made) == score
 
 
+WITHHELD: dict[str, Any] = {"answer": None, "is_success": None, "is_withheld": True}
+NO_ARGUMENTS: dict[str, Any] = {"arguments": {}, "lacks_arguments": True}
+
+
+@pytest.mark.parametrize(
+    ("expected", "made", "score"),
+    [
+        (_expected(output=[350.9]), WITHHELD, UnscoredReason.WITHHELD),
+        (_expected(output=["?about the price"]), WITHHELD, UnscoredReason.WITHHELD),
+        (_expected(output=[None]), WITHHELD, UnscoredReason.WITHHELD),
+        (_expected(x=1), WITHHELD, 1.0),
+        (_expected(x=2, output=[350.9]), WITHHELD, 0.0),  # it is wrong whatever it answered
+        (_expected(x=1), NO_ARGUMENTS, UnscoredReason.WITHHELD),
+        (_expected(x=1, output=[7]), NO_ARGUMENTS, 0.0),
+        (_expected(), NO_ARGUMENTS, 1.0),
+    ],
+)
+def test_what_the_producer_withholds_is_not_wrong(expected: ExpectedToolCall, made: dict[str, Any], score: Any) -> None:
+    assert _score(expected, _made(x=1)._replace(**made)) == score
+    right = _made("book", 350.9, x=1)
+    if (
+        expected.expected_output is not None
+        and score is UnscoredReason.WITHHELD
+        and expected.expected_output.value == 350.9
+    ):
+        assert _score(expected, _made(x=1)._replace(**made), right) == 1.0
+
+
 def test_of_a_repeated_name_the_last_requirement_and_the_first_argument_count() -> None:
     expected = _expected()
     twice = [{"name": "x", "value": 1}, {"name": "x", "value": 2}]
