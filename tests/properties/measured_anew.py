@@ -135,7 +135,8 @@ def measured_at_the_close(call: Call) -> dict[int, Json]:
             (context.intended_assistant_turns.get(turn), context.transcribed_assistant_turns.get(turn)),
         )
         parts = _parts(call, turn, view, taking, _differences(live, turn, *texts), end_ms)
-        if turn >= 1 and turn == machine.turn and view.has_user and not view.has_assistant:
+        is_answered = view.has_assistant or view.is_answered_in_text
+        if turn >= 1 and turn == machine.turn and view.has_user and not is_answered:
             parts["voice_to_voice_ms"] = NOT_ANSWERED
         found[turn] = parts
     return found
@@ -183,7 +184,7 @@ def _view(live: LiveCall, turn: int, session_end_s: float | None = None) -> Turn
     machine = live.machine
     if not isinstance(machine, BotTurnMachine):
         return view_of_eva_turn(machine.turns[turn], session_end_s)
-    view = view_of_bot_turn(machine.turns[turn], has_bot_events=machine.has_bot_events)
+    view = view_of_bot_turn(machine, turn)
     recorded_ms = None if live.record is None else live.record.latency_ms(turn)
     if recorded_ms is None or view.anchor is not Anchor.ESTIMATED:
         return view

@@ -1,4 +1,5 @@
-"""A speech event that is lost or comes twice makes at most a turn unmeasured: never an interruption, never a wrong number.
+"""A speech event that is lost or comes twice makes at most a turn unmeasured: never an interruption or a dead air, and never a
+wrong number, not even one that is corrected later.
 
 Exhaustive: each speech event of each recorded call of a real pipecat bot, and of producers that name no starts.
 """
@@ -47,6 +48,16 @@ def assert_nothing_false(found: Outcome, name: str) -> None:
     spoken = found.speech_ms.items()
     assert {key: ms for key, ms in spoken if abs(ms - true.speech_ms.get(key, -9)) > BOTH_ENDS_MS} == {}
     assert len(found.turns) == len(true.turns)
+    assert_nothing_false_at_any_time(found, name)
+
+
+def assert_nothing_false_at_any_time(found: Outcome, name: str) -> None:
+    """Every interruption, dead air and latency that was ever published is one of the whole call."""
+    true = whole(name)
+    assert found.interruptions <= true.interruptions
+    assert [each for each in found.ever_ms if not is_known(each, list(true.ever_ms))] == []
+    known = {turn: [since_ms for each, since_ms in true.dead_airs if each == turn] for turn, _ in found.dead_airs}
+    assert [(turn, since_ms) for turn, since_ms in found.dead_airs if not is_known(since_ms, known[turn])] == []
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -59,11 +70,8 @@ def test_each_speech_event_left_out(name: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_each_speech_event_left_out_where_ends_name_no_starts(name: str) -> None:
     events = without_starts(recorded_calls()[name].events)
-    true = whole(name)
     for place in speech_places(events):
-        found = outcome_of([*events[:place], *events[place + 1 :]])
-        assert found.interruptions <= true.interruptions
-        assert all(is_known(ms, list(true.latencies_ms.values())) for ms in found.latencies_ms.values()), place
+        assert_nothing_false_at_any_time(outcome_of([*events[:place], *events[place + 1 :]]), name)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -75,6 +83,9 @@ def test_each_speech_event_twice(name: str) -> None:
             found = outcome_of([*events[: place + 1], *twice, *events[place + 1 :]])
             assert_nothing_false(found, name)
             assert set(found.latencies_ms) == set(whole(name).latencies_ms)
+            assert_nothing_false_at_any_time(
+                outcome_of(without_starts([*events[: place + 1], *twice, *events[place + 1 :]])), name
+            )
         found = outcome_of([*events, again])  # by a producer that tries again much later
         assert_nothing_false(found, name)
 

@@ -34,6 +34,7 @@ from schemas.events.audit import (
 )
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.codec import InputSource
+from schemas.events.elevenlabs_agent import AgentFailed
 from schemas.events.misread import UnrecognizedEvent
 from schemas.events.simulator import (
     USER_ROLES,
@@ -318,7 +319,10 @@ class Call:
         self.history.audit(ElementKind.TOOL_RESPONSE, time_ms, use)
         self.live.tool_answered(use, time_ms)
 
-    def _on_agent_event(self, event: Any, time_ms: int, _out: list[Effect]) -> None:
+    def _on_agent_event(self, event: Any, time_ms: int, out: list[Effect]) -> None:
+        # An error out of the past was counted when it happened, or before anybody watched.
+        if isinstance(event, AgentFailed) and event.is_time_exact and not self._revisions.is_replaying:
+            out.append(Count("callgauge_agent_errors_total", ()))
         if self._agent.fold(event, time_ms, self.live, self._end):
             self._plan_close(CloseReason.ENDED)
 

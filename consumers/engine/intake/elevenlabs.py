@@ -20,6 +20,7 @@ from schemas.events.elevenlabs_agent import (
     AgentResponseCorrection,
     ConversationInitiated,
     Interruption,
+    McpToolCalled,
     ToolReplied,
     ToolRequested,
     UserTranscript,
@@ -33,6 +34,7 @@ AGENT_EVENTS: Final = (
     Interruption,
     ToolRequested,
     ToolReplied,
+    McpToolCalled,
     ConversationInitiated,
     AgentResponseComplete,
     AgentFailed,
@@ -44,6 +46,10 @@ MAX_REPLIES_OF_AN_ID: Final = 256
 """Answers with the same id, or without one, that a correction can match; a provider gives each answer an id of its own."""
 
 _WITHOUT_ID: Final = -1
+_RUNS: Final = "loading"
+_FAILED: Final = "failure"
+_ENDED: Final = ("success", _FAILED)
+"""States of a tool of an MCP server."""
 # Ranks of these words among those of the other sources, the best known first: of an answer, the part that was heard, then the
 # whole of it, as in the audit log; of the caller, the agent's transcript ranks behind that log.
 _HEARD_RANK, _WRITTEN_RANK, _USER_RANK = 0, 1, 1
@@ -106,6 +112,8 @@ class AgentEvents:
                 self._on_tool(event, time_ms, live, bot)
             case ToolReplied():
                 self._on_tool_reply(event, time_ms, live, bot)
+            case McpToolCalled():
+                self._on_mcp_tool(event, time_ms, live, bot)
             case _:
                 pass  # start of the conversation, end of an answer, errors: none changes a turn
 
@@ -177,10 +185,28 @@ class AgentEvents:
             return  # a tool that did not run has not answered
         is_news = self._tools.answered(
             bot, replied.tool_call_id, replied.tool_name, time_ms, replied.full_tool_result, replied.event_id,
-            is_error=bool(replied.is_error), is_exact=event.is_time_exact, took_ms=replied.took_ms,
+            is_error=bool(replied.is_error), is_withheld=replied.full_tool_result is None, is_exact=event.is_time_exact,
+            took_ms=replied.took_ms,
         )  # fmt: skip
         if is_news and event.is_time_exact:
             live.dead_air.tool_answered(time_ms, live.broker_moment)
+
+    def _on_mcp_tool(self, event: McpToolCalled, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
+        """A tool that waits for approval does not run yet."""
+        tool, is_exact = event.data, event.is_time_exact
+        if tool.state == _RUNS:
+            is_news = self._tools.called(
+                bot, tool.tool_call_id, tool.tool_name, time_ms, tool.parameters, is_exact=is_exact
+            )
+            if is_news and is_exact:
+                live.dead_air.tool_called(time_ms, live.broker_moment)
+        elif tool.state in _ENDED:
+            is_news = self._tools.answered(
+                bot, tool.tool_call_id, tool.tool_name, time_ms, tool.answer, is_error=tool.state == _FAILED,
+                is_withheld=tool.answer is None, is_exact=is_exact,
+            )  # fmt: skip
+            if is_news and is_exact:
+                live.dead_air.tool_answered(time_ms, live.broker_moment)
 
 
 def _shortest(text: str) -> tuple[int, str]:

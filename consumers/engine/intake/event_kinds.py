@@ -20,6 +20,7 @@ from schemas.events.misread import UnrecognizedEvent
 from schemas.events.pipecat import (
     EventsDropped,
     IgnoredLine,
+    MessageRecord,
     ObserverRecord,
     SpeechEventRecord,
     ToolLine,
@@ -48,6 +49,7 @@ STEERING: Final = frozenset({CallStarted, CallEnded, UserTextUpdated, JudgeVerdi
 FLEETING: Final = frozenset(
     (TurnMarker, UserSpeaking, SpeechEventRecord, ObserverRecord, PipecatMetric, AudioEvent, ConnectionState)
 ) | {
+    MessageRecord,
     CarriedSimulatorEvent,
     AuditFallback,
     AuditLlmCall,

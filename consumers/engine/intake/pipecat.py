@@ -15,6 +15,7 @@ from schemas.events.pipecat import (
     EventsDropped,
     FunctionCallRecord,
     LlmResponse,
+    MessageRecord,
     ObserverRecord,
     SpeechEventRecord,
     TtsText,
@@ -23,12 +24,11 @@ from schemas.events.pipecat import (
 )
 from schemas.events.pipecat_metrics import PipecatMetric
 
-PIPECAT_RECORDS: Final = (EventsDropped, FunctionCallRecord, ObserverRecord, PipecatMetric)
-_MESSAGES: Final = frozenset({"user_message", "assistant_message"})
+PIPECAT_RECORDS: Final = (EventsDropped, FunctionCallRecord, MessageRecord, ObserverRecord, PipecatMetric)
 
 
 def fold_pipecat_record(
-    event: EventsDropped | FunctionCallRecord | ObserverRecord | PipecatMetric,
+    event: EventsDropped | FunctionCallRecord | MessageRecord | ObserverRecord | PipecatMetric,
     time_ms: int,
     live: LiveCall,
     measures: Measures,
@@ -44,12 +44,12 @@ def fold_pipecat_record(
             Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in event.dropped()
         ]
         return 0
-    if isinstance(event, ObserverRecord):
-        text = event.data.get("content") if isinstance(event.data, dict) else None
-        if isinstance(text, str) and event.type in _MESSAGES:
+    if isinstance(event, MessageRecord):
+        text = event.data.content
+        if text is not None:
             live.message(time_ms, text, event.data, is_user=event.type == "user_message")
-            return len(text)
-    elif isinstance(event, FunctionCallRecord):
+        return len(text or "")
+    if isinstance(event, FunctionCallRecord):
         live.function_call(event.data, time_ms)
     measures.observe(InputSource.PIPECAT, event, time_ms)
     return 0

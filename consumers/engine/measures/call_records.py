@@ -1,6 +1,7 @@
 """The record of a call: all measures of it as a whole, while it runs and at its end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import fsum
 from typing import Any, Final, NamedTuple
 
 from consumers.engine.judging.ratings import Outcome, rating_fields
@@ -10,8 +11,9 @@ from consumers.engine.measures.talk.talk_measure import Speech
 from consumers.engine.measures.words.transcript_errors import CallDifferences
 from consumers.engine.records.revisions import Cause, Fields, Revisions
 from consumers.engine.records.score_values import GoalValues, Value, result_of
+from consumers.engine.turns.timeline.turn_view import MS_DIGITS
 from schemas.judging import JudgeKind
-from schemas.scores.all_records import CallValues, Result, TurnStatus, UnscoredReason
+from schemas.scores.all_records import Anchor, CallValues, Result, TurnStatus, UnscoredReason
 from schemas.scores.latency_stages import Stage
 
 SUBJECT: Final = ("call", None, 0)
@@ -28,6 +30,7 @@ class CallMeasured(NamedTuple):
         agreement: By the place of a stage: turns in which several sources measured it, and turns in which they disagree.
         ratings: Judges' ratings of the call, each with the turn up to which it counts.
         goals: Values of its goals; None without any.
+        latencies: By anchor, the latencies of the turns that have one, in ms; at the close.
         unscored_turns: By value, the number of turns without it, by reason; at the close.
     """
 
@@ -38,6 +41,7 @@ class CallMeasured(NamedTuple):
     agreement: Mapping[int, tuple[int, int]]
     ratings: Mapping[JudgeKind, tuple[Outcome, int]]
     goals: GoalValues | None
+    latencies: Mapping[Anchor, Sequence[float]]
     unscored_turns: Mapping[str, Mapping[UnscoredReason, int]]
 
     @property
@@ -51,6 +55,7 @@ class CallMeasured(NamedTuple):
             tuple(sorted(self.agreement.items())),
             tuple(self.ratings.items()),
             self.goals,
+            tuple((anchor, tuple(latencies_ms)) for anchor, latencies_ms in sorted(self.latencies.items())),
             tuple((name, tuple(sorted(counts.items()))) for name, counts in sorted(self.unscored_turns.items())),
         )
 
@@ -63,6 +68,7 @@ class CallMeasured(NamedTuple):
             "transcript_disagreement": self.differences.disagreement,
             "eva": metric_fields(self.metrics),
             "stages": dict(sorted(map(_agreed, self.agreement.items()))),
+            "latencies": {anchor: _counted(latencies_ms) for anchor, latencies_ms in sorted(self.latencies.items())},
             "unscored_turns": self.unscored_turns,
         }
         fields |= {kind.value: rating_fields(*rated) for kind, rated in self.ratings.items()}
@@ -79,6 +85,15 @@ def call_record(revisions: Revisions, measured: CallMeasured, cause: Cause, *, i
         CallValues, SUBJECT, TurnStatus.FINAL if is_over else TurnStatus.PROVISIONAL, (is_over, *measured.inputs), cause,
         fields=measured.fields,
     )  # fmt: skip
+
+
+def _counted(latencies_ms: Sequence[float]) -> dict[str, float]:
+    measured = [each for each in latencies_ms if each >= 0]
+    return {
+        "measured": len(measured),
+        "measured_ms": round(fsum(measured), MS_DIGITS),
+        "overlapped": len(latencies_ms) - len(measured),
+    }
 
 
 def _agreed(agreed: tuple[int, tuple[int, int]]) -> tuple[Stage, dict[str, int]]:

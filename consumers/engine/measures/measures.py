@@ -170,6 +170,7 @@ class Measures:
             self.stages.agreement(heard, turns),
             self._ratings.of_call(),
             judged.goal_values(is_over=True),
+            self._turns.latencies,
             self._turns.unscored,
         )
         records.append(call_record(self._revisions, measured, cause, is_over=True))
@@ -230,6 +231,7 @@ class Measures:
             {},  # agreement of the sources is judged at the close, on all their reports
             self._ratings.of_call(),
             goals,
+            {},
             {},
         )
         record = call_record(self._revisions, measured, cause, is_over=False)

@@ -22,6 +22,7 @@ from schemas.scores.all_records import (
     STAGE_PREFIX,
     TURN_VALUE_NAMES,
     WITHDRAWN,
+    Anchor,
     NotApplicable,
     Result,
     Scored,
@@ -139,6 +140,7 @@ class TurnRecords:
     """Makes the records of a call's turns.
 
     Attributes:
+        latencies: By anchor, the final latencies of the closed call's turns in ms.
         unscored: By value, the number of turns of the closed call without it, by reason.
     """
 
@@ -150,6 +152,7 @@ class TurnRecords:
         "_seen",
         "_stages",
         "_transcripts",
+        "latencies",
         "unscored",
     )
 
@@ -162,6 +165,7 @@ class TurnRecords:
         ratings: Ratings,
         memory: CallMemory | None,
     ) -> None:
+        self.latencies: dict[Anchor, list[float]] = {}
         self.unscored: dict[str, Counter[UnscoredReason]] = {}
         self._revisions = revisions
         self._stages = stages
@@ -205,8 +209,11 @@ class TurnRecords:
             return self.withdraw(number, cause)
         taking = self._eva.turn_value(live, heard, number)
         waited = self._waited(live, number, view)
-        if number == heard.current and number >= 1 and view.has_user and not view.has_assistant:
+        is_answered = view.has_assistant or view.is_answered_in_text
+        if number == heard.current and number >= 1 and view.has_user and not is_answered:
             waited = NOT_ANSWERED
+        if isinstance(waited, Scored) and view.anchor is not None:
+            self.latencies.setdefault(view.anchor, []).append(waited.value)
         self._count_unscored(number, waited, taking)
         if not may_differ and self._seen.get(number) == _Seen.of(turn, heard.sides, taking, waited):
             return None

@@ -1,7 +1,7 @@
 """Decides when a call without further events is over: announced, silent for too long, or too long altogether."""
 
 from consumers.engine.limits import Limits
-from consumers.engine.turns.dead_air import BrokerMoment
+from consumers.engine.turns.timeline.silence import BrokerMoment
 from schemas.scores.all_records import CloseReason
 
 

@@ -4,15 +4,23 @@ Only the absence of events reveals it, so it is decided once and never withdrawn
 delay, which the event itself shows, counts as silence already passed. Whether a tool or an answer came in time depends on
 records of several topics. So each moment waits here until broker time has passed it, and moments are applied in the broker's
 order: the order of reading the topics does not matter.
+
+A start of speech can be lost, so a silence must be provable. It is not where an end shows that somebody has spoken, and not
+while words that went to speech synthesis may be heard: the decision then waits until they would be over.
 """
 
 from bisect import insort
 from collections.abc import Collection
-from enum import IntEnum
 from typing import Final, NamedTuple
+
+from consumers.engine.turns.timeline.silence import BrokerMoment, HeardBy, SilenceKind, SilenceMoment
+from schemas.units import MS_PER_SECOND
 
 MAX_WAITING_MOMENTS: Final = 1_000
 """Moments of a call that may wait for broker time: minutes of it. Beyond that the oldest is applied early."""
+
+SLOWEST_CHARS_PER_SECOND: Final = 8
+"""Slowest pace of words that may be heard, half of the usual one: speech whose start is lost ends before dead air is decided."""
 
 
 class DeadAir(NamedTuple):
@@ -26,47 +34,6 @@ class DeadAir(NamedTuple):
     number: int
     known_at_ms: int
     user_end_ms: int = 0
-
-
-class BrokerMoment(NamedTuple):
-    """Broker time of a record; of two at the same time, the lower input rank comes first."""
-
-    broker_ms: int
-    input_rank: int
-
-
-class HeardBy(IntEnum):
-    """The source of a report of speech, from the poorest up; a call's best one counts from its first report on."""
-
-    TRANSCRIPT = 1
-    BOT = 2
-    CALLER = 3
-
-
-class _Kind(IntEnum):
-    USER_ENDED = 0
-    SPEECH_STARTED = 1
-    TOOL_CALLED = 2
-    TOOL_ANSWERED = 3
-    LINE_DOWN = 4
-    FUNCTION_CALLED = 5
-    FUNCTION_SETTLED = 6
-
-
-class _Moment(NamedTuple):
-    """One moment; sorts in the order of application. `place` is its number among the call's moments, so a comparison never goes
-    beyond it. `due_at_ms` is the broker time at which a silence that begins here becomes dead air; 0 where none begins.
-    `heard_by` is the source of a report of speech; any other moment counts whoever hears the call.
-    """
-
-    broker_ms: int
-    input_rank: int
-    place: int
-    kind: _Kind
-    time_ms: int
-    due_at_ms: int
-    turn: int
-    heard_by: HeardBy
 
 
 class DeadAirWatch:
@@ -93,13 +60,14 @@ class DeadAirWatch:
         "_user_end_ms",
         "_waiting",
         "_wakeup_at_ms",
+        "_words_until_ms",
         "count",
     )
 
     def __init__(self, threshold_ms: int, allowance_ms: int) -> None:
         self._threshold_ms = threshold_ms
         self._allowance_ms = allowance_ms
-        self._waiting: list[_Moment] = []
+        self._waiting: list[SilenceMoment] = []
         self._latest_ms: dict[int, int] = {}
         self._place = 0
         self._wakeup_at_ms: int | None = None
@@ -108,6 +76,7 @@ class DeadAirWatch:
         self._since_ms: int | None = None
         self._turn = 0
         self._due_at_ms: int | None = None
+        self._words_until_ms = 0  # broker time at which the words since the silence began are over; 0 without any
         self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
@@ -130,11 +99,24 @@ class DeadAirWatch:
         """Begins a silence at `end_ms`; the user's end was noticed at `logged_ms`."""
         noticed_after_ms = min(max(0, logged_ms - end_ms), self._threshold_ms)
         silent_ms = self._threshold_ms - noticed_after_ms
-        self._wait(_Kind.USER_ENDED, end_ms, at, silent_ms, turn, heard_by)
+        self._wait(SilenceKind.USER_ENDED, end_ms, at, silent_ms, turn, heard_by)
 
     def speech_started(self, start_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
         """Ends the silence at `start_ms`; it was dead air if it had lasted by the call's own clock."""
-        self._wait(_Kind.SPEECH_STARTED, start_ms, at, heard_by=heard_by)
+        self._wait(SilenceKind.SPEECH_STARTED, start_ms, at, heard_by=heard_by)
+
+    def user_started(self, start_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
+        """As `speech_started`; but words that may have been heard before it leave the silence unproved."""
+        self._wait(SilenceKind.USER_STARTED, start_ms, at, heard_by=heard_by)
+
+    def someone_spoke(self, time_ms: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
+        """Ends the silence without a result: somebody was speaking at this time, and nobody knows since when."""
+        self._wait(SilenceKind.SOMEONE_SPOKE, time_ms, at, heard_by=heard_by)
+
+    def words_came(self, time_ms: int, chars: int, at: BrokerMoment, heard_by: HeardBy = HeardBy.CALLER) -> None:
+        """Puts the decision off while words that went to speech synthesis may be heard."""
+        spoken_ms = chars * MS_PER_SECOND // SLOWEST_CHARS_PER_SECOND
+        self._wait(SilenceKind.WORDS_CAME, time_ms, at, spoken_ms, heard_by=heard_by)
 
     def is_heard(self, heard_by: HeardBy, at: BrokerMoment) -> None:
         """Notes that a source reports speech. If it is better than those so far, it drops their reports from behind this moment:
@@ -147,23 +129,23 @@ class DeadAirWatch:
 
     def tool_called(self, time_ms: int, at: BrokerMoment) -> None:
         """Pauses the silence while a tool runs; it was dead air if it had already lasted too long."""
-        self._wait(_Kind.TOOL_CALLED, time_ms, at)
+        self._wait(SilenceKind.TOOL_CALLED, time_ms, at)
 
     def tool_answered(self, time_ms: int, at: BrokerMoment) -> None:
         """Begins the silence again at the answer of a tool."""
-        self._wait(_Kind.TOOL_ANSWERED, time_ms, at, self._threshold_ms)
+        self._wait(SilenceKind.TOOL_ANSWERED, time_ms, at, self._threshold_ms)
 
     def function_called(self, time_ms: int, at: BrokerMoment) -> None:
         """Notes that pipecat reports a running tool; it counts until another source reports a tool."""
-        self._wait(_Kind.FUNCTION_CALLED, time_ms, at)
+        self._wait(SilenceKind.FUNCTION_CALLED, time_ms, at)
 
     def function_settled(self, time_ms: int, at: BrokerMoment) -> None:
         """Notes that pipecat reports the end of that tool."""
-        self._wait(_Kind.FUNCTION_SETTLED, time_ms, at, self._threshold_ms)
+        self._wait(SilenceKind.FUNCTION_SETTLED, time_ms, at, self._threshold_ms)
 
     def line_went_down(self, at: BrokerMoment) -> None:
         """Ends the watch: the call is over, and nobody waits for an answer."""
-        self._wait(_Kind.LINE_DOWN, 0, at)
+        self._wait(SilenceKind.LINE_DOWN, 0, at)
 
     def leave_to_the_log(self) -> None:
         """Declares nothing in this call: the log has its dead air."""
@@ -196,7 +178,7 @@ class DeadAirWatch:
 
     def _wait(
         self,
-        kind: _Kind,
+        kind: SilenceKind,
         time_ms: int,
         at: BrokerMoment,
         silent_ms: int | None = None,
@@ -211,37 +193,42 @@ class DeadAirWatch:
         due_at_ms = 0 if silent_ms is None else max(broker_ms + silent_ms + self._allowance_ms, broker_ms + 1)
         self._place += 1
         waiting = self._waiting
-        insort(waiting, _Moment(broker_ms, rank, self._place, kind, time_ms, due_at_ms, turn, heard_by))
+        insort(waiting, SilenceMoment(broker_ms, rank, self._place, kind, time_ms, due_at_ms, turn, heard_by))
         if len(waiting) > MAX_WAITING_MOMENTS:
             self._apply(waiting.pop(0))
         # A moment that ends a silence needs no wake-up before that silence would have become dead air.
         if due_at_ms and (self._wakeup_at_ms is None or due_at_ms < self._wakeup_at_ms):
             self._wakeup_at_ms = due_at_ms
 
-    def _apply(self, moment: _Moment) -> None:
+    def _apply(self, moment: SilenceMoment) -> None:
         if self._is_line_down:
             return
         match moment.kind:
-            case _Kind.USER_ENDED:
+            case SilenceKind.USER_ENDED:
                 self._on_user_ended(moment)
-            case _Kind.SPEECH_STARTED:
+            case SilenceKind.SPEECH_STARTED | SilenceKind.USER_STARTED:
                 self._on_speech_started(moment)
-            case _Kind.TOOL_CALLED | _Kind.TOOL_ANSWERED:
+            case SilenceKind.SOMEONE_SPOKE:
+                self._on_someone_spoke(moment)
+            case SilenceKind.WORDS_CAME:
+                self._on_words(moment)
+            case SilenceKind.TOOL_CALLED | SilenceKind.TOOL_ANSWERED:
                 self._on_other_tool(moment)
-            case _Kind.FUNCTION_CALLED | _Kind.FUNCTION_SETTLED if self._has_other_source:
+            case SilenceKind.FUNCTION_CALLED | SilenceKind.FUNCTION_SETTLED if self._has_other_source:
                 pass
-            case _Kind.FUNCTION_CALLED:
+            case SilenceKind.FUNCTION_CALLED:
                 self._on_tool_called(moment)
-            case _Kind.FUNCTION_SETTLED:
+            case SilenceKind.FUNCTION_SETTLED:
                 self._on_tool_answered(moment)
-            case _Kind.LINE_DOWN:
+            case SilenceKind.LINE_DOWN:
                 self._hang_up()
 
-    def _on_user_ended(self, moment: _Moment) -> None:
+    def _on_user_ended(self, moment: SilenceMoment) -> None:
         end_ms = moment.time_ms
         if self._last_start_ms > end_ms:
             return  # somebody has spoken since: this end came late
         self._since_ms = self._user_end_ms = end_ms
+        self._words_until_ms = 0
         self._turn = moment.turn
         if self._tool_called_ms is not None and self._tool_called_ms < end_ms:
             self._running_tools = 0  # an unanswered tool of an earlier turn explains no waiting here
@@ -250,34 +237,47 @@ class DeadAirWatch:
         if answered_ms > end_ms:  # it came before this end, but happened later
             self._since_ms, self._due_at_ms = answered_ms, answered_due_ms
 
-    def _on_speech_started(self, moment: _Moment) -> None:
+    def _on_speech_started(self, moment: SilenceMoment) -> None:
         start_ms = moment.time_ms
         self._last_start_ms = max(self._last_start_ms, start_ms)
         if self._since_ms is None or start_ms < self._since_ms:
             return
-        if not self._running_tools and start_ms - self._since_ms >= self._threshold_ms:
+        is_proved = moment.kind is SilenceKind.SPEECH_STARTED or not self._words_until_ms
+        if is_proved and not self._running_tools and start_ms - self._since_ms >= self._threshold_ms:
             self._declare(moment.broker_ms)
         self._since_ms = self._due_at_ms = None
 
-    def _on_other_tool(self, moment: _Moment) -> None:
+    def _on_someone_spoke(self, moment: SilenceMoment) -> None:
+        if self._since_ms is not None and moment.time_ms > self._since_ms:
+            self._since_ms = self._due_at_ms = None
+
+    def _on_words(self, moment: SilenceMoment) -> None:
+        """One piece of words is heard after the other."""
+        if self._since_ms is None or self._due_at_ms is None or moment.time_ms < self._since_ms:
+            return
+        spoken_ms = moment.due_at_ms - moment.broker_ms - self._allowance_ms
+        self._words_until_ms = max(moment.broker_ms, self._words_until_ms) + spoken_ms
+        self._due_at_ms = max(self._due_at_ms, self._words_until_ms + self._allowance_ms)
+
+    def _on_other_tool(self, moment: SilenceMoment) -> None:
         if not self._has_other_source:
             self._has_other_source = True
             self._running_tools = 0  # pipecat's tools, whose reports are ignored from now on
-        if moment.kind is _Kind.TOOL_CALLED:
+        if moment.kind is SilenceKind.TOOL_CALLED:
             self._on_tool_called(moment)
         else:
             self._on_tool_answered(moment)
 
-    def _on_tool_called(self, moment: _Moment) -> None:
+    def _on_tool_called(self, moment: SilenceMoment) -> None:
         if moment.time_ms < self._user_end_ms:
             return  # a call before the caller had finished explains no waiting now
         has_lasted = self._since_ms is not None and moment.time_ms - self._since_ms >= self._threshold_ms
-        if has_lasted and not self._running_tools:
+        if has_lasted and not self._running_tools and not self._words_until_ms:
             self._declare(moment.broker_ms)
         self._running_tools += 1
         self._tool_called_ms = moment.time_ms
 
-    def _on_tool_answered(self, moment: _Moment) -> None:
+    def _on_tool_answered(self, moment: SilenceMoment) -> None:
         self._running_tools = max(0, self._running_tools - 1)
         if moment.time_ms > self._answered[0]:
             self._answered = (moment.time_ms, moment.due_at_ms)

@@ -8,19 +8,19 @@ agent's turns give way to the values of the conversation record, once it is ther
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import inf
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from consumers.engine.effects import Effect, PublishScore, RecordFact
 from consumers.engine.limits import Limits
 from consumers.engine.records.call_memory import CallMemory
+from consumers.engine.records.label_history import LabelHistory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.agent_records import AgentRecords
 from consumers.engine.turns.bot.bot_turn import BotTurn, SpeechMoment, Words
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.turn_machine import BotTurnMachine
-from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch, HeardBy
+from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.eva.turn_machine import EvaTurnMachine
 from consumers.engine.turns.function_calls import FunctionCalls
@@ -29,17 +29,16 @@ from consumers.engine.turns.heard.by_the_caller import HeardByTheCaller, views_b
 from consumers.engine.turns.heard.heard_turn import HeardTurns
 from consumers.engine.turns.moments import TurnMoments
 from consumers.engine.turns.timeline.elements import ToolUse
+from consumers.engine.turns.timeline.silence import BrokerMoment, HeardBy
 from consumers.engine.turns.timeline.turn_view import TurnView, turn_with_user_end
 from schemas.events.call import PipelineType
 from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_record import ConversationRecord
-from schemas.events.pipecat import FunctionCall, message_began_ms
+from schemas.events.pipecat import FunctionCall, Message, message_began_ms
 from schemas.scores.all_records import AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus
 from schemas.scores.newest_scores import Subject
 
-_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED, SpeechMoment.BOT_STARTED})
-MAX_KEPT_LABELS = 16
-"""Changes of a call's labels that are kept; a call has one or two."""
+_USER_STARTS = frozenset({SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED})
 INPUT_RANK = {source: rank for rank, source in enumerate(InputSource)}
 """Order of two records of different topics with the same broker time."""
 
@@ -71,21 +70,17 @@ class LiveCall:
     def __init__(
         self, history: EvaHistory, revisions: Revisions, limits: Limits, memory: CallMemory | None = None
     ) -> None:
-        self.broker_ms = self.input_rank = 0
+        self.broker_ms = self.input_rank = self._logged_ms = 0
         self.first_ms: int | None = None
         self.turns = TurnMoments(revisions)
         self.dead_air = DeadAirWatch(limits.dead_air_ms, limits.delivery_allowance_ms)
-        self.history = history
-        self._revisions = revisions
-        self._limits = limits
+        self.history, self._revisions, self._limits = history, revisions, limits
         self.bot: BotHistory | None = BotHistory(history.replays)
         self._heard_by = HeardBy.BOT
         self._watermarks: dict[InputSource, int] = {}
-        self._settle_at_ms: float = inf
-        self._has_announced = False
+        self._settle_at_ms, self._has_announced = inf, False
         self._found: list[DeadAir] = []
-        self._logged_ms = 0
-        self._labels_by_ms: list[tuple[int, CallLabels]] = []
+        self._labels = LabelHistory()
         self._records = AgentRecords()
         self._function_calls = FunctionCalls()
         self._memory = memory
@@ -156,17 +151,22 @@ class LiveCall:
         bot = self.bot
         if bot is None:
             return
-        if bot.spoken(moment, at_s, started_s) and started_s is not None:
+        machine, at_ms = bot.machine, int(at_s * 1000)
+        is_unseen, is_found = bot.is_start_unseen(moment), bot.spoken(moment, at_s, started_s)
+        if is_found and started_s is not None:
             self.someone_speaks(int(started_s * 1000))
-        machine = bot.machine
         self.dead_air.is_heard(HeardBy.BOT if machine.has_user_events else HeardBy.TRANSCRIPT, self.broker_moment)
-        if moment in _STARTS:
-            self.someone_speaks(int(at_s * 1000))
-        elif machine.bot_turn is None and (
+        if is_unseen and not is_found:
+            self.dead_air.someone_spoke(at_ms, self.broker_moment, self._heard_by)
+        elif moment in _USER_STARTS:
+            self.dead_air.user_started(at_ms, self.broker_moment, self._heard_by)
+        elif moment is SpeechMoment.BOT_STARTED:
+            self.someone_speaks(at_ms)
+        if machine.bot_turn is None and (
             (moment is SpeechMoment.VAD_STOPPED and machine.pending_vad is None)
             or (moment is SpeechMoment.TURN_RELEASED and not machine.turns.get(machine.turn, BotTurn()).vad_starts)
         ):
-            self.user_fell_silent(int(at_s * 1000), machine.turn)
+            self.user_fell_silent(at_ms, machine.turn)
 
     def audio(self, *, is_user: bool, is_start: bool, at_s: float) -> None:
         """Folds a start or end of sound at the simulated caller; EVA's history must have it already."""
@@ -194,22 +194,26 @@ class LiveCall:
         """Folds an answer of the agent."""
         if self.bot is not None:
             self.bot.said_in_log(time_ms, Words(is_user=False, rank=1, ref=key))
+            if self.bot.machine.is_mute:  # its words are the answer
+                self.someone_speaks(time_ms)
 
     def fell_back(self, time_ms: int) -> None:
         """Folds a step of the agent's turn-end timer."""
         if self.bot is not None:
             self.bot.fell_back(time_ms)
 
-    def message(self, time_ms: int, text: str, data: dict[str, Any], *, is_user: bool) -> None:
+    def message(self, time_ms: int, text: str, message: Message, *, is_user: bool) -> None:
         """Folds pipecat's own record of an utterance, for calls whose audit log lacks it."""
         if self.bot is None:
             return
         # An utterance that was cut off is logged after the caller has begun, and belongs to the turn before.
         if not is_user:
-            time_ms = message_began_ms(data, time_ms)
-            if "interrupted" in data:
+            time_ms = message_began_ms(message.timestamp, time_ms)
+            if message.says_what_was_heard:
                 self.bot.report_answers()
-        is_cut = not is_user and data.get("interrupted") is True
+            if self.bot.machine.is_mute:
+                self.someone_speaks(time_ms)
+        is_cut = not is_user and message.interrupted is True
         words = Words(is_user, 1 if is_user else 2, text, is_cut=is_cut, is_turn=is_user)
         self.bot.said_to_pipecat(time_ms, words)
 
@@ -250,6 +254,8 @@ class LiveCall:
         is_new = bot.replied(time_ms, frame) if is_reply else bot.synthesised(time_ms, frame)
         if is_new and not bot.machine.has_bot_events:
             self.someone_speaks(time_ms)
+        elif bot.machine.has_bot_events and not is_reply:
+            self.dead_air.words_came(time_ms, len(frame), self.broker_moment, self._heard_by)
 
     def fold_agent_record(self, record: ConversationRecord) -> None:
         """Folds a conversation record of an ElevenLabs agent's provider; of several the most complete counts."""
@@ -313,8 +319,7 @@ class LiveCall:
         """Sets the labels of the call; a change is published at once."""
         if labels != self._revisions.labels:
             self._revisions.labels = labels
-            self._labels_by_ms.append((self.broker_ms, labels))
-            del self._labels_by_ms[:-MAX_KEPT_LABELS]
+            self._labels.note(self.broker_ms, labels)
             self._has_announced = False
         self.announce(broker_ms, out)
 
@@ -331,6 +336,8 @@ class LiveCall:
 
     def final_records(self, cause: Cause) -> list[AnyScoreRecord]:
         """The moments that change at the end of the call, with open sound closed as EVA closes it."""
+        if self.bot is not None:
+            self.bot.machine.is_over = True
         self._records.finish(None if self.bot is None else self.bot.machine)
         views = self._views(None, self.history.session_end_s())
         return self.turns.final_records(views, self.machine.last_tool, cause)
@@ -344,8 +351,7 @@ class LiveCall:
         """Views of the existing turns among `numbers`, or of all; EVA's open sound ends at `end_s`."""
         if self.bot is None:
             return views_by_the_caller(self.history, numbers, end_s)
-        views = views_by_the_bot(self.bot.machine, numbers)
-        record = self.record
+        views, record = views_by_the_bot(self.bot.machine, numbers), self.record
         return views if record is None else {turn: record.revised(turn, view) for turn, view in views.items()}
 
     def _publish(self, records: Sequence[AnyScoreRecord], out: list[Effect]) -> None:
@@ -386,14 +392,9 @@ class LiveCall:
         known_at_ms = dead_air.known_at_ms
         record = self._revisions.make(
             DeadAirFact, ("dead_air", dead_air.turn, dead_air.number), TurnStatus.FINAL, (dead_air,),
-            Cause(dead_air.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels_at(known_at_ms),
+            Cause(dead_air.silent_since_ms + threshold_ms, known_at_ms), labels=self._labels.at(known_at_ms),
             silent_since_ms=dead_air.silent_since_ms, threshold_ms=threshold_ms,
         )  # fmt: skip
         if record is not None:
             self.announce(known_at_ms, out)
             out.append(RecordFact(record))
-
-    def _labels_at(self, broker_ms: int) -> CallLabels:
-        """The labels at that broker time, so that dead air found later has the same labels as dead air found at once."""
-        known = [each for each in self._labels_by_ms if each[0] <= broker_ms]
-        return max(known, key=itemgetter(0))[1] if known else CallLabels()

@@ -69,7 +69,7 @@ RESULTS: Final = (
         _any_of(
             "pipecat function_call_event", ("audit tool_call", "audit tool_response"),
             ("elevenlabs agent_tool_request", "elevenlabs agent_tool_response"),
-            ("elevenlabs agent_tool_request", "elevenlabs agent_tool_response_full_payload"),
+            ("elevenlabs agent_tool_request", "elevenlabs agent_tool_response_full_payload"), "elevenlabs mcp_tool_call",
         ),
         "a tool that fails or hangs goes unnoticed",
     ),

@@ -16,7 +16,7 @@ from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from schemas.events.codec import InputSource, decode
-from schemas.scores.all_records import InterruptionFact, Scored, ToolUseFact, TurnValues
+from schemas.scores.all_records import DeadAirFact, InterruptionFact, Scored, ToolUseFact, TurnValues
 from tests.support.fakes.engine_feed import LATENCY, Json, closings_of, records_of
 
 _FILE: Final = Path(__file__).with_name("pipecat_calls.jsonl")
@@ -43,6 +43,7 @@ class Outcome(NamedTuple):
         anchors: The anchor of each.
         ever_ms: Every latency that was published at any time.
         interruptions: (name, turn) of every interruption that was published at any time.
+        dead_airs: (turn, start in ms) of every dead air.
         stages_ms: The newest value by turn and stage.
         speech_ms: The newest time of speech by turn and side, where it is known.
         tools: Tool and outcome of each use, in order.
@@ -54,6 +55,7 @@ class Outcome(NamedTuple):
     anchors: dict[int, str]
     ever_ms: set[float]
     interruptions: set[tuple[str, int]]
+    dead_airs: set[tuple[int, int]]
     stages_ms: dict[tuple[int, str], float]
     speech_ms: dict[tuple[int, str], float]
     tools: list[tuple[int, str, str]]
@@ -119,6 +121,7 @@ def _outcome(records: Sequence[Any], transcript: list[Json]) -> Outcome:
         anchors={turn: each.anchor.value for turn, each in known.items()},
         ever_ms={each.result.value for each in measured},
         interruptions={(each.name, each.turn or 0) for each in overlaps if not each.is_withdrawn},
+        dead_airs={(each.turn or 0, each.silent_since_ms) for each in records if isinstance(each, DeadAirFact)},
         stages_ms={(row.turn or 0, each.stage.value): each.latency_ms for row in rows for each in row.stages},
         speech_ms={
             (row.turn or 0, side): talk.speech_ms.value

@@ -84,7 +84,7 @@ class BotTurn(NamedTuple):
 
     Starts and ends of the detector, the rulings and the bot belong together by their places; only the last end can be missing.
     A stretch of which one end was lost has no length and lies at the known end; `gaps` says so. `is_cut` means that the caller
-    spoke over the bot's speech of this turn.
+    spoke over the bot's speech of this turn, `is_written` that a bot that never speaks answered in words.
     """
 
     vad_starts: tuple[float, ...] = ()
@@ -103,6 +103,7 @@ class BotTurn(NamedTuple):
     is_fallback: bool = False
     gaps: int = 0
     is_cut: bool = False
+    is_written: bool = False
 
     def has_user_end(self, end_ms: int) -> bool:
         """Whether the caller ended in this turn at that millisecond, by any of the reports that know it."""

@@ -3,6 +3,7 @@ events of an ElevenLabs agent.
 """
 
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 from consumers.engine.turns.bot.bot_turn import SAME_MOMENT_SECONDS, SpeechMoment, Words
@@ -34,6 +35,7 @@ _START_OF = {
 }
 _OF_DETECTOR = (SpeechMoment.VAD_STARTED, SpeechMoment.VAD_STOPPED)
 _RULINGS = (SpeechMoment.TURN_STARTED, SpeechMoment.TURN_RELEASED)
+_OF_THE_BOT = (SpeechMoment.BOT_STARTED, SpeechMoment.BOT_STOPPED)
 _BORDERS = (SpeechMoment.VAD_STARTED, SpeechMoment.TURN_STARTED)
 """Moments at which a turn of the caller can begin, so that the bot's further words are another piece."""
 
@@ -46,6 +48,9 @@ _AGENT_PLACES = {
 }
 """Order of an agent's events that a bridge receives in the same millisecond: the usual course of a turn."""
 _MAX_ORDERED_ID = 0xFFFF
+_FACTS = ("hears_transcripts", "has_rulings", "hears_detector", "reports_answers", "is_mute", "is_over")
+_facts_of = attrgetter(*_FACTS)
+"""The facts of the call that the machine has, in every state of it."""
 
 
 class BotHistory:
@@ -59,7 +64,7 @@ class BotHistory:
         self._audit_count = 0
         self._words_count = 0
         self._starts_s: dict[SpeechMoment, float] = {}
-        self._hears_detector = False
+        self._has_answers = False
         self._text = SpokenText()
 
     @property
@@ -70,12 +75,22 @@ class BotHistory:
     def said_in_log(self, time_ms: int, words: Words) -> None:
         """Adds words from the audit log."""
         self._words_count += 1
+        self._has_answers = self._has_answers or not words.is_user
         self.audited(SpeechMoment.WORDS, time_ms, words)
 
     def said_to_pipecat(self, time_ms: int, words: Words) -> None:
         """Adds words from pipecat's stream."""
         self._words_count += 1
+        self._has_answers = self._has_answers or not words.is_user
         self._insert(time_ms, SpeechMoment.WORDS, words)
+
+    def is_start_unseen(self, moment: SpeechMoment) -> bool:
+        """Whether a moment that is not added yet shows that somebody speaks whose start was lost: the bot stops that did not speak,
+        or the caller's turn begins and the detector, which hears this call, has heard no sound.
+        """
+        if moment is SpeechMoment.TURN_STARTED:
+            return self.machine.hears_detector and self.machine.vad_open_s is None and self.machine.pending_vad is None
+        return moment is SpeechMoment.BOT_STOPPED and self.machine.bot_turn is None
 
     def spoken(self, moment: SpeechMoment, at_s: float, started_s: float | None = None) -> bool:
         """Adds the start or end of somebody's speech at `at_s` (epoch seconds).
@@ -105,9 +120,13 @@ class BotHistory:
             self._text.close()
         if moment in _RULINGS and not self.machine.has_rulings:
             self.machine.has_rulings = True
-            if self._hears_detector:
+            if self.machine.hears_detector:
                 self._fold_again()
-        self._hears_detector = self._hears_detector or moment in _OF_DETECTOR
+        if moment in _OF_THE_BOT:
+            self._hear_bot()
+        if moment in _OF_DETECTOR and not self.machine.hears_detector:
+            self.machine.hears_detector = True
+            self.machine.touch(self.machine.turns)
         self._starts_s[moment] = at_s
         self._insert(int(at_s * 1000), moment, at_s)
 
@@ -131,6 +150,7 @@ class BotHistory:
 
     def place_text(self, piece: TextPiece, time_ms: int) -> None:
         """Adds a piece of the bot's text."""
+        self._hear_bot()
         piece.key = self._insert(time_ms, SpeechMoment.BOT_TEXT, piece)
 
     def displace_text(self, piece: TextPiece) -> None:
@@ -149,6 +169,8 @@ class BotHistory:
             The key by which it can be changed. Equal times are ordered by id, then by the usual course of a turn, then by
             arrival.
         """
+        if moment is SpeechMoment.AGENT_SAID:
+            self._hear_bot()
         index = min(event_id or 0, _MAX_ORDERED_ID) << 16 | _AGENT_PLACES[moment] << 13
         key = order_key(time_ms, AGENT_RANK, index)
         while self.timeline.payload(key) is not None:
@@ -172,6 +194,13 @@ class BotHistory:
         if not self.machine.reports_answers:
             self.machine.reports_answers = self.machine.have_words_changed = True
 
+    def _hear_bot(self) -> None:
+        """Notes that the bot speaks: its words alone are no answer. Answers that counted as such are folded again."""
+        if self.machine.is_mute:
+            self.machine.is_mute = False
+            if self._has_answers:
+                self._fold_again()
+
     def _fold_again(self) -> None:
         for first_key, _, _ in self.timeline:
             self.timeline.reread(first_key)
@@ -181,14 +210,15 @@ class BotHistory:
         state = self.__dict__.copy()
         del state["machine"], state["timeline"]
         state["elements"] = list(self.timeline)
-        state["facts"] = self.machine.hears_transcripts, self.machine.has_rulings, self.machine.reports_answers
+        state["facts"] = _facts_of(self.machine)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         elements, facts = state.pop("elements"), state.pop("facts")
         self.__dict__.update(state)
         self.machine = machine = BotTurnMachine()
-        machine.hears_transcripts, machine.has_rulings, machine.reports_answers = facts
+        for name, fact in zip(_FACTS, facts, strict=True):
+            setattr(machine, name, fact)
         self.timeline = Timeline(self.machine, TIME_SHIFT, self._replays)
         for key, kind, payload in elements:
             self.timeline.insert(key, kind, payload)

@@ -50,9 +50,9 @@ class BotTurnMachine:
     finished. `is_answered` means that the bot has answered during a ruling whose end is overdue. `over_bot` and `over_user` are
     turns that one side began while the other spoke, not confirmed yet; `unruled` is such a turn from before the first ruling.
 
-    Three attributes are no state but facts of the call, whenever they become known: whether transcripts mark the end of the
-    caller's turn (`hears_transcripts`), whether a turn strategy rules (`has_rulings`), and whether the bot reports its answers
-    as they were heard (`reports_answers`).
+    Six attributes are no state but facts of the call, whenever they become known: whether transcripts mark the end of the
+    caller's turn (`hears_transcripts`), a turn strategy rules (`has_rulings`), a detector hears the caller (`hears_detector`),
+    the bot reports its answers as they were heard (`reports_answers`), no event shows that it speaks (`is_mute`), it `is_over`.
     """
 
     def __init__(self) -> None:
@@ -73,13 +73,10 @@ class BotTurnMachine:
         self.over_user: int | None = None
         self.unruled: int | None = None
         self.lacks_rulings = False
-        self.has_user_events = False
-        self.has_bot_events = False
-        self.hears_agent = False
+        self.has_user_events = self.has_bot_events = self.hears_agent = False
         self.last_tool: ToolEntry | None = None
-        self.hears_transcripts = True
-        self.has_rulings = False
-        self.reports_answers = False
+        self.hears_transcripts = self.is_mute = True
+        self.has_rulings = self.hears_detector = self.reports_answers = self.is_over = False
 
     def apply(self, kind: int, payload: Any, time_ms: int) -> None:
         """Applies one moment; `payload` is its exact time in epoch seconds, or the tool."""
@@ -323,6 +320,9 @@ class BotTurnMachine:
         turn = self.turn if words.is_user or self.hears_agent else self.answering
         self.words[turn] = (*self.words.get(turn, ()), words)
         self.have_words_changed = True
+        if self.is_mute and not words.is_user:
+            self.has_bot_spoken = True
+            self._change(turn, is_written=True)
 
     def _bot_text(self, piece: TextPiece, time_ms: int) -> None:
         self._words(Words(is_user=False, rank=0, ref=piece), time_ms)

@@ -24,19 +24,20 @@ _RANKS = {
 """Rank of a source's words in the machine."""
 
 
-def view_of_bot_turn(state: BotTurn, *, has_bot_events: bool) -> TurnView:
+def view_of_bot_turn(machine: BotTurnMachine, number: int) -> TurnView:
     """The view of a turn: the user's end by the detector where it heard one, otherwise by the ruling, otherwise by the
     transcript.
 
     An ElevenLabs agent has the arrivals of its transcripts and answers. A cut-off shows that the user was heard. Where the end
     of the user's speech or the start of the answer was lost, the turn is not measured: another source's time is another's.
     """
-    bot_starts = (state.bot_starts if has_bot_events else state.bot_texts) or state.agent_said
+    state = machine.turns[number]
+    bot_starts = _starts_of_answer(machine, number)
     source: Source = "pipecat"
     is_speaking = False
     end_s: float | None = None
     anchor: Anchor | None = None
-    unknown = Gap.BOT_START if has_bot_events else 0
+    unknown = Gap.BOT_START if machine.has_bot_events else 0
     if state.vad_starts:
         unknown |= Gap.VAD_END
         anchor = Anchor.VAD
@@ -67,14 +68,28 @@ def view_of_bot_turn(state: BotTurn, *, has_bot_events: bool) -> TurnView:
         user_interrupted=state.user_interrupted,
         assistant_interrupted=state.assistant_interrupted,
         are_times_exact=state.are_times_exact and not state.gaps & unknown,
+        is_answered_in_text=state.is_written and not bot_starts,
     )
+
+
+def _starts_of_answer(machine: BotTurnMachine, number: int) -> tuple[float, ...]:
+    """Starts of the bot's speech; in a call without any, the times of its texts.
+
+    Where a detector hears the caller, the producer may report the bot's speech too, and its first start may be lost: there, the
+    text of a turn counts when the call has left it.
+    """
+    state = machine.turns[number]
+    if machine.has_bot_events:
+        return state.bot_starts or state.agent_said
+    may_be_reported = machine.hears_detector and number >= machine.turn and not machine.is_over
+    return (() if may_be_reported else state.bot_texts) or state.agent_said
 
 
 def views_by_the_bot(machine: BotTurnMachine, numbers: Iterable[int] | None = None) -> dict[int, TurnView]:
     """The views of the existing turns among `numbers`, or of all; see `view_of_bot_turn`."""
-    turns, has_bot_events = machine.turns, machine.has_bot_events
+    turns = machine.turns
     there = turns if numbers is None else [number for number in numbers if number in turns]
-    return {number: view_of_bot_turn(turns[number], has_bot_events=has_bot_events) for number in there}
+    return {number: view_of_bot_turn(machine, number) for number in there}
 
 
 class HeardByTheBot(HeardTurns):
@@ -133,7 +148,7 @@ class HeardByTheBot(HeardTurns):
             ),
             words,
             tools,
-            None if state is None else view_of_bot_turn(state, has_bot_events=machine.has_bot_events),
+            None if state is None else view_of_bot_turn(machine, number),
             tuple(heard.times_s),
             begin_s=starts[0] if starts else _begin_s(heard, before),
             answer_before_end_s=last_end_s(before.bot_starts, before.bot_ends),

@@ -19,7 +19,7 @@ class TurnView(NamedTuple):
     """A turn as heard. `user_end_s` is None while the user speaks or was not heard; `anchor` names the source of that end.
 
     `are_times_exact` is false where times give only the order. `recorded_ms` is the latency that the agent's provider measured
-    itself; the ends are then estimates.
+    itself; the ends are then estimates. `is_answered_in_text` means that the assistant's answer was never spoken.
     """
 
     has_user: bool
@@ -33,6 +33,7 @@ class TurnView(NamedTuple):
     assistant_interrupted: bool
     are_times_exact: bool = True
     recorded_ms: float | None = None
+    is_answered_in_text: bool = False
 
     @property
     def timing(self) -> tuple[object, ...]:
@@ -52,10 +53,13 @@ def voice_to_voice_ms(view: TurnView) -> Scored | Unscored | None:
 
     Returns:
         Milliseconds, negative when the assistant began before the user had finished; unscored while the user is still
-        heard, and where times give only the order; None while one side has not been heard, since nothing is known yet.
+        heard, where times give only the order, and where the answer was never spoken; None while one side has not been heard,
+        since nothing is known yet.
     """
     if view.recorded_ms is not None:
         return Scored(value=view.recorded_ms)
+    if view.has_user and view.is_answered_in_text:
+        return Unscored(reason=UnscoredReason.ANSWERED_IN_TEXT)
     if not view.has_user or view.assistant_start_s is None:
         return None
     if view.user_end_s is None:

@@ -18,6 +18,7 @@ from consumers.engine.turns.live_call import LiveCall
 from schemas.events.codec import InputSource, decode
 from schemas.redaction import RedactionRules
 from schemas.scores.all_records import Anchor, EstimateError, TurnStatus
+from streamer.recordings.elevenlabs import agent_call
 from tests.support.calls.agent_calls import (
     corrected,
     entry,
@@ -205,6 +206,99 @@ def test_an_answer_under_the_other_name_of_its_payload() -> None:
     event["agent_tool_response_event"] = event.pop("agent_tool_response")
     feed = fed(heard("Hello", 0, 2), tool_requested("find", "a", 100), event)
     assert newest(feed, "tool_call").duration_ms == 200
+
+
+def mcp(state: str, at_ms: int, call_id: str = "m1", **more: Any) -> Json:
+    """A state of a tool of an MCP server, as ElevenLabs' document has it."""
+    data = {
+        "service_id": "s1", "tool_call_id": call_id, "tool_name": "track", "tool_description": None, "parameters": {"parcel": "P1"},
+        "timestamp": "2026-09-21T14:13:20.250+00:00", "state": state, **more,
+    }  # fmt: skip
+    return {"type": "mcp_tool_call", "timestamp": T0_MS + at_ms, "mcp_tool_call": data}
+
+
+@pytest.mark.parametrize(
+    ("ended", "outcome", "answer"),
+    [
+        (
+            mcp("success", 900, result=[{"type": "text", "text": "tomorrow"}]),
+            "success",
+            [{"type": "text", "text": "tomorrow"}],
+        ),
+        (
+            mcp("failure", 900, error_message="no such parcel"),
+            "error",
+            {"status": "error", "message": "no such parcel"},
+        ),
+    ],
+)
+def test_a_tool_of_an_mcp_server_is_a_tool(ended: Json, outcome: str, answer: object) -> None:
+    """Its time begins when it runs, and not when somebody is asked for approval."""
+    feed = fed(
+        heard("Where is it?", 0, 2),
+        mcp("awaiting_approval", 100, approval_timeout_secs=300),
+        mcp("loading", 400),
+        ended,
+    )
+    use = newest(feed, "tool_call")
+    assert (use.turn, use.tool, use.outcome, use.duration_ms) == (1, "track", outcome, 500)
+    (call,) = facts_of(heard("Where is it?", 0, 2), mcp("loading", 400), ended)[1].calls
+    assert (call.arguments, call.answer) == ({"parcel": "P1"}, answer)
+
+
+def test_an_mcp_tool_that_both_events_report_is_one_use() -> None:
+    both = (tool_requested("track", "m1", 110, tool_type="mcp"), mcp("loading", 100), mcp("success", 900, result=[]))
+    feed = fed(
+        heard("Where is it?", 0, 2), *both, tool_replied("track", "m1", 950, tool_type="mcp"), said("There.", 1_500, 2)
+    )
+    assert {each.index for each in feed.records("tool_call")} == {0}
+    assert newest(feed, "tool_call").duration_ms == 800
+
+
+def test_nobody_waits_in_silence_while_an_mcp_tool_runs_and_a_replay_adds_none() -> None:
+    feed = fed(said("Welcome.", 0, 1), heard("Where is it?", 3_000, 2), mcp("loading", 3_100))
+    feed.advance(20_000)
+    assert feed.records("dead_air") == []
+    fed(mcp("loading", 21_000), mcp("success", 21_500, result=[]), feed=feed)
+    assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 4, ("elevenlabs", "repeated"): 1}
+    feed.advance(30_000)
+    assert len(feed.records("dead_air")) == 1
+
+
+def test_an_mcp_tool_of_the_record_is_a_tool() -> None:
+    """The webhook alone: its request and its result are of the type `mcp`."""
+    entries = (
+        entry("user", "Where is it?", 1),
+        entry("agent", None, 2, tool_calls=[{"request_id": "m1", "tool_name": "track", "type": "mcp", "params_as_json": "{}"}]),
+        entry("agent", "Tomorrow.", 3, tool_results=[
+            {"request_id": "m1", "tool_name": "track", "type": "mcp", "result_value": "{}", "is_error": False, "tool_latency_secs": 0.5},
+        ]),
+    )  # fmt: skip
+    feed = fed(*agent_call(record(*entries)).events)
+    use = newest(feed, "tool_call")
+    assert (use.tool, use.outcome, use.duration_ms) == ("track", "success", 500)
+
+
+ERROR: Json = {"type": "error", "error_event": {"code": 1008, "message": "the quota is used up"}}
+
+
+@pytest.mark.parametrize("kind", ["error", "client_error"])
+@pytest.mark.parametrize("has_header", [True, False])
+def test_an_error_of_the_agent_is_counted_with_its_header_and_without(kind: str, *, has_header: bool) -> None:
+    feed = fed(heard("Hello", 0, 2))
+    for at_ms, is_exact in ((1_000, True), (2_000, True), (3_000, False)):
+        error = ERROR | {"type": kind, "timestamp": T0_MS + at_ms, "is_time_exact": is_exact}
+        feed.send("user_sim", error, at_ms, envelope=envelope_of(error) if has_header else None)
+    assert feed.counts("callgauge_agent_errors_total") == {(): 2}
+    assert feed.counts("callgauge_unknown_fields_total") == {}
+
+
+def test_an_error_of_the_simulated_caller_is_none_of_an_agent() -> None:
+    feed = Feed()
+    for event in ({"type": "error"}, {"type": "audio_sent", "error_event": {}}):
+        feed.send("user_sim", event | {"data": {"error_event": "the line broke"}}, 100)
+    assert feed.counts("callgauge_agent_errors_total") == {}
+    assert feed.counts("callgauge_events_total") == {("elevenlabs", "folded"): 2}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
-from consumers.engine.turns.dead_air import BrokerMoment, DeadAir, DeadAirWatch, HeardBy
+from consumers.engine.turns.dead_air import DeadAir, DeadAirWatch
+from consumers.engine.turns.timeline.silence import BrokerMoment, HeardBy
 from schemas.scores.all_records import DeadAirFact
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.reader import RecordedCall, read_recordings
@@ -265,3 +266,82 @@ def test_a_better_source_drops_what_a_poorer_one_reports_from_then_on(heard_ms: 
     watch.is_heard(HeardBy.BOT, at(0))
     watch.user_ended(70_000, 70_000, at(70_000), 2)
     assert [dead_air.silent_since_ms for dead_air in watch.reached(90_000)] == [70_000]
+
+
+WORDS = "Your flight leaves at 9."  # 24 characters: three seconds at the slowest pace
+
+
+def a_waiting_user() -> Feed:
+    """Of a bot that reports its speech; she has finished at 2,000 and dead air is due at 5,500."""
+    feed = Feed(LIMITS)
+    feed.speech("bot_speech_started", 100)
+    feed.speech("bot_speech_stopped", 500)
+    feed.speech("user_speech_started", 1_000)
+    feed.speech("user_speech_stopped", 2_000)
+    return feed
+
+
+def synthesised(feed: Feed, at_ms: int) -> None:
+    feed.send("pipecat", {"type": "tts_text", "data": {"frame": WORDS}}, at_ms)
+
+
+def test_a_bot_that_stops_has_spoken_although_its_start_is_lost() -> None:
+    feed = a_waiting_user()
+    feed.speech("bot_speech_stopped", 4_000)
+    feed.speech("bot_speech_stopped", 500, behind_ms=3_600)  # one that comes again shows nothing
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []
+    feed = a_waiting_user()
+    feed.speech("bot_speech_stopped", 500, behind_ms=3_600)
+    feed.advance(60_000)
+    assert len(_dead_airs(feed)) == 1
+
+
+def test_words_that_may_be_heard_put_dead_air_off_until_they_would_be_over() -> None:
+    """The bot's start may be lost; and a synthesis that makes no sound is still noticed."""
+    feed = a_waiting_user()
+    for at_ms in (3_000, 3_100):
+        synthesised(feed, at_ms)
+    feed.advance(9_499)
+    assert _dead_airs(feed) == []
+    feed.advance(9_500)
+    assert _dead_airs(feed) == [(1, 2_000)]
+
+
+def test_words_of_the_answer_before_put_nothing_off() -> None:
+    feed = Feed(LIMITS)
+    feed.speech("bot_speech_started", 100)
+    synthesised(feed, 200)
+    feed.speech("bot_speech_stopped", 500)
+    feed.speech("user_speech_started", 1_000)
+    feed.speech("user_speech_stopped", 2_000)
+    feed.advance(5_500)
+    assert _dead_airs(feed) == [(1, 2_000)]
+
+
+@pytest.mark.parametrize(("has_words", "expected"), [(False, [(1, 2_000)]), (True, [])])
+def test_a_user_who_asks_again_proves_a_silence_only_where_no_words_came(
+    *, has_words: bool, expected: list[tuple[int, int]]
+) -> None:
+    feed = a_waiting_user()
+    if has_words:
+        synthesised(feed, 3_000)
+    feed.speech("user_speech_started", 5_400)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == expected
+
+
+def test_the_bot_s_own_start_proves_a_silence_with_words_too() -> None:
+    feed = a_waiting_user()
+    synthesised(feed, 3_000)
+    feed.speech("bot_speech_started", 5_200)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == [(1, 2_000)]
+
+
+def test_a_ruling_without_its_sound_proves_no_silence() -> None:
+    """The start of her sound is lost; the ruling comes later than she began."""
+    feed = a_waiting_user()
+    feed.speech("user_turn_started", 5_100)
+    feed.advance(60_000)
+    assert _dead_airs(feed) == []

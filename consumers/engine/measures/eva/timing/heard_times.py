@@ -33,7 +33,7 @@ would make each event cost as much as all before it.
 
 def may_be_scored(turn: HeardTurn, view: TurnView) -> bool:
     """Whether the turn has anything to score: both sides, or the fallback timer. Most events of a turn change nothing here."""
-    return (view.has_user and view.has_assistant) or turn.is_fallback
+    return (view.has_user and (view.has_assistant or view.is_answered_in_text)) or turn.is_fallback
 
 
 def is_scored_at_the_close(turn: HeardTurn) -> bool:
