@@ -202,6 +202,11 @@ def _call(record: CallValues, agent: str) -> Iterator[Sample]:
             yield from _final(name, rating.result, "callgauge_text_rating_ratio", (agent, name))
     if record.success_final_turn is not None:
         yield from _success(record.success_final_turn, agent)
+    for anchor, latencies in record.latencies.items():
+        yield Counted("callgauge_turns_final_total", (agent, anchor, "measured"), latencies.measured)
+        yield Counted("callgauge_turns_final_total", (agent, anchor, "overlapped"), latencies.overlapped)
+        seconds = to_seconds(latencies.measured_ms)
+        yield Counted("callgauge_turns_final_latency_seconds_total", (agent, anchor), seconds)
     for value_name, reasons in record.unscored_turns.items():
         yield from _unscored_turns(value_name, reasons, agent)
     for reason, subgoals in record.unscored_subgoals.items():

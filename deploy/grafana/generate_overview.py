@@ -94,7 +94,8 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
             Chart(
                 "Voice-to-voice latency",
                 "From the end of the user's audio to the start of the assistant's. The objective is 95 % of turns "
-                "within 1.5 s. A point names one turn's conversation.",
+                "within 1.5 s. A point names one turn's conversation. The first value of each turn counts, as the caller felt it; "
+                "`callgauge_turns_final_total` has the values at the close.",
                 "s",
                 12,
                 {f"p{quantile * 100:.0f}": _quantile(quantile, _LATENCY) for quantile in (0.5, 0.95, 0.99)},
@@ -201,7 +202,7 @@ ROWS: tuple[tuple[str, tuple[Chart, ...]], ...] = (
                 12,
                 {
                     "{{tool}}": "sum by (tool) (rate(callgauge_tool_calls_total"
-                    '{agent=~"$agent",outcome!="success"}[$__rate_interval])) / (sum by (tool) '
+                    '{agent=~"$agent",outcome=~"error|unanswered"}[$__rate_interval])) / (sum by (tool) '
                     '(rate(callgauge_tool_calls_total{agent=~"$agent"}[$__rate_interval])) > 0)'
                 },
             ),

@@ -96,7 +96,7 @@ def test_what_an_on_call_engineer_needs_is_there() -> None:
         "callgauge_turns_total",
         "callgauge_interruptions_total",
         "callgauge_dead_air_total",
-        'callgauge_tool_calls_total{agent=~"$agent",outcome!="success"}',
+        'callgauge_tool_calls_total{agent=~"$agent",outcome=~"error|unanswered"}',
         "callgauge_turns_unmeasured_total",
         "callgauge_progress_active",
         "callgauge_subgoals_reached_total",

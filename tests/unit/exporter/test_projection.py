@@ -32,6 +32,7 @@ from schemas.scores.all_records import (
     DeadAirFact,
     EstimateError,
     EvaMetricScore,
+    FinalLatencies,
     GoalsFact,
     InterruptionFact,
     NotApplicable,
@@ -220,6 +221,15 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("turns without a latency are counted at the end", call(unscored_turns={LATENCY_NAME: {NO_SPEECH: 2}}), [
         Counted("callgauge_turns_unmeasured_total", ("ava", "no_user_speech"), 2)
     ]),
+    (
+        "turns with a latency are counted at the end, by their last value",
+        call(latencies={Anchor.VAD: FinalLatencies(measured=2, measured_ms=2_500.0, overlapped=1)}),
+        [
+            Counted("callgauge_turns_final_total", ("ava", "vad", "measured"), 2),
+            Counted("callgauge_turns_final_total", ("ava", "vad", "overlapped"), 1),
+            Counted("callgauge_turns_final_latency_seconds_total", ("ava", "vad"), 2.5),
+        ],
+    ),
     ("and not before", call(unscored_turns={LATENCY_NAME: {NO_SPEECH: 2}}, status=TurnStatus.PROVISIONAL), []),
     (
         "a call starts, and its other counters appear",
