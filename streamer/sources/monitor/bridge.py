@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -163,6 +164,7 @@ class CallBridge:
         if not isinstance(kind, str) or len(kind) > MAX_NAME_CHARS:
             return MonitorOutcome.UNREADABLE
         if kind in _CARRIED:
+            self._joined.passed_over()
             return MonitorOutcome.LEFT_OUT
         judged = self._joined.judge(text, at_seconds)
         if judged.is_repeat:
@@ -173,7 +175,9 @@ class CallBridge:
         value = compact_json(event)
         if len(value) > MAX_VALUE_BYTES:
             return MonitorOutcome.DROPPED
-        if not self._put(kind, event["timestamp"], value, is_agent_event=True):
+        content = hashlib.blake2b(text, digest_size=8).hexdigest()
+        event_id = f"{content}/{judged.number}" if judged.number is not None else f"{self._run_id}/{self._messages}"
+        if not self._put(kind, event["timestamp"], value, event_id):
             return MonitorOutcome.DROPPED
         return MonitorOutcome.SENT if judged.is_exact else MonitorOutcome.PAST
 
@@ -182,12 +186,16 @@ class CallBridge:
         known = {name: value for name, value in fields.items() if value is not None}
         return kind, now_ms, compact_json({"type": kind, "timestamp": now_ms, **known})
 
-    def _put(self, kind: str, time_ms: int, value: bytes, *, is_agent_event: bool = False) -> bool:
-        """Queues a record; whether there was room for it."""
+    def _put(self, kind: str, time_ms: int, value: bytes, event_id: str | None = None) -> bool:
+        """Queues an agent's event, or without an id an event of our own; whether there was room for it.
+
+        After a restart a bridge gives the same ids again, so that the evaluator sees repeats.
+        """
         conversation_id = self._call.conversation_id
+        is_agent_event = event_id is not None
         source = InputSource.ELEVENLABS if is_agent_event else InputSource.AUDIT
         headers = envelope_headers(
-            event_id=f"{self._run_id}/{self._messages}/{kind}",
+            event_id=f"{conversation_id}/{kind}" if event_id is None else event_id,
             source=CE_SOURCE,
             event_type=cloudevent_type(
                 "elevenlabs" if is_agent_event else "audit", kind, is_agent_event=is_agent_event

@@ -43,8 +43,8 @@ class Records:
 class Listening(CallBridge):
     """A bridge on the clock of the test, which says when it has taken a message."""
 
-    def __init__(self, url: str, writer: Records, instruments: Instruments) -> None:
-        self.now_seconds = 0.0
+    def __init__(self, url: str, writer: Records, instruments: Instruments, now_seconds: float = 0.0) -> None:
+        self.now_seconds = now_seconds
         self.took = asyncio.Semaphore(0)
         super().__init__(
             LiveCall("conv 1", "desk"),
@@ -54,6 +54,10 @@ class Listening(CallBridge):
             lambda: T0_MS + round(self.now_seconds * 1000),
             lambda: self.now_seconds,
         )
+
+    async def written(self) -> None:
+        """Everything that was taken is with the writer."""
+        await self._waiting.join()
 
     def _take(self, text: bytes, at_seconds: float) -> Any:
         try:
@@ -96,6 +100,7 @@ class Call:
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry, ["monitor"])
         self.requests: list[Request] = []
+        self.now_seconds = 0.0
 
     def count(self, name: str, outcome: str) -> float:
         return self.registry.get_sample_value(f"callgauge_monitor_{name}_total", {"outcome": outcome}) or 0.0
@@ -109,9 +114,28 @@ class Call:
             await left.pop(0)(Side(socket, bridges[0]))
 
         async with serving(speak, self.requests, status) as url:
-            bridges.append(Listening(url, self.writer, self.instruments))
+            bridges.append(Listening(url, self.writer, self.instruments, self.now_seconds))
             await bridges[0].run()
         assert left == []
+
+    async def killed_after(self, script: Script) -> None:
+        """Follows the call through the script, and then as a process that ends without a word."""
+        is_over = asyncio.Event()
+        bridges: list[Listening] = []
+
+        async def speak(socket: ServerConnection) -> None:
+            await script(Side(socket, bridges[0]))
+            is_over.set()
+            await socket.wait_closed()
+
+        async with serving(speak, self.requests) as url:
+            bridges.append(Listening(url, self.writer, self.instruments, self.now_seconds))
+            bridge = asyncio.create_task(bridges[0].run())
+            await is_over.wait()
+            await bridges[0].written()
+            bridge.cancel()
+            await asyncio.gather(bridge, return_exceptions=True)
+        self.now_seconds = bridges[0].now_seconds
 
 
 @asynccontextmanager

@@ -6,8 +6,9 @@ from schemas.closed_sets import InputSource
 from schemas.events.codec import decode
 from schemas.events.elevenlabs_agent import CarriedAgentEvent
 from schemas.events.envelope import read_envelope
-from schemas.scores.all_records import TurnValues, VoiceToVoiceLatency
+from schemas.scores.all_records import ToolUseFact, TurnValues, VoiceToVoiceLatency
 from streamer.sources.monitor import bridge as monitor_bridge
+from streamer.sources.monitor.past import PAST_MESSAGES, JoinedCall, Judgement
 from tests.support.calls.monitor_messages import server_messages
 from tests.support.fakes.engine_feed import T0_MS as FEED_T0_MS
 from tests.support.fakes.engine_feed import Feed, plain, records_of
@@ -29,6 +30,16 @@ def heard(text: str, event_id: int | str | None = None) -> Json:
 def said(text: str, event_id: int | str | None = None) -> Json:
     data: Json = {"agent_response": text} | ({} if event_id is None else {"event_id": event_id})
     return {"type": "agent_response", "agent_response_event": data}
+
+
+def fed(call: Call) -> Feed:
+    """The evaluator after the records of a call that is over."""
+    feed = Feed()
+    for record, event in zip(call.writer.records, call.writer.events, strict=True):
+        stream = "audit" if record.source is InputSource.AUDIT else "user_sim"
+        feed.send(stream, event, event["timestamp"] - FEED_T0_MS, envelope=read_envelope(record.headers))
+    feed.advance(3_600_000)
+    return feed
 
 
 def words(records: Records) -> list[tuple[str, bool]]:
@@ -169,12 +180,99 @@ async def test_nothing_is_timed_from_the_past_and_the_present_is_estimated() -> 
 
     call = Call()
     await call.follow(script)
-    feed = Feed()
-    for record, event in zip(call.writer.records, call.writer.events, strict=True):
-        stream = "audit" if record.source is InputSource.AUDIT else "user_sim"
-        feed.send(stream, event, event["timestamp"] - FEED_T0_MS, envelope=read_envelope(record.headers))
-    feed.advance(3_600_000)
+    feed = fed(call)
     records = records_of(feed.effects)
     assert {each.turn for each in records if isinstance(each, VoiceToVoiceLatency)} == {2}
     rows = {each.turn: plain(each.voice_to_voice_ms) for each in records if isinstance(each, TurnValues)}
     assert (rows[1], rows[2]) == ("times_unknown", 900.0)
+
+
+def test_of_a_call_whose_beginning_may_be_missing_no_message_is_taken_for_an_earlier_one() -> None:
+    """Equal messages without ids: after a restart nobody knows how many there were before the last hundred."""
+    call = JoinedCall()
+    call.connected()
+    numbers = [call.judge(b"Yes", 0.0).number for _ in range(PAST_MESSAGES)]
+    assert numbers == list(range(1, PAST_MESSAGES + 1))
+    assert call.judge(b"Yes", 1.0) == Judgement(is_exact=True, is_repeat=False, number=None)
+    whole = JoinedCall()
+    whole.connected()
+    for _ in range(PAST_MESSAGES - 1):
+        whole.judge(b"Yes", 0.0)
+    assert whole.judge(b"Yes", 1.0) == Judgement(is_exact=True, is_repeat=False, number=PAST_MESSAGES)
+    whole.connected()
+    for _ in range(PAST_MESSAGES):
+        assert whole.judge(b"Yes", 2.0).is_repeat
+    assert whole.judge(b"Yes", 3.0).number == PAST_MESSAGES + 1
+
+
+async def test_pings_are_of_the_last_hundred_messages_too() -> None:
+    async def script(side: Side) -> None:
+        await side.says(*[{"type": "ping", "ping_event": {"event_id": 1}}] * (PAST_MESSAGES - 1), heard("Yes"))
+        side.passes()
+        await side.says(heard("Yes"))
+
+    call = Call()
+    await call.follow(script)
+    past, present = (read_envelope(record.headers) for record in call.writer.records[1:-1])
+    assert past is not None
+    assert present is not None
+    assert past.id is not None
+    assert past.id.partition("/")[0] not in (present.id or "")
+
+
+def called(call_id: str) -> Json:
+    return {"type": "agent_tool_request", "agent_tool_request": {"tool_name": "find", "tool_call_id": call_id}}
+
+
+def replied(call_id: str) -> Json:
+    data = {"tool_name": "find", "tool_call_id": call_id, "is_error": False, "is_called": True}
+    return {"type": "agent_tool_response", "agent_tool_response": data}
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+async def test_a_bridge_that_starts_again_times_nothing_of_the_past_and_doubles_no_words(*, has_ids: bool) -> None:
+    """It follows a call, ends without a word, and misses an answer before it is there again."""
+    ids = iter(range(1, 100))
+
+    def numbered() -> int | None:
+        return next(ids) if has_ids else None
+
+    before = [
+        said("Welcome.", numbered()),
+        heard("Yes", numbered()),
+        said("Good", numbered()),
+        heard("Yes", numbered()),
+        called("t1"),
+    ]
+    missed = [replied("t1"), said("Found it", numbered())]
+    after = [heard("Yes", numbered()), called("t2"), replied("t2"), said("Good", numbered())]
+
+    async def first(side: Side) -> None:
+        side.passes()
+        for message in before:
+            await side.says(message)
+            side.passes(1)
+
+    async def second(side: Side) -> None:
+        side.passes(5)
+        await side.says(*before, *missed)
+        for message in after:
+            side.passes(1)
+            await side.says(message)
+
+    call = Call()
+    await call.killed_after(first)
+    await call.follow(second)
+    feed = fed(call)
+    records = records_of(feed.effects)
+    rows = {each.turn: each for each in records if isinstance(each, TurnValues)}
+    assert {turn: plain(row.voice_to_voice_ms) for turn, row in rows.items() if turn} == {
+        1: 1_000.0, 2: "times_unknown", 3: 3_000.0
+    }  # fmt: skip
+    assert [(each.turn, each.duration_ms) for each in records if isinstance(each, ToolUseFact)] == [
+        (2, None),
+        (3, 1_000),
+    ]
+    talk = {turn: row.talk for turn, row in rows.items()}
+    spoken = {turn: (each.user.words, each.assistant.words) for turn, each in talk.items() if each is not None}
+    assert spoken == {0: (None, 1), 1: (1, 1), 2: (1, 2), 3: (1, 1)}
