@@ -22,6 +22,10 @@ MAX_BATCH_EVENTS: Final = 500
 """Events of one request: some 250 kB."""
 GATHER_SECONDS: Final = 1.0
 """How long events may gather for one request."""
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+"""Pause after a batch that was not taken, before the next one; it doubles with each, up to this. Events wait in the queue
+meanwhile. Without it, an endpoint that asks for a long pause would get one request for each batch, as fast as they come."""
 CLOSE_SECONDS: Final = 2.0
 """How long the end of the role waits for the events that are left. Those that are not sent then are counted."""
 
@@ -73,13 +77,22 @@ class EvaluationSender:
             self._count("unsent_at_stop", left)
 
     def _work(self) -> None:
+        pause_seconds = FIRST_PAUSE_SECONDS
         while not (self._stopping.is_set() and self._queue.empty()):
             batch = self._batch()
-            if batch:
-                self._under_way = len(batch)
-                taken = self._exporter.export([self._encoded(event) for event in batch])
-                self._under_way = 0
-                self._count("sent" if taken.name == "SUCCESS" else "failed", len(batch))
+            if not batch:
+                continue
+            self._under_way = len(batch)
+            taken = self._exporter.export([self._encoded(event) for event in batch])
+            self._under_way = 0
+            if taken.name == "SUCCESS":
+                self._count("sent", len(batch))
+                pause_seconds = FIRST_PAUSE_SECONDS
+            else:
+                self._count("failed", len(batch))
+                if self._stopping.wait(pause_seconds):
+                    return
+                pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
 
     def _batch(self) -> list[Evaluation]:
         batch: list[Evaluation] = []

@@ -14,7 +14,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from consumers.exporter.otlp import evaluations
 from consumers.exporter.otlp.evaluations import Evaluation, FinalScores
-from consumers.exporter.otlp.sender import EvaluationSender, OtlpUnavailableError
+from consumers.exporter.otlp.sender import (
+    FIRST_PAUSE_SECONDS,
+    MAX_BATCH_EVENTS,
+    EvaluationSender,
+    OtlpUnavailableError,
+)
 from consumers.exporter.settings import OtlpSettings
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, NotApplicable, TurnValues, Unscored, UnscoredReason
 from streamer.offline.call_work import scoring_of
@@ -42,16 +47,20 @@ def events_of(records: list[AnyScoreRecord]) -> list[Evaluation]:
 class Collector:
     """An OTLP endpoint on this machine."""
 
-    def __init__(self, status: int = 200) -> None:
+    def __init__(self, status: int = 200, retry_after: str | None = None) -> None:
+        self.asked_at: list[float] = []
         self.bodies: list[bytes] = []
         self.paths: list[str] = []
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
+                collector.asked_at.append(time.monotonic())
                 collector.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
                 collector.paths.append(self.path)
                 self.send_response(status)
+                if retry_after is not None:
+                    self.send_header("Retry-After", retry_after)
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
@@ -65,8 +74,8 @@ class Collector:
 
 
 @contextmanager
-def collecting(status: int = 200) -> Iterator[Collector]:
-    collector = Collector(status)
+def collecting(status: int = 200, retry_after: str | None = None) -> Iterator[Collector]:
+    collector = Collector(status, retry_after)
     thread = threading.Thread(target=collector.server.serve_forever)
     thread.start()
     try:
@@ -189,6 +198,22 @@ def test_a_refused_batch_is_counted() -> None:
         wait_for(lambda: counted["failed"] == 1)
         sending.close()
     assert dict(counted) == {"failed": 1}
+
+
+def test_an_endpoint_that_asks_for_a_pause_gets_one_also_if_batches_wait() -> None:
+    counted: Counter[str] = Counter()
+    with collecting(status=429, retry_after="3600") as collector:
+        sending = EvaluationSender(
+            OtlpSettings(endpoint=collector.url), "1", lambda outcome, number: counted.update({outcome: number})
+        )
+        sending.put([Evaluation(1, {"gen_ai.evaluation.name": "x"})] * 3 * MAX_BATCH_EVENTS)
+        wait_for(lambda: counted["failed"] == 2 * MAX_BATCH_EVENTS)
+        began = time.monotonic()
+        sending.close()
+        assert time.monotonic() - began < patient(1), "the end waits for no pause"
+    first, second = collector.asked_at
+    assert second - first >= FIRST_PAUSE_SECONDS
+    assert dict(counted) == {"failed": 2 * MAX_BATCH_EVENTS, "unsent_at_stop": MAX_BATCH_EVENTS}
 
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

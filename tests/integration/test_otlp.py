@@ -1,0 +1,193 @@
+"""The exporter role sends final scores of a real broker to an OTLP receiver, also to one that refuses for a while."""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+
+from schemas.scores.all_records import AnyScoreRecord, CallValues, ClosedFact, Scored, TurnValues
+from streamer.sources.simulator.traffic import simulate_call
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import Process, ran, started, wait_for
+from tests.integration.score_log import newest_of, written_scores
+
+pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
+
+CALLS: Final = 3
+SENT: Final = "callgauge_otlp_events_total"
+BEGIN_MS: Final = 1_790_000_000_000
+
+Event = dict[str, Any]
+
+
+class Receiver:
+    """An OTLP/HTTP endpoint. While `refusal` has a status, it takes nothing and answers that, with `retry_after`."""
+
+    def __init__(self) -> None:
+        self.refusal: int | None = None
+        self.refusals_left: int | None = None
+        self.retry_after: str | None = None
+        self.refused_at: list[float] = []
+        self.events: list[Event] = []
+        self._lock = threading.Lock()
+
+    def answer(self, body: bytes) -> int:
+        """Takes the body or refuses it; the body must be what OpenTelemetry writes."""
+        request = ExportLogsServiceRequest.FromString(body)
+        assert request.SerializeToString() == body, "nothing in it is unknown"
+        with self._lock:
+            if self.refusal is not None and self.refusals_left != 0:
+                self.refused_at.append(time.monotonic())
+                self.refusals_left = None if self.refusals_left is None else self.refusals_left - 1
+                return self.refusal
+            for resource in request.resource_logs:
+                for scope in resource.scope_logs:
+                    for record in scope.log_records:
+                        assert record.event_name == "gen_ai.evaluation.result"
+                        self.events.append(
+                            {a.key: getattr(a.value, a.value.WhichOneof("value") or "") for a in record.attributes}
+                        )
+        return 200
+
+
+@contextmanager
+def receiving(receiver: Receiver) -> Iterator[str]:
+    """Serves the receiver; gives the address of its logs."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            status = receiver.answer(self.rfile.read(int(self.headers["Content-Length"])))
+            content = ExportLogsServiceResponse().SerializeToString()
+            self.send_response(status)
+            if status != 200 and receiver.retry_after is not None:
+                self.send_header("Retry-After", receiver.retry_after)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.05))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1/logs"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def roles(environment: dict[str, str], folder: Path, endpoint: str) -> Iterator[tuple[Process, str]]:
+    """An evaluator and, in a process of its own, an exporter that sends to the endpoint; gives it and its metrics."""
+    otlp = {**environment, "CALLGAUGE_OTLP__ENDPOINT": endpoint}
+    with (
+        started(folder / "exporter.log", "run", "--roles", "exporter", **otlp) as exporter,
+        started(folder / "evaluator.log", "run", "--roles", "evaluator", **environment) as evaluator,
+    ):
+        for process in (exporter, evaluator):
+            wait_for(lambda process=process: process.text, lambda process=process: address_in(process.text), 30)  # type: ignore[misc]
+        yield exporter, address_in(exporter.text) or ""
+
+
+def play(environment: dict[str, str], folder: Path, *seeds: int) -> None:
+    """Puts simulated calls onto the topics, as fast as it goes."""
+    path = folder / f"calls-{seeds[0]}.jsonl"
+    with path.open("w") as file:
+        for seed in seeds:
+            call = simulate_call(seed, start_ms=BEGIN_MS, kind="cascade").call
+            streams = {"audit": call.audit, "pipecat": call.pipecat, "user_sim": call.elevenlabs}
+            file.write(json.dumps({"id": f"c{seed}", **streams, "control": call.control}) + "\n")
+    ran("replay", str(path), "--speed", "max", **environment)
+
+
+async def closed_calls(environment: dict[str, str], count: int) -> list[AnyScoreRecord]:
+    """The newest records, when so many calls have closed."""
+    while True:
+        records = await written_scores(environment)
+        if len([record for record in records if isinstance(record, ClosedFact)]) == count:
+            return newest_of(records)
+
+
+def values_in(events: list[Event], name: str) -> Counter[tuple[Any, ...]]:
+    """The scores of this name in the events: call, turn, value."""
+    key, value = "gen_ai.evaluation.name", "gen_ai.evaluation.score.value"
+    return Counter(
+        (event["gen_ai.conversation.id"], event.get("callgauge.turn"), event[value])
+        for event in events
+        if event[key] == name and value in event
+    )
+
+
+def latencies_on_the_topic(records: list[AnyScoreRecord]) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (record.conversation_id, record.turn, record.voice_to_voice_ms.value)
+        for record in records
+        if isinstance(record, TurnValues) and isinstance(record.voice_to_voice_ms, Scored)
+    )
+
+
+async def test_a_receiver_that_refuses_for_a_while_gets_every_final_score_once(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    receiver = Receiver()
+    receiver.refusal, receiver.refusals_left = 503, 2
+    with receiving(receiver) as endpoint, roles(environment, tmp_path, endpoint) as (exporter, metrics):
+        play(environment, tmp_path, *range(CALLS))
+        records = await closed_calls(environment, CALLS)
+        expected = latencies_on_the_topic(records)
+        assert len(expected) > CALLS
+        wait_for(
+            lambda: f"{len(receiver.events)} events\n{exporter.text}",
+            lambda: values_in(receiver.events, "voice_to_voice_latency_ms").total() >= expected.total(), 60,
+        )  # fmt: skip
+        wait_for("the count of them", lambda: total(metrics, SENT, outcome="sent") == len(receiver.events), 10)
+        assert total(metrics, SENT) == total(metrics, SENT, outcome="sent"), "nothing failed or was dropped"
+    assert values_in(receiver.events, "voice_to_voice_latency_ms") == expected
+    speeds = Counter(
+        (record.conversation_id, None, score.result.value)
+        for record in records
+        if isinstance(record, CallValues)
+        for name, score in record.eva.items()
+        if name == "eva_response_speed" and isinstance(score.result, Scored)
+    )
+    assert values_in(receiver.events, "eva_response_speed") == speeds
+    first, second = receiver.refused_at
+    assert second - first > 0.7, "the second attempt waits a second, less some jitter"
+
+
+async def test_a_receiver_that_wants_no_requests_gets_few_and_metrics_do_not_wait_for_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    receiver = Receiver()
+    receiver.refusal, receiver.retry_after = 429, "3600"
+    with receiving(receiver) as endpoint, roles(environment, tmp_path, endpoint) as (_, metrics):
+        for seed in range(CALLS):
+            play(environment, tmp_path, seed)
+            await closed_calls(environment, seed + 1)
+        wait_for("the latencies", lambda: total(metrics, "callgauge_turn_response_latency_seconds_count") > 0, 30)
+        wait_for("the first refusal", lambda: total(metrics, SENT, outcome="failed") > 0, 30)
+        gaps = [later - earlier for earlier, later in zip(receiver.refused_at, receiver.refused_at[1:], strict=False)]
+        assert all(gap > 0.9 for gap in gaps), "each refused request is followed by a pause"
+        receiver.refusal = None
+        play(environment, tmp_path, 7)
+        records = await closed_calls(environment, CALLS + 1)
+        last = max((record for record in records if isinstance(record, ClosedFact)), key=lambda r: r.caused_at_ms)
+        expected = latencies_on_the_topic([r for r in records if r.conversation_id == last.conversation_id])
+        wait_for(
+            "the scores of the next call",
+            lambda: expected <= values_in(receiver.events, "voice_to_voice_latency_ms"), 60,
+        )  # fmt: skip
+        counts = {outcome: total(metrics, SENT, outcome=outcome) for outcome in ("sent", "failed")}
+        assert total(metrics, SENT) == sum(counts.values())
