@@ -1,4 +1,4 @@
-"""The command `doctor`: faults of the settings, the broker, the topics and the groups, each with a remedy."""
+"""The command `doctor`: faults of the settings, the sources, the broker, the topics and the groups, each with a remedy."""
 
 import asyncio
 import json
@@ -42,8 +42,10 @@ def doctor(
 ) -> None:
     """Checks settings, broker, topics and consumer groups.
 
-    It also checks how long topics keep records, the replicas, the clocks, and the partitioner of the producers. Each line
-    has a verdict (ok, warning, wrong or unknown), the finding and a remedy. Nothing is written.
+    It also checks how long topics keep records, the replicas, the clocks, and the partitioner of the producers; and, if
+    they are set up, whether ingest could listen on this machine, whether ElevenLabs accepts the key of monitor, and whether
+    both may write to the input topics. Each line has a verdict (ok, warning, wrong or unknown), the finding and a remedy.
+    Nothing is written.
 
     Exit code 1 when a verdict is wrong.
 

@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from consumers.runtime.http.server import HttpSettings, MetricsServer
 from consumers.runtime.registry import Instruments
+from streamer.settings.all_settings import load_settings, near_misses
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -35,6 +36,9 @@ def _instructions() -> list[tuple[str, str]]:
 
 INSTRUCTIONS = _instructions()
 LAST_STAGE = INSTRUCTIONS[max(at for at, (word, _) in enumerate(INSTRUCTIONS) if word == "FROM") :]
+
+
+ENVIRONMENT = dict(pair.partition("=")[::2] for word, rest in LAST_STAGE if word == "ENV" for pair in rest.split())
 
 
 def _last(word: str) -> str:
@@ -113,9 +117,11 @@ def test_only_locked_and_hashed_dependencies_are_installed() -> None:
 HEALTH_CHECK: list[str] = json.loads(_last("HEALTHCHECK").split("CMD ", 1)[1])
 
 
-def test_the_port_of_the_health_check_is_the_one_exposed() -> None:
-    environment = " ".join(rest for word, rest in LAST_STAGE if word == "ENV")
-    assert f"CALLGAUGE_HTTP_PORT={_last('EXPOSE')}" in environment.split()
+def test_the_ports_of_metrics_and_events_are_exposed() -> None:
+    metrics, events = _last("EXPOSE").split()
+    assert ENVIRONMENT["CALLGAUGE_HTTP_PORT"] == metrics
+    assert ENVIRONMENT["CALLGAUGE_INGEST__PORT"] == events
+    assert ENVIRONMENT["CALLGAUGE_INGEST__HOST"] == ENVIRONMENT["CALLGAUGE_HTTP_HOST"] == "0.0.0.0"  # noqa: S104
 
 
 async def _checked(**environment: str) -> int:
@@ -168,13 +174,75 @@ def test_docker_compose_reads_it() -> None:
     assert result.returncode == 0, result.stderr
 
 
+OURS = {
+    "topics": ["topics", "create"],
+    "callgauge": ["run"],
+    "ingest": ["ingest"],
+    "monitor": ["run", "--roles", "monitor"],
+    "traffic": ["simulate"],
+}
+SOURCES = ("ingest", "monitor")
+
+
 def test_the_services_are_those_described() -> None:
-    assert list(SERVICES) == ["kafka", "topics", "callgauge", "traffic", "prometheus", "grafana"]
-    commands = {name: SERVICES[name]["command"] for name in ("topics", "callgauge", "traffic")}
-    assert commands == {"topics": ["topics", "create"], "callgauge": ["run"], "traffic": ["simulate"]}
+    assert list(SERVICES) == ["kafka", *OURS, "prometheus", "grafana"]
+    assert {name: SERVICES[name]["command"] for name in OURS} == OURS
     for service in SERVICES.values():
         for needed in service.get("depends_on", ()):
             assert needed in SERVICES
+
+
+def test_a_plain_start_brings_neither_source_and_asks_for_no_secret() -> None:
+    assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
+        name: [name] for name in SOURCES
+    }
+    # Compose reads `${NAME:?}` of services whose profile is off, too, and would refuse every start.
+    assert ":?" not in (DEPLOY / "compose.yaml").read_text(encoding="utf-8").replace("`${NAME:?}`", "")
+
+
+def _variables(name: str, **shell: str) -> dict[str, str]:
+    """The environment of a container: a variable without a value is the shell's, if that has one."""
+    given = {key: shell.get(key) if value is None else value for key, value in SERVICES[name]["environment"].items()}
+    return {**{key: value for key, value in ENVIRONMENT.items() if key != "PATH"},
+            **{key: value for key, value in given.items() if value is not None}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "needed", "more"),
+    [
+        ("ingest", "CALLGAUGE_INGEST__TOKEN", ["CALLGAUGE_INGEST__ELEVENLABS_SECRET"]),
+        ("monitor", "CALLGAUGE_MONITOR__API_KEY", []),
+    ],
+)
+def test_without_its_secret_a_source_says_what_to_set(name: str, needed: str, more: list[str]) -> None:
+    command: list[str | Path] = [BIN / "callgauge", *OURS[name]]
+    shell = {key: value for key, value in os.environ.items() if not key.startswith("CALLGAUGE_")}
+    for given in ({}, {needed: ""}):  # not set at all; `NAME=` in .env
+        variables = _variables(name, **given)
+        result = subprocess.run(command, capture_output=True, text=True, env={**shell, **variables})
+        assert result.returncode == 2, result.stderr
+        assert [each for each in [needed, *(() if given else more)] if each not in result.stderr] == []
+        assert "Traceback" not in result.stderr
+    assert getattr(load_settings(None, {}, _variables(name, **{needed: "of-tests"})), name).is_on
+
+
+def test_every_variable_of_a_container_is_a_setting() -> None:
+    for name in OURS:
+        shell = {key: "x" for key, value in SERVICES[name]["environment"].items() if value is None}
+        shell |= {"CALLGAUGE_INGEST__ELEVENLABS_MONITORED": "true", "CALLGAUGE_MONITOR__BASE_URL": "https://localhost"}
+        variables = _variables(name, **shell)
+        load_settings(None, {}, variables)  # refuses what it does not know below a part of the settings
+        assert near_misses(variables) == ()
+
+
+def test_a_container_listens_where_its_port_is_published() -> None:
+    for name in ("callgauge", "ingest"):
+        variables = _variables(name)
+        (published,) = SERVICES[name]["ports"]
+        part = "INGEST__" if name == "ingest" else "HTTP_"
+        assert published == "127.0.0.1:{0}:{0}".format(variables[f"CALLGAUGE_{part}PORT"])
+        assert variables[f"CALLGAUGE_{part}HOST"] == "0.0.0.0"  # noqa: S104 - loopback ends at the container
+    assert "ports" not in SERVICES["monitor"], "it asks, and nobody asks it"
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -202,7 +270,7 @@ def test_mounted_files_exist_and_are_read_only(name: str) -> None:
 
 
 def test_our_build_context_is_the_repository() -> None:
-    for name in ("topics", "callgauge", "traffic"):
+    for name in OURS:
         build = SERVICES[name]["build"]
         assert (DEPLOY / build["context"]).resolve() == ROOT
         assert (ROOT / build["dockerfile"]).is_file()
@@ -210,13 +278,15 @@ def test_our_build_context_is_the_repository() -> None:
 
 def test_containers_without_a_page_have_no_health_check() -> None:
     assert SERVICES["topics"]["healthcheck"] == SERVICES["traffic"]["healthcheck"] == {"disable": True}
-    assert "healthcheck" not in SERVICES["callgauge"]  # the image's own
+    for name in ("callgauge", *SOURCES):
+        assert "healthcheck" not in SERVICES[name]  # the image's own
+        assert SERVICES[name]["environment"]["CALLGAUGE_HTTP_PORT"] == ENVIRONMENT["CALLGAUGE_HTTP_PORT"]
 
 
 def test_everybody_reaches_kafka_by_the_address_it_advertises() -> None:
     kafka = SERVICES["kafka"]["environment"]
     advertised = dict(re.findall(r"(\w+)://([\w.:]+)", kafka["KAFKA_ADVERTISED_LISTENERS"]))
-    for name in ("topics", "callgauge", "traffic"):
+    for name in OURS:
         assert SERVICES[name]["environment"]["CALLGAUGE_BOOTSTRAP"] == advertised["INSIDE"]
     assert advertised["INSIDE"].split(":")[0] in SERVICES
     assert advertised["HOST"] == "localhost:9092"
@@ -236,13 +306,16 @@ def test_one_broker_is_never_asked_for_two_copies() -> None:
 
 def test_prometheus_scrapes_a_service_at_its_port_and_keeps_exemplars() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
-    targets = [
-        target for job in config["scrape_configs"] for group in job["static_configs"] for target in group["targets"]
-    ]
-    assert targets
+    always, sources = config["scrape_configs"]
+    targets = [target for group in always["static_configs"] for target in group["targets"]]
+    # Looked up by name: what does not run is not down. Another job, because one that runs must not hide one that does not.
+    (looked_up,) = sources["dns_sd_configs"]
+    assert sources["job_name"] != always["job_name"]
+    assert tuple(looked_up["names"]) == SOURCES
+    targets += [f"{name}:{looked_up['port']}" for name in looked_up["names"]]
     for target in targets:
         host, port = target.split(":")
-        assert SERVICES[host]["environment"]["CALLGAUGE_HTTP_PORT"] == port == _last("EXPOSE")
+        assert SERVICES[host]["environment"]["CALLGAUGE_HTTP_PORT"] == port == ENVIRONMENT["CALLGAUGE_HTTP_PORT"]
     assert "--enable-feature=exemplar-storage" in SERVICES["prometheus"]["command"]
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
     assert mounts["./prometheus/prometheus.yml"] == "/etc/prometheus/prometheus.yml"

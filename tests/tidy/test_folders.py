@@ -76,7 +76,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
             "version",
         ),
         ("cluster", "report/call"),
-        ("goals", "operations/doctor", "operations/quarantine", "report/sections"),
+        ("goals", "operations/quarantine", "report/sections"),
         ("recordings", "report"),
         ("sources/replay",),
         ("offline", "sources", "sources/simulator"),
@@ -84,7 +84,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("sources/http/elevenlabs", "sources/http/posted"),
         ("sources/http", "sources/tail"),
         ("roles",),
-        ("operations/backtest", "operations/event_check"),
+        ("operations/backtest", "operations/doctor", "operations/event_check"),
         ("cli",),
     ),
 }

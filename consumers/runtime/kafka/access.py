@@ -1,6 +1,6 @@
 """Checks the rights of this process on the cluster before it does anything."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
@@ -58,15 +58,7 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
     """
     if kafka.is_embedded:
         return
-    needed = {kafka.topic(name): operations for name, operations in needs.operations.items()}
-    async with kafka.first_contact("access") as connection:
-        answer = await connection.send(TopicsRequest(list(needed)))
-        topics = answer.to_object()["topics"]
-        missing = [
-            *_missing_on_topics(topics, needed),
-            *await _missing_on(connection, "group", CoordinationType.GROUP, needs.groups),
-            *await _missing_on(connection, "transactional id", CoordinationType.TRANSACTION, needs.transactional_ids),
-        ]
+    topics, missing = await _asked(kafka, needs)
     if missing:
         raise KafkaRefusedError(
             "\n".join(
@@ -80,6 +72,29 @@ async def require_access(kafka: KafkaSettings, needs: Needs) -> None:
     counts = counts_in(topics, kafka, needs.operations)
     if needs.co_partitioned:
         require_equal_counts({name: counts[name] for name in needs.co_partitioned})
+
+
+async def missing_rights(kafka: KafkaSettings, needs: Needs) -> Sequence[str]:
+    """The rights that this user lacks, each as `topic NAME: Write`; none if the broker does not report rights.
+
+    Raises:
+        KafkaUnreachableError: No broker answers, or it does not let us in.
+    """
+    return [] if kafka.is_embedded else (await _asked(kafka, needs))[1]
+
+
+async def _asked(kafka: KafkaSettings, needs: Needs) -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
+    """The broker's answer about the topics, and the rights that are missing."""
+    needed = {kafka.topic(name): operations for name, operations in needs.operations.items()}
+    async with kafka.first_contact("access") as connection:
+        answer = await connection.send(TopicsRequest(list(needed)))
+        topics = answer.to_object()["topics"]
+        missing = [
+            *_missing_on_topics(topics, needed),
+            *await _missing_on(connection, "group", CoordinationType.GROUP, needs.groups),
+            *await _missing_on(connection, "transactional id", CoordinationType.TRANSACTION, needs.transactional_ids),
+        ]
+    return topics, missing
 
 
 def _missing_on_topics(topics: Iterable[Mapping[str, Any]], needed: Mapping[str, frozenset[str]]) -> list[str]:

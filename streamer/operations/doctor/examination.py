@@ -34,6 +34,7 @@ from streamer.operations.doctor.findings import (
 )
 from streamer.operations.doctor.groups import group_findings
 from streamer.operations.doctor.keys import key_findings, newest_keys
+from streamer.operations.doctor.sources import right_findings, source_findings
 from streamer.operations.doctor.understanding import Understanding
 from streamer.settings.all_settings import Settings
 
@@ -48,6 +49,8 @@ async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
         settings: The settings of the roles.
     """
     for finding in settings_findings(settings):
+        yield finding
+    async for finding in source_findings(settings):
         yield finding
     kafka = settings.kafka
     try:
@@ -65,6 +68,8 @@ async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
                 for role, group_id in (("evaluator", settings.evaluator_group), ("exporter", settings.exporter_group)):
                     for finding in await _group(admin, consumer, cluster, kafka, role, group_id):
                         yield finding
+            for finding in await right_findings(settings, kafka):
+                yield finding
     except KafkaUnreachableError as error:
         yield Finding("broker", Verdict.WRONG, str(error), "Nothing else was looked at.")
 
