@@ -1,6 +1,7 @@
 """Progress and warnings on standard error while recorded calls are read and results go to standard output."""
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from streamer.terminal import error_console, say
 
 _MOST_TOLD_PER_CALL: Final = 3
 _REFRESH_EVENTS: Final = 500
+_REFRESH_SECONDS: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -31,6 +33,7 @@ class ReadingProgress:
     _task: TaskID
     calls: int = 0
     events: int = 0
+    _shown_at: float = 0.0
 
     def event(self) -> None:
         """One more event was read."""
@@ -46,6 +49,9 @@ class ReadingProgress:
 
     def _show(self) -> None:
         self._bar.update(self._task, completed=self.calls, description=f"{self.calls} calls, {self.events} events")
+        if (now := time.monotonic()) - self._shown_at >= _REFRESH_SECONDS:
+            self._shown_at = now
+            self._bar.refresh()
 
 
 @contextmanager
@@ -61,8 +67,11 @@ def reading_progress(total_calls: int | None = None) -> Iterator[ReadingProgress
     columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn()]
     if total_calls is not None:
         columns += [MofNCompleteColumn(), TimeRemainingColumn()]
-    # Without redirect_stdout=False results would go where the bar is, not to standard output.
-    with Progress(*columns, console=console, disable=not shows_progress, redirect_stdout=False) as bar:
+    # Without redirect_stdout=False results would go where the bar is, not to standard output. With auto_refresh the bar would
+    # have a thread, and a process with threads cannot be copied to work on several cores.
+    with Progress(
+        *columns, console=console, disable=not shows_progress, redirect_stdout=False, auto_refresh=False
+    ) as bar:
         yield ReadingProgress(bar, bar.add_task("", total=total_calls))
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from consumers.runtime.errors import OperatorError
@@ -21,8 +22,10 @@ from consumers.runtime.errors import OperatorError
 PLACES_AHEAD: Final = 4
 """Calls of each process that are begun, or done and not yet printed: a long call in front must not leave the others idle. It
 bounds the memory, together with the longest line of a file."""
-ALONE_SECONDS: Final = 1.0
-"""Time for which this process works alone. Other processes need about as long to start."""
+ALONE_SECONDS: Final = 0.3
+"""Time for which this process works alone: to start and end others takes a part of it."""
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 Place = TypeVar("Place")
 Result = TypeVar("Result")
@@ -75,7 +78,12 @@ def _beside_each_other(places: Iterator[Place], work: Callable[[Place], Result],
     if first is None:
         return
     pool = ProcessPoolExecutor(count, mp_context=_context(work), initializer=_begin, initargs=(work,))
-    begun: deque[Future[Any]] = deque([pool.submit(_do, first)])
+    # A copy has our handlers of signals until it has its own.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        begun: deque[Future[Any]] = deque([pool.submit(_do, first)])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     is_whole = False
     try:
         for place in places:
@@ -94,12 +102,25 @@ def _beside_each_other(places: Iterator[Place], work: Callable[[Place], Result],
 
 
 def _context(work: Callable[[Any], Any]) -> multiprocessing.context.BaseContext:
-    """How processes begin: as copies of one that has no threads and has loaded the work, where the system can do that."""
+    """How processes begin: as copies of this one if it has a single thread, because a lock of another one would stay locked.
+
+    Otherwise as copies of a process that has loaded the work, which takes as long as some fifty calls.
+    """
+    if _threads() == 1:
+        return multiprocessing.get_context("fork")
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([work.__module__])  # loading it takes longer than some fifty calls
+    context.set_forkserver_preload([work.__module__])
     return context
+
+
+def _threads() -> int | None:
+    """The threads of this process, those of libraries included; None where the system does not say, as on macOS."""
+    try:
+        return sum(1 for _ in Path("/proc/self/task").iterdir())
+    except OSError:
+        return None
 
 
 def _end_now(pool: ProcessPoolExecutor) -> None:
@@ -112,10 +133,12 @@ _work: Callable[[Any], Any] | None = None
 
 
 def _begin(work: Callable[[Any], Any]) -> None:
-    """Makes a process ready: Ctrl-C is for its parent, without which it ends."""
+    """Makes a process ready: Ctrl-C is for its parent, without which it ends. SIGTERM ends it without a word."""
     global _work  # noqa: PLW0603 - sent once to each process, not with each of its calls
     _work = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

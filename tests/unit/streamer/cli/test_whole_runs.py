@@ -161,6 +161,35 @@ def test_the_bar_shows_how_many_calls_there_are(run: Path) -> None:
     assert b"3/3" in shown
 
 
+def test_the_bar_adds_no_thread_so_that_processes_begin_as_copies() -> None:
+    """A terminal shows the bar; a thread of it would let the work begin a second later on the other cores."""
+    ours, terminal = pty.openpty()
+    text = (
+        "from streamer.offline import side_by_side as it; from streamer.offline.screen import reading_progress\n"
+        "with reading_progress(3) as progress:\n"
+        "    progress.call(5)\n"
+        "    print(it._context(it.usable_cores).get_start_method())"
+    )
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", text], cwd=ROOT, env={**os.environ, "TERM": "xterm"}, stdout=subprocess.PIPE,
+            stderr=terminal, timeout=patient(60),
+        )  # fmt: skip
+        os.set_blocking(ours, False)
+        assert b"1/3" in _read(ours)
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    assert ended.stdout.decode().strip() == ("fork" if sys.platform == "linux" else "forkserver")
+
+
+@pytest.mark.parametrize("threads", [2, None])
+def test_a_process_with_other_threads_is_not_copied(monkeypatch: pytest.MonkeyPatch, threads: int | None) -> None:
+    monkeypatch.setattr(side_by_side, "_threads", lambda: threads)
+    assert side_by_side._context(_doubled).get_start_method() != "fork"
+    assert list(results_in_order(range(6), _doubled, 2)) == [2 * number for number in range(6)]
+
+
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65_536)
