@@ -5,6 +5,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -32,11 +33,14 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 from pipecat_callgauge import CallgaugeObserver
 
+from tests.support.pipecat_bots.shares import Part, Samples
+
 PROCESSORS: Final = 6
 FRAMES_OF_A_TURN: Final = 200
 """Sound of four seconds in pieces of 20 ms."""
 PLAYED: Final = "played"
 """Printed after the last turn, while the calls are still open."""
+WATCH_SECONDS: Final = 0.01
 SOUND: Final = b"\0" * 640
 
 
@@ -62,10 +66,18 @@ def turn() -> list[Frame]:
 
 
 class Fleet:
-    """Workers of one process. `slowest_s` is the longest time for which the event loop did not turn."""
+    """Workers of one process.
 
-    def __init__(self, observers: Sequence[BaseObserver | None]) -> None:
-        self.slowest_s = 0.0
+    Attributes:
+        delays_s: How late the event loop was, a hundred times a second: bots wait for as long.
+        busy_s: For how long it computed without turning, in processor time: other work on the machine does not count.
+        samples: Processor time by part, if it was asked for.
+    """
+
+    def __init__(self, observers: Sequence[BaseObserver | None], samples: Samples | None = None) -> None:
+        self.delays_s: list[float] = []
+        self.busy_s: list[float] = []
+        self.samples = samples
         self._workers = [
             PipelineWorker(
                 Pipeline([Passing() for _ in range(PROCESSORS)]), observers=[] if each is None else [each],
@@ -94,6 +106,9 @@ class Fleet:
             for each in ready:
                 await each.wait()
             watch = asyncio.create_task(self._watch())
+            sampling = contextlib.ExitStack()
+            if self.samples is not None:
+                sampling.enter_context(self.samples.sampled())
             begin = time.process_time()
             for _ in range(turns):
                 for frame in turn():
@@ -105,6 +120,7 @@ class Fleet:
             for worker in self._workers:
                 await worker.flush_pipeline(60.0)
             spent = time.process_time() - begin
+            sampling.close()
             print(PLAYED, flush=True)
             await asyncio.sleep(linger_s)
             watch.cancel()
@@ -116,9 +132,15 @@ class Fleet:
 
     async def _watch(self) -> None:
         while True:
-            begin = time.monotonic()
-            await asyncio.sleep(0.01)
-            self.slowest_s = max(self.slowest_s, time.monotonic() - begin - 0.01)
+            begin, begin_busy = time.monotonic(), time.thread_time()
+            await asyncio.sleep(WATCH_SECONDS)
+            self.delays_s.append(max(0.0, time.monotonic() - begin - WATCH_SECONDS))
+            self.busy_s.append(time.thread_time() - begin_busy)
+
+
+def _p99_ms(seconds: Sequence[float]) -> float:
+    ordered = sorted(seconds)
+    return ordered[int(0.99 * (len(ordered) - 1))] * 1000 if ordered else 0.0
 
 
 def _fields(frame: Frame) -> dict[str, Any]:
@@ -137,14 +159,17 @@ def _observer(arguments: argparse.Namespace, number: int) -> BaseObserver | None
 
 async def _run(arguments: argparse.Namespace) -> dict[str, float]:
     observers: list[BaseObserver | None] = [_observer(arguments, number) for number in range(arguments.bots)]
-    fleet = Fleet(observers)
+    samples = Samples() if arguments.shares else None
+    fleet = Fleet(observers, samples)
     seconds = await fleet.play(arguments.turns, arguments.pause, arguments.linger, with_sound=not arguments.silent)
     of_a_turn = [each for each in turn() if not (arguments.silent and isinstance(each, OutputAudioRawFrame))]
     frames = arguments.bots * arguments.turns * len(of_a_turn)
     lost = [sum(each.lost.values()) for each in observers if isinstance(each, CallgaugeObserver)]
+    shares = {} if samples is None else {f"{each}_us": samples.seconds[each] / frames * 1e6 for each in Part}
     return {
-        "us_per_frame": seconds / frames * 1e6, "frames": frames, "slowest_ms": fleet.slowest_s * 1000,
-        "lost": sum(lost), "turns": arguments.turns,
+        "us_per_frame": seconds / frames * 1e6, "frames": frames, "lost": sum(lost), "turns": arguments.turns,
+        "delay_p99_ms": _p99_ms(fleet.delays_s), "delay_max_ms": max(fleet.delays_s, default=0.0) * 1000,
+        "busy_p99_ms": _p99_ms(fleet.busy_s), "busy_max_ms": max(fleet.busy_s, default=0.0) * 1000, **shares,
     }  # fmt: skip
 
 
@@ -158,6 +183,7 @@ def main() -> None:
     parser.add_argument("--silent", action="store_true", help="events only, no sound")
     parser.add_argument("--observed", action="store_true", help="with the observer, to Kafka as the environment says")
     parser.add_argument("--bare", action="store_true", help="with an observer of pipecat that does nothing")
+    parser.add_argument("--shares", action="store_true", help="samples whose processor time it is")
     parser.add_argument("--name", default="fleet", help="start of the conversation ids")
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
