@@ -17,7 +17,7 @@ from streamer.sources.replay.playback import WireEvent, in_time_order, with_cont
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.sources.tail import followed_record, followed_run, growing_file
 from streamer.sources.tail.followed_record import CallFacts
-from streamer.sources.tail.followed_run import SUMMARY_FILE, FollowedRun
+from streamer.sources.tail.followed_run import SUMMARY_FILE, FollowedRun, RunFolderError
 from streamer.sources.tail.growing_file import GrowingFile
 from streamer.sources.tail.positions import POSITION_FILE, FilePosition, PositionError, PositionFile
 from tests.support.patience import patient
@@ -42,6 +42,7 @@ class Sent:
     def __init__(self) -> None:
         self.events: list[tuple[str, WireEvent]] = []
         self.fails_after: int | None = None
+        self.acknowledges = True
 
     async def publish(self, conversation_id: str, event: WireEvent) -> None:
         if self.fails_after is not None and len(self.events) >= self.fails_after:
@@ -49,7 +50,8 @@ class Sent:
         self.events.append((conversation_id, event))
 
     async def flush(self) -> None:
-        pass
+        if not self.acknowledges:
+            raise ConnectionError("no answer")
 
     @property
     def identities(self) -> list[tuple[str, str, int]]:
@@ -311,10 +313,185 @@ def test_an_attempt_that_eva_repeats_is_a_call_of_its_own(tail: Tail, record: Pa
     )
     assert tail.sent.values("1/attempt_2", "pipecat") == [word(2)]
     assert tail.sent.control("1/attempt_2")[-1] == "call_ended"
+    assert {call for call, _ in tail.sent.events} == {"1", "1/attempt_2"}, "what was put aside is no call of its own"
     count = len(tail.sent.events)
     tail.restart()
     tail.look(3)
     assert len(tail.sent.events) == count
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_an_attempt_that_is_put_aside_between_two_processes_ends_too(
+    tail: Tail, record: Path, *, begins_anew: bool
+) -> None:
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    shutil.move(record, record.with_name("1_failed_attempt_1"))
+    if begins_anew:
+        append(record / LOG, lines(word(2)))
+    tail.restart()
+    tail.look(3)
+    assert tail.sent.control("1") == ["call_started", "call_ended"]
+    assert tail.sent.values("1/attempt_2", "pipecat") == ([word(2)] if begins_anew else [])
+
+
+def test_a_folder_that_is_gone_ends_its_call_and_the_run_when_it_is_the_runs(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    shutil.rmtree(record)
+    tail.look()
+    assert tail.sent.control("1") == ["call_started", "call_ended"]
+    shutil.rmtree(tail.folder)
+    with pytest.raises(RunFolderError, match="not there any more"):
+        tail.to_the_end()
+
+
+def test_a_run_that_may_begin_again_does_not_end_the_command(tail: Tail, record: Path, tmp_path: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    (tmp_path / SUMMARY_FILE).write_text("{}")
+    tail.to_the_end()
+
+    async def follow_for_ever() -> None:
+        following = asyncio.create_task(tail.run.send(tail.sent, is_endless=True))
+        append(record.with_name("2") / LOG, lines(word(2)))
+        while tail.sent.control("2") != ["call_started", "call_ended"]:  # noqa: ASYNC110 - a list, which tells nobody
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        assert not following.done()
+        following.cancel()
+
+    asyncio.run(asyncio.wait_for(follow_for_ever(), 30))
+
+
+def test_the_position_is_kept_only_of_what_kafka_has(tail: Tail, record: Path, tmp_path: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    (tmp_path / SUMMARY_FILE).write_text("{}")
+    tail.sent.acknowledges = False
+    with pytest.raises(ConnectionError):
+        tail.to_the_end()
+    tail.sent.acknowledges = True
+    tail.restart()
+    tail.to_the_end()
+    assert tail.sent.values("1", "pipecat") == [word(1), word(1)]
+    words = [event.sequence for _, event in tail.sent.events if event.event_name == "tts_text"]
+    assert len(set(words)) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named_once_and_tried_again(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    (record / LOG).rename(record / "aside")
+    (record / LOG).mkdir()
+    tail.look(3)
+    assert ["cannot be read" in sentence for sentence in tail.said] == [True]
+    (record / LOG).rmdir()
+    (record / "aside").rename(record / LOG)
+    append(record / LOG, lines(word(2)))
+    tail.look()
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2)]
+
+
+def test_only_so_many_records_of_a_run_are_followed(
+    tail: Tail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_run, "MAX_FOLDERS", 1)
+    for name in ("1", "2"):
+        append(tmp_path / "records" / name / LOG, lines(word(1)))
+    tail.look(3)
+    assert {call for call, _ in tail.sent.events} == {"1"}
+    assert ["more than 1 records" in sentence for sentence in tail.said] == [True]
+
+
+def test_the_run_is_not_over_while_calls_wait(tail: Tail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_run, "MAX_OPEN_CALLS", 1)
+    for name in ("1", "2", "3"):
+        append(tmp_path / "records" / name / LOG, lines(word(1)))
+    (tmp_path / SUMMARY_FILE).write_text("{}")
+    tail.to_the_end()
+    assert {call for call, _ in tail.sent.events} == {"1", "2", "3"}
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_call_ends_when_its_files_have_settled(
+    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
+) -> None:
+    monkeypatch.setattr(followed_record, "SETTLE_SECONDS", 3_600.0)
+    append(record / LOG, lines(word(1)))
+    write_end(record)
+    if is_old:
+        for file in record.iterdir():
+            os.utime(file, (0, 0))
+    tail.look(4)
+    assert tail.sent.control("1") == ["call_started", *(["call_ended"] if is_old else [])]
+
+
+def test_a_call_with_a_result_waits_for_its_audit_log(
+    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_record, "MISSING_SECONDS", 3_600.0)
+    append(record / LOG, lines(word(0)))
+    write_end(record)
+    entries = (record / AUDIT_FILE).read_text()
+    (record / AUDIT_FILE).write_text(entries[:-5])
+    tail.look(4)
+    assert tail.sent.control("1") == ["call_started"]
+    (record / AUDIT_FILE).write_text(entries)
+    tail.look(4)
+    assert tail.sent.control("1") == ["call_started", "call_ended"]
+    assert [event["value"] for event in tail.sent.values("1", "audit") if "value" in event] == ["hi"]
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_call_without_a_result_ends_after_a_long_silence(
+    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch, *, is_silent: bool
+) -> None:
+    monkeypatch.setattr(followed_record, "SILENT_SECONDS", 0.0 if is_silent else 3_600.0)
+    append(record / LOG, lines(word(1)))
+    tail.look(4)
+    assert tail.sent.control("1") == ["call_started", *(["call_ended"] if is_silent else [])]
+
+
+def test_metrics_that_count_from_a_start_wait_for_it(tail: Tail, record: Path) -> None:
+    append(record / METRICS_FILE, lines({"type": "TTFBMetricsData", "processor": "x", "value": 0.5, "timestamp": 3.5}))
+    tail.look()
+    assert tail.sent.values("1", "pipecat") == []
+    append(record / LOG, lines(word(0)))
+    tail.look(2)
+    metric = [event for event in tail.sent.values("1", "pipecat") if event["type"] == "TTFBMetricsData"]
+    assert [event["timestamp"] for event in metric] == [MS + 3_500]
+    assert tail.said == []
+
+
+def test_the_end_of_the_session_is_sent_after_everything_but_the_end_of_the_call(tail: Tail, record: Path) -> None:
+    ended = {"type": "connection_state", "data": {"state": "session_ended"}, "timestamp": MS + 9}
+    append(record / LOG, lines(word(0)))
+    append(record / SIMULATOR, lines(ended))
+    tail.look(2)
+    assert tail.sent.values("1", "elevenlabs") == []
+    tail.restart()
+    write_end(record)
+    tail.look(4)
+    assert [json.loads(event.value).get("type") for _, event in tail.sent.events][-2:] == [
+        "connection_state", "call_ended"
+    ]  # fmt: skip
+
+
+def test_the_entries_of_an_audit_log_are_read_in_parts_and_long_ones_are_named(
+    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_record, "LINES_AT_A_TIME", 2)
+    monkeypatch.setattr(followed_record, "MAX_LINE_BYTES", 200)
+    values = ["a", "x" * 300, "b", "c", "d"]
+    entries = [{"timestamp": str(MS), "message_type": "user", "value": value} for value in values]
+    append(record / LOG, lines(word(1)))
+    write_end(record)
+    (record / AUDIT_FILE).write_text(json.dumps({"transcript": entries}))
+    tail.look()
+    assert [event["value"] for event in tail.sent.values("1", "audit") if "value" in event] == ["a"]
+    tail.look(5)
+    assert [event["value"] for event in tail.sent.values("1", "audit") if "value" in event] == ["a", "b", "c", "d"]
+    assert tail.sent.control("1") == ["call_started", "call_ended"]
+    assert ["entry 2 has more than 200 bytes" in sentence for sentence in tail.said] == [True]
 
 
 def test_a_copy_of_a_run_goes_on_where_the_run_was(tail: Tail, record: Path, tmp_path: Path) -> None:
@@ -339,6 +516,50 @@ def test_calls_without_a_result_end_with_the_run(tail: Tail, record: Path, tmp_p
     for name in ("1", "2/trial_0"):
         assert tail.sent.control(name) == ["call_started", "call_ended"]
     assert [sentence.endswith("`score` refuses the record.") for sentence in tail.said] == [True, True]
+
+
+def test_a_call_without_an_event_is_named_and_sends_nothing(tail: Tail, record: Path) -> None:
+    append(record / LOG, b"")
+    (record / RESULT_FILE).write_text("{}")
+    tail.look(4)
+    assert tail.sent.events == []
+    assert ["the call has no event" in sentence for sentence in tail.said] == [True]
+
+
+def test_an_entry_that_is_not_there_any_more_stays_in_the_call_and_is_named(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(0)))
+    for number, value in enumerate(("hi", "bye")):
+        entry = {"timestamp": str(MS), "message_type": "user", "value": value}
+        (record / AUDIT_FILE).write_text(json.dumps({"transcript": [entry]}))
+        os.utime(record / AUDIT_FILE, ns=(number, number))
+        tail.look()
+    assert [event["value"] for event in tail.sent.values("1", "audit") if "value" in event] == ["hi", "bye"]
+    assert ["1 entries that were sent are not there any more" in sentence for sentence in tail.said] == [True]
+
+
+def test_the_start_of_a_call_is_told_again_when_an_earlier_event_comes(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(5)))
+    tail.look()
+    write_end(record)
+    tail.look(4)
+    starts = [event["timestamp"] for event in tail.sent.values("1", "audit") if event.get("type") == "call_started"]
+    assert starts == [MS + 5, MS]
+
+
+def test_little_is_said_of_one_call(tail: Tail, record: Path) -> None:
+    append(record / LOG, b"{\n" * 9)
+    tail.look()
+    assert ["this is no event" in sentence for sentence in tail.said] == [True] * 3 + [False]
+
+
+def test_a_log_that_was_begun_is_not_exchanged_for_one_with_the_other_name(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    append(record / "framework_logs.jsonl", lines(word(7)))
+    append(record / LOG, lines(word(2)))
+    tail.restart()
+    tail.look(2)
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2)]
 
 
 def test_the_goals_of_a_trial_are_those_of_its_record(tmp_path: Path) -> None:
