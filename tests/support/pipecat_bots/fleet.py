@@ -6,6 +6,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import sys
 import time
@@ -105,6 +106,8 @@ class Fleet:
             nonlocal spent
             for each in ready:
                 await each.wait()
+            gc.collect()
+            gc.freeze()  # a pass over the workers themselves takes longer than any frame, with and without an observer
             watch = asyncio.create_task(self._watch())
             sampling = contextlib.ExitStack()
             if self.samples is not None:

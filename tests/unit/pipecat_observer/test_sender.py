@@ -92,3 +92,43 @@ async def test_arguments_that_the_client_refuses_end_nothing(nobody: str) -> Non
 async def _failed(sender: Sender) -> None:
     while not sender._failures:  # noqa: ASYNC110 - a count, which tells nobody
         await asyncio.sleep(0.01)
+
+
+class Rounds(Sender):
+    """A sender whose broker takes everything at once; `sizes` are the records of each round."""
+
+    def __init__(self) -> None:
+        super().__init__("t", {})
+        self.sizes: list[int] = []
+
+    async def _send_some(self) -> None:
+        boxes = list(self._open)
+        self.sizes.append(sum(len(box.take(1_000)) for box in boxes))
+        for box in boxes:
+            box.settle([])
+
+
+async def test_events_of_many_calls_gather_for_one_round() -> None:
+    sender, boxes = Rounds(), [Outbox(f"c{number}", "s") for number in range(20)]
+    for box in boxes:
+        sender.begin(box)
+    for _ in range(3):
+        for box in boxes:
+            box.put(Rank.SPEECH, "speech_event", b"{}")
+            sender.wake()
+        await asyncio.sleep(0)
+    await asyncio.wait_for(asyncio.gather(*(box.is_empty.wait() for box in boxes)), patient(5))
+    assert sender.sizes == [60]
+    await stop(sender)
+
+
+async def test_where_a_round_is_full_nothing_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER_SECONDS", 3_600.0)
+    sender, box = Rounds(), Outbox("c", "s")
+    sender.begin(box)
+    for _ in range(module.MAX_SENT_TOGETHER):
+        box.put(Rank.SPEECH, "speech_event", b"{}")
+    sender.wake()
+    await asyncio.wait_for(box.is_empty.wait(), patient(5))
+    assert sender.sizes == [module.MAX_SENT_TOGETHER]
+    await stop(sender)
