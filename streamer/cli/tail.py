@@ -23,6 +23,10 @@ from streamer.sources.tail.positions import POSITION_FILE, PositionFile
 from streamer.terminal import error_console, say
 
 _SHOW_SECONDS = 0.5
+_ONCE = (
+    "The conversation ids are those of the records, and a call closes once: if these topics had a run of the same records "
+    "before, no event of this run counts. Then stop it, delete the position, and start it with --run-name NAME."
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -106,11 +110,15 @@ async def _follow(
     """Sends until the run is over or a signal comes; gives whether it is over, and how far it was sent."""
     file = PositionFile(position)
     with file.locked(), stop_on_signals() as stop:
-        run = FollowedRun(run_dir, file, file.read(settings.bootstrap, settings.topic_prefix), facts, say)
+        known = file.read(settings.bootstrap, settings.topic_prefix)
+        is_new = not known.calls
+        run = FollowedRun(run_dir, file, known, facts, say)
 
         async def work() -> None:
             await require_access(settings.kafka, TRAFFIC_NEEDS)
             say(f"Following {run_dir} to {settings.bootstrap}; the position is in {position}. Ctrl-C ends it.")
+            if is_new and facts.run_name is None:
+                say(_ONCE)
             async with EventPublisher(settings.kafka, ce_source="callgauge.tail") as publisher:
                 await run.send(publisher, is_endless=is_endless)
 

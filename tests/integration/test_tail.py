@@ -103,12 +103,14 @@ async def test_a_run_that_is_being_written_comes_out_as_score_says(environment: 
         ):
             wait_for(lambda: f"events sent in:\n{first.text}", lambda: _sent_lines(run) > 60, 60)
             assert first.is_running, first.text
+            assert first.text.count("--run-name") == 1, "the ids are those of the records: another run needs others"
             assert first.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
             assert writer.is_alive(), "it was killed while the run is written"
             with started(tmp_path / "second.log", *tail, **environment) as second:
                 wait_for(lambda: f"the end of the run in:\n{second.text}", lambda: not second.is_running, 180)
                 assert second.signalled(signal.SIGTERM)[0] == 0, second.text
                 assert "The run is over: 0 calls open, 4 ended" in second.text
+                assert "--run-name" not in second.text, "it goes on with the same ids"
         closed = await closings(environment, len(seeds), 60)
     assert closed.keys() == seeds.keys()
     live = await written_scores(environment)

@@ -5,7 +5,6 @@ Other work on the machine disturbs a share less than a difference between two ru
 
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -47,7 +46,7 @@ class Samples:
     """Processor seconds by part, between `sampled` and its end."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[Part] = Counter()
+        self.seconds = dict.fromkeys(Part, 0.0)
         self._last_seconds = 0.0
 
     @contextmanager
