@@ -404,6 +404,7 @@ def test_only_so_many_records_of_a_run_are_followed(
 
 def test_the_run_is_not_over_while_calls_wait(tail: Tail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followed_run, "MAX_OPEN_CALLS", 1)
+    monkeypatch.setattr(followed_run, "FOLDERS_SECONDS", 0.05)  # so that calls end between two looks for folders
     for name in ("1", "2", "3"):
         append(tmp_path / "records" / name / LOG, lines(word(1)))
     (tmp_path / SUMMARY_FILE).write_text("{}")
@@ -452,6 +453,7 @@ def test_a_call_without_a_result_ends_after_a_long_silence(
 
 
 def test_metrics_that_count_from_a_start_wait_for_it(tail: Tail, record: Path) -> None:
+    append(record / LOG, b"")
     append(record / METRICS_FILE, lines({"type": "TTFBMetricsData", "processor": "x", "value": 0.5, "timestamp": 3.5}))
     tail.look()
     assert tail.sent.values("1", "pipecat") == []
