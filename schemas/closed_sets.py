@@ -52,6 +52,13 @@ class MisreadReason(StrEnum):
     FIELD_LEFT_OUT = "field_left_out"
 
 
+class ClockSkew(StrEnum):
+    """How an event's own time differs from the broker's timestamp of its record, beyond what a live producer's does."""
+
+    AHEAD = "ahead"
+    BEHIND = "behind"
+
+
 class PipelineType(StrEnum):
     """How the agent is built; it decides which of EVA's rules apply."""
 

@@ -14,6 +14,7 @@ from consumers.engine.call.wakeups import Wakeups
 from consumers.engine.effects import Count, Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
+from consumers.engine.intake.clock_skew import SkewCounts, count_skew
 from consumers.engine.intake.closed_calls import ClosedCalls
 from consumers.engine.limits import Limits
 from consumers.engine.records.call_memory import CallMemory, sources
@@ -26,7 +27,7 @@ from schemas.ledger_record import ClosedElsewhere, LedgerRecord
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 
-SNAPSHOT_VERSION = 12
+SNAPSHOT_VERSION = 13
 MAX_WAITING_PER_CALL = 1_000
 """Arrivals of a call that may wait because another input lags: five minutes of a call. Beyond it the oldest is
 folded at once.
@@ -85,6 +86,7 @@ class PartitionEvaluator:
         self._last_offsets: dict[InputSource, int] = {}
         self._folded = dict.fromkeys(InputSource, 0)
         self._outcomes: Counter[tuple[InputSource, str]] = Counter()
+        self._skewed: SkewCounts = Counter()
         self._replayed_by_closed = 0
 
     @property
@@ -278,7 +280,7 @@ class PartitionEvaluator:
         return [*self._calls, *self._memories]
 
     def drain_counts(self) -> list[Count]:
-        """Counts since the last drain: records by outcome, and redactions."""
+        """Counts since the last drain: records by outcome, events of a wrong time, and redactions."""
         for source, number in self._folded.items():
             if number:
                 self._outcomes[source, "folded"] = number
@@ -288,6 +290,8 @@ class PartitionEvaluator:
             for (source, outcome), number in self._outcomes.items()
         ]
         self._outcomes.clear()
+        counts += [Count("callgauge_skewed_events_total", key, number) for key, number in self._skewed.items()]
+        self._skewed.clear()
         found = self._redactor.counts
         counts += [Count("callgauge_redactions_total", (kind,), number) for kind, number in sorted(found.items())]
         found.clear()
@@ -300,6 +304,8 @@ class PartitionEvaluator:
             self._folded[source] += 1
         else:
             self._outcomes[source, outcome] += 1
+        if outcome != "replayed":
+            count_skew(self._skewed, arrival)
         if call.redactor.texts_left_out:
             out += call.redactor.drain_counts()
         if call.is_closing:

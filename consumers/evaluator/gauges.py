@@ -33,7 +33,7 @@ def read_gauges(
     Args:
         instruments: Show the gauges.
         assignment: The owned partitions.
-        settings: Name the group and the version of the code.
+        settings: Name the group.
         sources: The input of each topic, by its name on this cluster.
 
     Returns:
@@ -52,7 +52,6 @@ def read_gauges(
         "callgauge_source_last_event_timestamp_seconds": lambda: {
             (sources[topic].value,): to_seconds(time_ms) for topic, time_ms in assignment.newest_records_ms().items()
         },
-        "callgauge_build_info": lambda: {(settings.code_version,): 1.0},
     }
     for name, reader in readers.items():
         instruments.read_gauge(name, reader)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, assert_never
 
+from consumers.exporter.active_calls import CallSoFar
 from schemas.closed_sets import GOAL_REASONS, LATENCY_REASONS
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import (
@@ -80,46 +81,49 @@ def exemplar_of(record: AnyScoreRecord) -> dict[str, str]:
     return {EXEMPLAR_NAME: record.conversation_id[:MAX_EXEMPLAR_CHARS].replace("\x00", "\ufffd")}
 
 
-def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iterator[Sample]:
+def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sample]:
     """Yields the samples of one record.
 
     Args:
         record: A record of `scores`.
         now_ms: The reader's wall clock, for our own delay.
-        progress: Progress of the call before this record, from 0 to 1; None if it is not known or the call has no goals.
+        call: The call before this record.
 
     Raises:
         UncountableRecordError: A value has no source or anchor, or is unknown for a reason that this kind of value cannot have.
     """
     yield Counted("callgauge_scores_read_total", (record.kind,))
-    delay_ms = max(0, now_ms - record.caused_at_ms)  # below 0 only where clocks disagree
-    yield Observed("callgauge_event_to_score_seconds", (record.labels.pipeline_type,), to_seconds(delay_ms))
-    agent = record.labels.agent
-    who = (agent, record.labels.tenant, record.labels.environment)
+    if not call.is_over:
+        delay_ms = max(0, now_ms - record.caused_at_ms)  # below 0 only where clocks disagree
+        yield Observed("callgauge_event_to_score_seconds", (record.labels.pipeline_type,), to_seconds(delay_ms))
+    agent, environment = record.labels.agent, record.labels.environment
+    where, who = (agent, environment), (agent, record.labels.tenant, environment)
+    if new_waits := call.user_turns.new_waits(record):
+        yield Counted("callgauge_user_turns_total", who, new_waits)
     match record:
         case VoiceToVoiceLatency():
-            yield from _latency(record, agent)
+            yield from _latency(record, who)
         case CallStartedFact():
             if record.is_first:
                 yield Counted("callgauge_calls_started_total", who)
-                yield Counted("callgauge_calls_ended_total", (*who, CloseReason.ENDED), 0)
-                yield Counted("callgauge_turns_total", who, 0)
+                yield from _at_zero(who)
         case InterruptionFact():
             if record.is_first:
-                yield Counted("callgauge_interruptions_total", (agent, record.by))
+                yield Counted("callgauge_interruptions_total", (*where, record.by))
         case DeadAirFact():
             if record.is_first:
-                yield Counted("callgauge_dead_air_total", (agent,))
+                yield Counted("callgauge_dead_air_total", who)
         case ToolUseFact():
             if record.is_first:
-                yield Counted("callgauge_tool_calls_total", (agent, record.tool, record.outcome))
+                yield Counted("callgauge_tool_calls_total", (*where, record.tool, record.outcome))
         case ClosedFact():
             yield Counted("callgauge_calls_ended_total", (*who, record.reason))
-            if progress is not None:
-                yield Observed("callgauge_call_progress_ratio", (agent,), progress)
+            yield Observed("callgauge_call_turns", where, record.turns)
+            if call.progress is not None:
+                yield Observed("callgauge_call_progress_ratio", (agent,), call.progress)
         case GoalsFact():
             if record.is_first:
-                yield Counted("callgauge_calls_with_goals_total", (agent,))
+                yield Counted("callgauge_calls_with_goals_total", where)
                 yield from _subgoals(record.goal_set, agent)
         case SubgoalScore():
             if record.is_first:
@@ -128,11 +132,11 @@ def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iter
             pass  # shown while the call runs, and observed when it closes
         case StallFact():
             if record.is_first:
-                yield Counted("callgauge_progress_stalls_total", (agent, record.by))
+                yield Counted("callgauge_progress_stalls_total", (*where, record.by))
         case TurnValues():
             if record.is_first and record.turn is not None and record.turn >= 1:
                 yield Counted("callgauge_turns_total", who)
-            yield from _turn(record, agent)
+            yield from _turn(record, where)
         case CallValues():
             if record.status is TurnStatus.FINAL:
                 yield from _call(record, agent)
@@ -140,15 +144,27 @@ def project(record: AnyScoreRecord, now_ms: int, progress: float | None) -> Iter
             assert_never(record)
 
 
-def _latency(record: VoiceToVoiceLatency, agent: str) -> Iterator[Sample]:
+def _at_zero(who: tuple[str, str, str]) -> Iterator[Sample]:
+    """Creates the counters that rates are made of, because `increase()` cannot see a step from nothing to 1."""
+    agent, _, environment = who
+    yield Counted("callgauge_calls_ended_total", (*who, CloseReason.ENDED), 0)
+    for name in ("callgauge_turns_total", "callgauge_user_turns_total", "callgauge_dead_air_total"):
+        yield Counted(name, who, 0)
+    for speaker in Speaker:
+        yield Counted("callgauge_interruptions_total", (agent, environment, speaker), 0)
+    yield Counted("callgauge_calls_with_goals_total", (agent, environment), 0)
+    yield Counted("callgauge_progress_stalls_total", (agent, environment, "turns"), 0)
+
+
+def _latency(record: VoiceToVoiceLatency, who: tuple[str, str, str]) -> Iterator[Sample]:
     """Observes the first value. Later ones only count as revisions, because a histogram cannot remove a value."""
     is_restated = record.schema_version == _SCHEMA_THAT_RESTATES and record.status is TurnStatus.FINAL
     if record.revision > 1 and not record.is_first and not is_restated:
-        yield Counted("callgauge_turn_revisions_total", (agent, REVISED_LATENCY))
+        yield Counted("callgauge_turn_revisions_total", (who[0], REVISED_LATENCY))
     if isinstance(record.result, Scored) and record.is_first:
         if record.source is None or record.anchor is None:
             raise UncountableRecordError(f"a scored {record.name} names no source or no anchor")
-        labels = (agent, record.source, record.anchor)
+        labels = (*who, record.source, record.anchor)
         latency_ms = record.result.value
         if latency_ms < 0:
             yield Counted("callgauge_turns_overlapped_total", labels)
@@ -156,13 +172,14 @@ def _latency(record: VoiceToVoiceLatency, agent: str) -> Iterator[Sample]:
             yield Observed("callgauge_turn_response_latency_seconds", labels, to_seconds(latency_ms))
 
 
-def _turn(record: TurnValues, agent: str) -> Iterator[Sample]:
+def _turn(record: TurnValues, where: tuple[str, str]) -> Iterator[Sample]:
     """Observes the values that no earlier revision of the row had. A value that changes is not observed again."""
+    agent = where[0]
     stages = {f"{STAGE_PREFIX}{each.stage}": each for each in record.stages}
     for name in record.first_known:
         if (stage := stages.get(name)) is not None:
             seconds = to_seconds(stage.latency_ms)
-            yield Observed("callgauge_stage_latency_seconds", (agent, stage.source, stage.stage), seconds)
+            yield Observed("callgauge_stage_latency_seconds", (*where, stage.source, stage.stage), seconds)
             continue
         match name, record:
             case "turn_taking", TurnValues(turn_taking=TurnTakingScore(result=Scored(value=value), anchor=anchor)):

@@ -220,7 +220,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         instruments = self._instruments
         try:
             score = SCORE_RECORD.validate_json(record.value)
-            samples = list(project(score, now_ms, self._active.progress_of(score.conversation_id)))
+            samples = list(project(score, now_ms, self._active.so_far(score.conversation_id)))
         except (ValidationError, UncountableRecordError) as error:
             self._refuse(record, _why(record.value, error))
             return

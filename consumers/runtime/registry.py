@@ -22,9 +22,11 @@ Child = TypeVar("Child", Counter, Histogram)
 
 OVERFLOW_METRIC: Final = "callgauge_label_overflow_total"
 
-MAX_CHILDREN: Final = 2_000
-"""Most label combinations of one metric. Beyond it, all its capped labels become `other`. A histogram has some 20 series and 6 kB
-for each combination; a Prometheus server wants fewer than some 10,000 series of one target, and the caps alone allow more."""
+FOLDED_METRIC: Final = "callgauge_series_folded_total"
+
+MAX_SERIES: Final = 20_000
+"""Most series of one process, unless set otherwise: a page of some 4 MB. The caps of the labels alone allow a hundred times as
+many. An agent in ordinary use has some 400, most of them of stages."""
 
 MAX_PREPARED: Final = 100
 """Most combinations that are created at 0 beforehand, so that `increase()` sees the first event."""
@@ -61,14 +63,37 @@ class Vocabulary:
         return value
 
 
+class SeriesBudget:
+    """Series that the page may still get. Those under `other` are set aside at the start, so that they always find room."""
+
+    def __init__(self, most: int, on_folded: Callable[[], None]) -> None:
+        self.left = most
+        self._on_folded = on_folded
+
+    def set_aside(self, metric: Metric) -> None:
+        """Takes the series that the metric has in any case: all combinations of its closed labels, capped ones at `other`."""
+        self.left -= metric.series_of_child * metric.least_children
+
+    def take(self, series: int, *, counts: bool = True) -> bool:
+        """Takes series if there are as many; otherwise their values count as folded, if the caller `counts`."""
+        if series <= self.left:
+            self.left -= series
+            return True
+        if counts:
+            self._on_folded()
+        return False
+
+
 class Family(Generic[Child]):
     """The children of one counter or histogram by label values, so that a look-up is one read of a dictionary."""
 
-    def __init__(self, metric: Metric, parent: Child, vocabulary: Vocabulary) -> None:
+    def __init__(self, metric: Metric, parent: Child, vocabulary: Vocabulary, budget: SeriesBudget) -> None:
         self.metric = metric
         self._parent: Child = parent
         self._vocabulary = vocabulary
+        self._budget = budget
         self._children: dict[LabelValues, Child] = {}
+        self._series = metric.series_of_child
         self._capped = [index for index, label in enumerate(metric.label_set) if label.cap is not None]
         if not self._capped and all(label.values for label in metric.label_set):
             self.prepare({})
@@ -86,9 +111,10 @@ class Family(Generic[Child]):
         """Creates every combination of the closed labels with the given values, if no other labels are left and they are few."""
         choices = [(given[label.name],) if label.name in given else label.values for label in self.metric.label_set]
         combinations = list(product(*choices))
-        if all(choices) and len(combinations) <= MAX_PREPARED and len(self._children) < MAX_CHILDREN:
+        if all(choices) and len(combinations) <= MAX_PREPARED:
             for values in combinations:
-                self._make(values)
+                if self._has_room(values, counts=False):
+                    self._make(values)
 
     def _resolve(self, values: LabelValues) -> Child:
         labels = self.metric.label_set
@@ -99,7 +125,7 @@ class Family(Generic[Child]):
             if label.values and value not in label.values:
                 raise ValueError(f"{self.metric.name}: {label.name} is one of {label.values}, not {value!r}")
             resolved.append(self._vocabulary.admit(label, value))
-        if self._capped and tuple(resolved) not in self._children and len(self._children) >= MAX_CHILDREN:
+        if not self._has_room(tuple(resolved), counts=True):
             for index in self._capped:
                 resolved[index] = OVERFLOW_VALUE
         known = self._children.get(tuple(resolved))
@@ -108,6 +134,14 @@ class Family(Generic[Child]):
         if isinstance(self._parent, Counter):
             self.prepare({labels[index].name: resolved[index] for index in self._capped})
         return self._make(tuple(resolved))
+
+    def _has_room(self, values: LabelValues, *, counts: bool) -> bool:
+        """Returns whether there is room for this combination, and takes it if it is new. What is set aside takes none."""
+        return (
+            values in self._children
+            or all(values[index] == OVERFLOW_VALUE for index in self._capped)
+            or self._budget.take(self._series, counts=counts)
+        )
 
     def _make(self, values: LabelValues) -> Child:
         known = self._children.get(values)
@@ -139,30 +173,35 @@ class _Gauges(Collector):
 class Instruments:
     """All metrics of some roles, ready to use. Only this class bounds label values."""
 
-    def __init__(self, registry: CollectorRegistry, roles: Collection[Role]) -> None:
+    def __init__(self, registry: CollectorRegistry, roles: Collection[Role], max_series: int = MAX_SERIES) -> None:
         """Registers the metrics.
 
         Args:
             registry: The content of `/metrics`; not the default one of the process, so that tests can have their own.
             roles: The roles that run in this process. Metrics of every process are always included.
+            max_series: Most series. Beyond it, names that arrive in events become `other`. Values of closed sets and of the
+                deployment (partitions, topics) are always there.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's function has no hints; saves a series per child
         self.registry = registry
         self._vocabulary = Vocabulary(self._prepare_for, self._count_overflow)
+        self._budget = SeriesBudget(max_series, self._count_folded)
+        self._shown: defaultdict[str, set[LabelValues]] = defaultdict(set)  # of gauges, and counted as series
         self._counters: dict[str, Family[Counter]] = {}
         self._histograms: dict[str, Family[Histogram]] = {}
         self._readers: dict[str, GaugeReader] = {}
         self._hooks: defaultdict[Role | None, list[Callable[[], None]]] = defaultdict(list)
         self._registering: Role | None = None
-        # Those of every role once, however many roles there are.
         metrics = dict.fromkeys(metric for role in sorted({*roles, "every"}) for metric in metrics_of(role))
+        for metric in metrics:
+            self._budget.set_aside(metric)
         for metric in metrics:
             if metric.type == "counter":
                 counter = Counter(metric.name, metric.help, metric.labels, registry=registry)
-                self._counters[metric.name] = Family(metric, counter, self._vocabulary)
+                self._counters[metric.name] = Family(metric, counter, self._vocabulary, self._budget)
             elif metric.type == "histogram":
                 histogram = Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.edges)
-                self._histograms[metric.name] = Family(metric, histogram, self._vocabulary)
+                self._histograms[metric.name] = Family(metric, histogram, self._vocabulary, self._budget)
         self._gauge_metrics = {metric.name: metric for metric in metrics if metric.type == "gauge"}
         self._gauges = _Gauges(self._gauge_metrics.values())
         registry.register(self._gauges)
@@ -231,11 +270,15 @@ class Instruments:
         if all(label.cap is None for label in metric.label_set):
             return dict(readings)
         shown: dict[LabelValues, float] = defaultdict(float)
+        known = self._shown[metric.name]
         for values, reading in readings.items():
             pairs = zip(metric.label_set, values, strict=True)
             names = tuple(self._vocabulary.admit(label, value, counts=False) for label, value in pairs)
-            if names not in shown and len(shown) >= MAX_CHILDREN:
-                names = tuple(OVERFLOW_VALUE for _ in names)
+            if names not in known:
+                if self._budget.take(1, counts=False):
+                    known.add(names)
+                else:
+                    names = _folded(metric, names)
             shown[names] += reading
         return shown
 
@@ -246,3 +289,12 @@ class Instruments:
 
     def _count_overflow(self, name: LabelName) -> None:
         self.inc(OVERFLOW_METRIC, (name,))
+
+    def _count_folded(self) -> None:
+        self.inc(FOLDED_METRIC)
+
+
+def _folded(metric: Metric, names: LabelValues) -> LabelValues:
+    """Returns the label values with `other` for every capped label."""
+    pairs = zip(metric.label_set, names, strict=True)
+    return tuple(OVERFLOW_VALUE if label.cap is not None else name for label, name in pairs)

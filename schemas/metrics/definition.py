@@ -88,6 +88,16 @@ class Metric:
         return (*(str(float(edge)) for edge in self.edges), "+Inf") if self.edges else ()
 
     @property
+    def series_of_child(self) -> int:
+        """How many series one label combination has: of a histogram its edges, infinity, the count and the sum."""
+        return len(self.edges) + 3 if self.type == "histogram" else 1
+
+    @property
+    def least_children(self) -> int:
+        """How many label combinations there can be if every capped label is `other`; labels of the deployment count as one."""
+        return math.prod(len(label.values) or 1 for label in self.label_set)
+
+    @property
     def most_children(self) -> int:
         """How many label combinations there can be, overflow included; labels of the deployment count as one value."""
         sizes = (len(label.values) or (label.cap + 1 if label.cap else 1) for label in self.label_set)

@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from schemas.closed_sets import InputSource, MisreadReason, RefusalReason, Telling
+from schemas.closed_sets import ClockSkew, InputSource, MisreadReason, RefusalReason, Telling
 from schemas.metrics.definition import REDACTION_TYPE, SCORE_KIND, Label, Metric, words_of
 
 _GROUP = Label("group", "the consumer group")
 _TOPIC = Label("topic", "the topic read")
 _PARTITION = Label("partition", "the partition's number")
-_VERSION = Label("version", "the installed version")
 _EVENT_OUTCOME = Label(
     "outcome",
     "what became of the event",
@@ -18,6 +17,10 @@ _EVENT_SOURCE = Label("source", "who sent the event", (*words_of(InputSource), "
 _QUARANTINE_REASON = Label("reason", "why the record can never be processed", words_of(RefusalReason))
 _MISREAD_REASON = Label("reason", "what is not understood", words_of(MisreadReason))
 _TELLING = Label("kind", "what the events would have told; `unread` could not even be read", words_of(Telling))
+_SKEW = Label(
+    "kind", "whether the event's own time is ahead of the broker's by more than a second, or behind by more than a minute",
+    words_of(ClockSkew),
+)  # fmt: skip
 _LIMIT = Label(
     "limit",
     "the limit",
@@ -189,6 +192,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "evaluator",
     ),
     Metric(
+        "callgauge_skewed_events_total", "counter", "events",
+        "Events whose own time is far from the broker's timestamp of their record. Ahead: the clock of the producer is wrong, and "
+        "so are latencies between two sources. Behind: a wrong clock, a producer that sends late, or a replay of old calls.",
+        "evaluator", (_CALL_SOURCE, _SKEW),
+    ),
+    Metric(
         "callgauge_misplaced_records_total", "counter", "records",
         "Records of an input on another partition than murmur2 of their key gives, as Java and aiokafka place them. All inputs "
         "must be placed by one hash, whichever that is: where only some count here, calls are torn apart.",
@@ -269,11 +278,6 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_goal_records_refused_total", "counter", "records",
         "Records of the topic `goals` that were no goal set; the one before with the same key stays in use.",
         "evaluator",
-    ),
-    Metric(
-        "callgauge_build_info", "gauge", "info",
-        "Always 1; the label says which version runs.",
-        "evaluator", (_VERSION,),
     ),
 )  # fmt: skip
 """In the order in which they are listed."""

@@ -27,6 +27,9 @@ callers start to doubt the line, 0.8 and 0.815 the usual p95 limits of speech re
 EVENT_TO_SCORE_EDGES_SECONDS: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Edges of our own delay: 0.25 is the p99 the design promises, 10.0 the limit of scores fresh enough to act on."""
 
+CALL_TURNS_EDGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0)
+"""Edges of the turns of a call: a caller who hangs up at once has 1 or 2."""
+
 RATIO_EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Edges of ratios. The first bucket has exactly 0, and the last one everything above 0.9."""
 
@@ -71,13 +74,14 @@ _FINAL_SCORE = Label(
     ("tool_correctness", *_TEXT_METRICS, "turn_taking", "eva_response_speed", *_EVA_RATIOS),
 )
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
-_CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
 _WHO = (_AGENT, TENANT, _ENVIRONMENT)
+_WHERE = (_AGENT, _ENVIRONMENT)
+"""Labels of what tickets are about. Only signals that page have the tenant too, because each further label multiplies the series."""
 
 EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_calls_active", "gauge", "calls",
-        "Calls whose first event has been seen and that have not closed yet.",
+        "Calls whose first event has been seen and that are not over yet. A call that only waits for verdicts is over.",
         "exporter", _WHO,
     ),
     Metric(
@@ -96,6 +100,17 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "exporter",
     ),
     Metric(
+        "callgauge_call_turns", "histogram", "turns",
+        "Turns of a call, observed when it closes: callers who hang up early have few.",
+        "exporter", _WHERE, CALL_TURNS_EDGES,
+    ),
+    Metric(
+        "callgauge_user_turns_total", "counter", "turns",
+        "Times a caller had spoken and an answer was due, each counted once: when the answer begins, or when the silence becomes "
+        "dead air. So turns that nobody answers count too, and several in the same turn if the caller speaks again.",
+        "exporter", _WHO,
+    ),
+    Metric(
         "callgauge_turns_total", "counter", "turns",
         "Turns from turn 1 on (the greeting is turn 0 and does not count), each counted once, when the next one begins, "
         "or at the end of the call if it was answered.",
@@ -107,13 +122,13 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "once, when the assistant starts to speak. It keeps the first value of a turn, as the caller felt it; a later event can "
         "change the turn (`callgauge_turn_revisions_total`). `callgauge_turns_final_total` and "
         "`callgauge_turns_final_latency_seconds_total` have the values at the close, as in `scores`.",
-        "exporter", (_AGENT, _SPEECH_SOURCE, _ANCHOR), LATENCY_EDGES_SECONDS,
+        "exporter", (*_WHO, _SPEECH_SOURCE, _ANCHOR), LATENCY_EDGES_SECONDS,
     ),
     Metric(
         "callgauge_stage_latency_seconds", "histogram", "seconds",
         "How long a stage of an answer took, as who measured it reports, observed once for a turn and stage, when the call has "
         "left the turn, or later when its first number comes later.",
-        "exporter", (_AGENT, _STAGE_SOURCE, _STAGE), LATENCY_EDGES_SECONDS,
+        "exporter", (*_WHERE, _STAGE_SOURCE, _STAGE), LATENCY_EDGES_SECONDS,
     ),
     Metric(
         "callgauge_stage_disagreements_total", "counter", "stages",
@@ -144,7 +159,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_turns_overlapped_total", "counter", "turns",
         "Turns whose first latency is negative because the assistant started before the user's audio ended; they are not in "
         "the latency histogram.",
-        "exporter", (_AGENT, _SPEECH_SOURCE, _ANCHOR),
+        "exporter", (*_WHO, _SPEECH_SOURCE, _ANCHOR),
     ),
     Metric(
         "callgauge_turns_unmeasured_total", "counter", "turns",
@@ -160,18 +175,18 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_interruptions_total", "counter", "interruptions",
         "Times one side started to speak while the other still spoke, by who started, each counted once, when it is first known; one "
         "that is withdrawn later stays counted.",
-        "exporter", (_AGENT, _BY),
+        "exporter", (*_WHERE, _BY),
     ),
     Metric(
         "callgauge_dead_air_total", "counter", "dead airs",
         "Silences that outlasted the threshold, from the end of the user's audio with nobody speaking and no tool "
         "running; each counted once, when the threshold passes, and never taken back.",
-        "exporter", (_AGENT,),
+        "exporter", _WHO,
     ),
     Metric(
         "callgauge_tool_calls_total", "counter", "tool calls",
         "Tool calls by how they ended, each counted once, at its answer or, unanswered, at the end of the call.",
-        "exporter", (_AGENT, _TOOL, _TOOL_OUTCOME),
+        "exporter", (*_WHERE, _TOOL, _TOOL_OUTCOME),
     ),
     Metric(
         "callgauge_calls_with_goals_active", "gauge", "calls",
@@ -192,7 +207,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_calls_with_goals_total", "counter", "calls",
         "Calls that were given goals, each counted once, when its goal set is recorded.",
-        "exporter", (_AGENT,),
+        "exporter", _WHERE,
     ),
     Metric(
         "callgauge_subgoals_total", "counter", "subgoals",
@@ -213,7 +228,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_progress_stalls_total", "counter", "stalls",
         "Times a call went on for too many turns or too long without reaching a further subgoal, each counted once, when the "
         "limit passes.",
-        "exporter", (_AGENT, _STALLED_BY),
+        "exporter", (*_WHERE, _STALLED_BY),
     ),
     Metric(
         "callgauge_call_progress_ratio", "histogram", "ratio",
@@ -259,13 +274,9 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_event_to_score_seconds", "histogram", "seconds",
-        "Our own delay, from the broker's timestamp of the record that caused a score to the update of its metric.",
+        "Our own delay, from the broker's timestamp of the record that caused a score to the update of its metric. Records of a "
+        "call that is over and waits for verdicts are left out, because nothing delays them but that wait.",
         "exporter", (_PIPELINE,), EVENT_TO_SCORE_EDGES_SECONDS,
-    ),
-    Metric(
-        "callgauge_label_overflow_total", "counter", "values",
-        "Uses of a label value that came after the label's cap was reached and is shown as `other`.",
-        "exporter", (_CAPPED_LABEL,),
     ),
     Metric(
         "callgauge_otlp_events_total", "counter", "events",

@@ -1,4 +1,6 @@
-"""The metrics of every process, whatever its roles: its reading of Kafka, its HTTP server, and restarts of its roles."""
+"""The metrics of every process, whatever its roles: its version, its series, its reading of Kafka, its HTTP server, and restarts
+of its roles. `process_*`, its memory, processor time and start, comes from the client library.
+"""
 
 from typing import Final, get_args
 
@@ -9,9 +11,26 @@ _HTTP_LIMIT = Label(
     "no whole request in time, an answer not read in time, too many connections, or too many readers of /metrics",
     ("request_time", "answer_time", "connections", "scrapes"),
 )
+_CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
+_VERSION = Label("version", "the installed version")
 _ROLES = tuple(role for role in get_args(Role) if role != "every")
 
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "callgauge_build_info", "gauge", "info",
+        "Always 1; the label says which version runs.",
+        "every", (_VERSION,),
+    ),
+    Metric(
+        "callgauge_label_overflow_total", "counter", "values",
+        "Uses of a label value that came after the label's cap was reached and is shown as `other`.",
+        "every", (_CAPPED_LABEL,),
+    ),
+    Metric(
+        "callgauge_series_folded_total", "counter", "values",
+        "Values that count under `other` because the process has as many series as the setting `max_series` allows.",
+        "every",
+    ),
     Metric(
         "callgauge_role_restarts_total", "counter", "restarts",
         "Times a role ended with an error while its process went on, and was started again; the log says why.",

@@ -91,9 +91,11 @@ class FinalLatencies(ScoreModel):
 class CallValues(CallRecord):
     """All measured values of a whole call, published at the close, and in long calls also while they run.
 
-    A value that was not measured is None, and so is a value of the close while the call runs.
+    A value that was not measured is None, and so is a value of the close while the call runs. A call that is over and waits for
+    verdicts publishes it too, with `is_over` and without the values of the close.
 
     Attributes:
+        is_over: Whether the call is over, so that at most verdicts can change its values.
         through_turn: The last turn that counts.
         speech: Speech time, monologues, pace and silences of the call.
         stt_wer: EVA's word error rate over all turns.
@@ -112,6 +114,7 @@ class CallValues(CallRecord):
 
     kind: Literal["score"] = "score"
     name: Literal["call"] = "call"
+    is_over: bool = False
     through_turn: int
     speech: SpeechScore | None = None
     stt_wer: WordErrorRate | None = None

@@ -15,6 +15,9 @@ from streamer.cli.publishing import publish_calls
 from streamer.cli.settings import settings_from
 from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
 from streamer.sources.replay.playback import PlayedCall
+from streamer.sources.simulator.incidents import Incident, IncidentName, with_incidents
+from streamer.sources.simulator.profile import PROFILES, ProfileName
+from streamer.sources.simulator.speech import AGENTS
 from streamer.sources.simulator.traffic import simulated_traffic
 from streamer.terminal import error_console, say
 
@@ -34,19 +37,34 @@ def simulate(
         int | None, typer.Option("--seed", metavar="N", help="Decides the calls; printed when not given.")
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Tenant named in every call.")] = None,
+    environment: Annotated[str, typer.Option(help="Environment named in every call.")] = "simulated",
+    profile: Annotated[
+        ProfileName, typer.Option(help="How well the agents do: as they should, or awkward on purpose.")
+    ] = "healthy",
+    incident: Annotated[
+        IncidentName | None,
+        typer.Option(help="A trouble that the agents have from the start, to see which alert fires."),
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that has the trouble; otherwise all of them.")] = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Sends simulated calls to the topics in real time.
 
-    Some are difficult: interruptions, empty sessions, late, missing and repeated events, slow tools. The same seed makes
-    the same calls. Ctrl-C ends it.
+    The agents do well and meet the objectives. With the profile `awkward` most calls are difficult: interruptions, empty
+    sessions, late, missing and repeated events, slow tools. The same seed makes the same calls. Ctrl-C ends it.
 
-    Example:
+    Examples:
         callgauge simulate --calls 20 --seconds 60 --seed 7
+        callgauge simulate --incident agent_mute --agent library-desk
     """
+    if agent is not None and agent not in AGENTS:
+        raise typer.BadParameter(
+            f"{agent!r} is no simulated agent; known are {', '.join(AGENTS)}.", param_hint="--agent"
+        )
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
+    troubles = [] if incident is None else [Incident(incident, agent)]
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     say(f"Simulating {calls} calls at a time, seed {chosen}, to {settings.bootstrap}.")
     console = error_console()
@@ -59,7 +77,10 @@ def simulate(
                 line.update(task, description=_traffic_text(progress))
 
         def traffic() -> Iterable[PlayedCall]:
-            return simulated_traffic(chosen, concurrent_calls=calls, start_ms=wall_clock_ms(), tenant=tenant)
+            return simulated_traffic(
+                chosen, concurrent_calls=calls, start_ms=wall_clock_ms(), tenant=tenant, environment=environment,
+                profile_of=with_incidents(PROFILES[profile], troubles),
+            )  # fmt: skip
 
         _, progress = asyncio.run(
             publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds)

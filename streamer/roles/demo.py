@@ -23,6 +23,7 @@ from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after
 from streamer.sources.publisher import EventPublisher, PlayProgress, play
+from streamer.sources.simulator.profile import HEALTHY, always
 from streamer.sources.simulator.traffic import simulated_traffic
 
 REFRESH_SECONDS: Final = 0.25
@@ -86,8 +87,9 @@ class Demo:
 
     async def _play(self, kafka: KafkaSettings) -> None:
         calls = simulated_traffic(
-            self._seed, concurrent_calls=self._concurrent_calls, start_ms=wall_clock_ms(), environment="demo"
-        )
+            self._seed, concurrent_calls=self._concurrent_calls, start_ms=wall_clock_ms(), environment="demo",
+            profile_of=always(HEALTHY),
+        )  # fmt: skip
         async with EventPublisher(kafka, ce_source="callgauge.demo") as publisher:
             await play(calls, publisher, speed=1.0, on_progress=self._on_progress)
 

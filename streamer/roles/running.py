@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 import structlog
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.http.server import MetricsServer
@@ -50,7 +50,10 @@ class Service:
         """
         self.ready = asyncio.Event()
         self.stopping = asyncio.Event()
-        instruments = Instruments(CollectorRegistry(), roles)
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)  # memory, processor time, start: `process_*`
+        instruments = self._instruments = Instruments(registry, roles, settings.max_series)
+        instruments.read_gauge("callgauge_build_info", lambda: {(installed_version(),): 1.0})
         self._kafka = kafka
         self._needs = needs_of(roles, settings)
         self._roles = {

@@ -41,6 +41,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.secret_files import secret_in
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.logs import LogFormat, LogLevel
+from consumers.runtime.registry import MAX_SERIES
 from streamer.settings.goals import GoalSettings
 from streamer.settings.ingest import IngestSettings
 from streamer.settings.monitor import MonitorSettings
@@ -80,6 +81,9 @@ def _bootstrap(value: str) -> str:
     return ",".join(addresses)
 
 
+_Group = Annotated[str, Field(min_length=1, max_length=200)]
+
+
 class LimitSettings(Limits):
     """The engine's limits as settings: a misspelt one is a mistake instead of a default."""
 
@@ -107,11 +111,8 @@ class Settings(BaseSettings):
         examples=["staging."],
         description="text put before every topic name as it is: letters, digits, dot, dash and underscore",
     )
-    evaluator_group: str = Field(
-        "callgauge-evaluator",
-        min_length=1,
-        max_length=200,
-        description="consumer group of the evaluators that share the work",
+    evaluator_group: _Group = Field(
+        "callgauge-evaluator", description="consumer group of the evaluators that share the work"
     )
     evaluator_instance: str | None = Field(
         None,
@@ -123,18 +124,10 @@ class Settings(BaseSettings):
     poll_interval_ms: int = Field(
         25, gt=0, le=1_000, description="how long events may gather at the broker, in ms; a backlog is taken at once"
     )
-    exporter_group: str = Field(
-        "callgauge-exporter",
-        min_length=1,
-        max_length=200,
-        description="consumer group of the exporters that share the work",
+    exporter_group: _Group = Field(
+        "callgauge-exporter", description="consumer group of the exporters that share the work"
     )
-    judge_group: str = Field(
-        "callgauge-judge",
-        min_length=1,
-        max_length=200,
-        description="consumer group of the judges that share the questions",
-    )
+    judge_group: _Group = Field("callgauge-judge", description="consumer group of the judges that share the questions")
     http_host: str = Field(
         "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
     )
@@ -146,6 +139,11 @@ class Settings(BaseSettings):
     )
     http_token: HttpToken | None = Field(
         None, examples=["..."], description="token that a reader of /metrics has to send; none means everybody may read"
+    )
+    max_series: int = Field(
+        MAX_SERIES,
+        ge=5_000,
+        description="most series on /metrics; beyond it, further names of agents and tools are `other`",
     )
     log_format: LogFormat = Field("console", description="log lines for people (console) or for machines (json)")
     log_level: LogLevel = Field("info", description="least level of our own log lines; libraries' start at warning")

@@ -255,6 +255,8 @@ class Call:
             self.live.reached(due_ms, out)
             self._judged.finish(self.live, self.history.last_time_ms(), due_ms, out, asks=True)
             self._judged.reached(now_ms, out)
+            if self._judged.awaits_verdicts:
+                self._measures.announce_end(self.live, Cause(self.history.last_time_ms(), due_ms), self._judged, out)
         return self.is_over and self._judged.awaits_verdicts
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:

@@ -32,6 +32,7 @@ class CallMeasured(NamedTuple):
         goals: Values of its goals; None without any.
         latencies: By anchor, the latencies of the turns that have one, in ms; at the close.
         unscored_turns: By value, the number of turns without it, by reason; at the close.
+        is_over: Whether the call is over.
     """
 
     through_turn: int
@@ -43,11 +44,13 @@ class CallMeasured(NamedTuple):
     goals: GoalValues | None
     latencies: Mapping[Anchor, Sequence[float]]
     unscored_turns: Mapping[str, Mapping[UnscoredReason, int]]
+    is_over: bool
 
     @property
     def inputs(self) -> tuple[Any, ...]:
         """Plain values from which all fields follow."""
         return (
+            self.is_over,
             self.through_turn,
             self.speech.inputs,
             self.differences.inputs,
@@ -62,6 +65,7 @@ class CallMeasured(NamedTuple):
     def fields(self) -> Fields:
         """The fields of a `CallValues`."""
         fields: dict[str, Any] = {
+            "is_over": self.is_over,
             "through_turn": self.through_turn,
             "speech": self.speech.fields,
             "stt_wer": self.differences.stt_wer,
@@ -79,10 +83,10 @@ class CallMeasured(NamedTuple):
         return fields
 
 
-def call_record(revisions: Revisions, measured: CallMeasured, cause: Cause, *, is_over: bool) -> CallValues | None:
-    """The record of the call, if it differs from the published one; at the end of the call in any case."""
+def call_record(revisions: Revisions, measured: CallMeasured, cause: Cause, *, is_final: bool) -> CallValues | None:
+    """The record of the call, if it differs from the published one; at its close in any case."""
     return revisions.make(
-        CallValues, SUBJECT, TurnStatus.FINAL if is_over else TurnStatus.PROVISIONAL, (is_over, *measured.inputs), cause,
+        CallValues, SUBJECT, TurnStatus.FINAL if is_final else TurnStatus.PROVISIONAL, (is_final, *measured.inputs), cause,
         fields=measured.fields,
     )  # fmt: skip
 

@@ -19,7 +19,6 @@ from consumers.engine.measures.turn_records import NAME, TurnRecords
 from consumers.engine.measures.words.transcript_errors import TranscriptErrors
 from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
-from consumers.engine.records.score_values import GoalValues
 from consumers.engine.turns.heard.heard_turn import HeardSides
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.events.codec import InputSource
@@ -119,7 +118,12 @@ class Measures:
         self._publish(live, self._measure(live, cause), cause, out)
         out += self.stages.drain_counts()
         if self._is_call_due(cause.broker_ms):
-            self._publish(live, self._measure_call(live, cause, judged.goal_values(is_over=False), out), cause, out)
+            self._publish(live, self._measure_call(live, cause, judged, out), cause, out)
+
+    def announce_end(self, live: LiveCall, cause: Cause, judged: JudgedScores, out: list[Effect]) -> None:
+        """Publishes the values so far of a call that is over and waits for verdicts, so that readers know that it is over."""
+        if not self._revisions.is_replaying:
+            self._publish(live, self._measure_call(live, cause, judged, out, is_over=True), cause, out)
 
     def _is_call_due(self, broker_ms: int) -> bool:
         """Whether the record of the call is due at this change of turn; a replay moves the clock and publishes none."""
@@ -172,8 +176,9 @@ class Measures:
             judged.goal_values(is_over=True),
             self._turns.latencies,
             self._turns.unscored,
+            is_over=True,
         )
-        records.append(call_record(self._revisions, measured, cause, is_over=True))
+        records.append(call_record(self._revisions, measured, cause, is_final=True))
         return [record for record in records if record is not None]
 
     def closing_counts(self) -> list[Count]:
@@ -209,7 +214,7 @@ class Measures:
         return [record for record in records if record is not None]
 
     def _measure_call(
-        self, live: LiveCall, cause: Cause, goals: GoalValues | None, out: list[Effect]
+        self, live: LiveCall, cause: Cause, judged: JudgedScores, out: list[Effect], *, is_over: bool = False
     ) -> list[CallValues]:
         """The record of the call so far; none once making them has cost too much."""
         if self._transcripts.is_over_limit and not self._is_compared_out:
@@ -230,11 +235,12 @@ class Measures:
             self.eva.running_metrics(live, heard),
             {},  # agreement of the sources is judged at the close, on all their reports
             self._ratings.of_call(),
-            goals,
+            judged.goal_values(is_over=False),
             {},
             {},
+            is_over=is_over,
         )
-        record = call_record(self._revisions, measured, cause, is_over=False)
+        record = call_record(self._revisions, measured, cause, is_final=False)
         return [] if record is None else [record]
 
     def _publish(

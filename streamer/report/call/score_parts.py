@@ -21,7 +21,7 @@ from schemas.scores.all_records import (
 LATENCY: Final = "voice_to_voice_latency_ms"
 _OF_ANY_RECORD: Final = frozenset({*CallRecord.model_fields, "kind", "name"})
 _NO_VALUES: Final = _OF_ANY_RECORD | {
-    *("through_turn", "first_known", "is_withdrawn"),
+    *("through_turn", "first_known", "is_withdrawn", "is_over"),
     *("voice_to_voice_ms", "anchor", "source", "eva"),
 }
 """Fields without a value: those of the record itself, and those that have a shape of their own here."""

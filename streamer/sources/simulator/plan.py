@@ -9,26 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from streamer.sources.simulator.speech import APOLOGY, DOMAINS, FILLERS, NOISES, NUDGES, Domain, Exchange, ToolScript
+from streamer.sources.simulator.profile import Profile, ProfileOf
+from streamer.sources.simulator.speech import (
+    APOLOGY,
+    CONFUSED,
+    DOMAINS,
+    FILLERS,
+    HELLO,
+    NOISES,
+    NUDGES,
+    Domain,
+    Exchange,
+    ToolScript,
+    can_happen,
+)
 
 CallKind = Literal["phone", "cascade", "audio_llm", "s2s"]
 """`phone`: a real line, no simulated caller, pipecat's own records. The others: EVA's three sources and pipelines."""
 
 SIMULATED_KINDS: Final[tuple[CallKind, ...]] = ("cascade", "audio_llm", "s2s")
-
-# How often each awkward thing happens, per call. Each takes one exchange to itself.
-_TURN_FEATURES: Final[Mapping[str, float]] = {
-    "user_barge_in": 0.35,
-    "assistant_interruption": 0.2,
-    "empty_session": 0.15,
-    "missing_audio_end": 0.1,
-    "late_audio_end": 0.1,
-    "slow_tool": 0.3,
-    "tool_error": 0.2,
-    "dead_air": 0.2,
-    "slow_answer": 0.3,
-    "user_silence": 0.12,
-}
 _SIMULATOR_ONLY: Final = frozenset({"missing_audio_end", "late_audio_end"})
 
 _IN_THE_ANSWER: Final = frozenset(
@@ -36,8 +35,8 @@ _IN_THE_ANSWER: Final = frozenset(
 )
 """Parts that a turn without an answer lacks."""
 
-_LONG_ANSWER_WORDS, _LONG_QUESTION_WORDS = 12, 9
-"""From here a speech is long enough to be cut off by a barge-in, or for the assistant to start before it is over."""
+_PATIENCE_MS: Final = (5_000, 9_000)
+"""How long a caller waits in silence before asking whether anybody is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +103,25 @@ class CallPlan:
     features: frozenset[str]
 
 
-def plan_call(rng: random.Random, *, conversation_id: str, start_ms: int, kind: CallKind) -> CallPlan:
+def plan_call(
+    rng: random.Random, *, conversation_id: str, start_ms: int, kind: CallKind, profile_of: ProfileOf
+) -> CallPlan:
     """Draws one call."""
     domain = rng.choice(DOMAINS)
-    (ended_reason,) = rng.choices(("goodbye", "timeout", "inactivity_timeout", "error"), weights=(80, 7, 7, 6))
-    return _Planner(rng, domain, kind, start_ms).plan(conversation_id, ended_reason)
+    (ended_reason,) = rng.choices(
+        ("goodbye", "timeout", "inactivity_timeout", "error"), weights=profile_of(domain.agent, start_ms).endings
+    )
+    return _Planner(rng, domain, kind, start_ms, profile_of).plan(conversation_id, ended_reason)
 
 
 class _Planner:
     """Walks through one call's exchanges, keeping the turns so far."""
 
-    def __init__(self, rng: random.Random, domain: Domain, kind: CallKind, start_ms: int) -> None:
+    def __init__(
+        self, rng: random.Random, domain: Domain, kind: CallKind, start_ms: int, profile_of: ProfileOf
+    ) -> None:
         self._rng = rng
+        self._profile_of = profile_of
         self._domain = domain
         self._kind = kind
         self._start_ms = start_ms
@@ -123,7 +129,7 @@ class _Planner:
         self._turns: list[Turn] = []
 
     def plan(self, conversation_id: str, ended_reason: str) -> CallPlan:
-        exchanges = self._domain.exchanges[: self._rng.randint(3, len(self._domain.exchanges))]
+        exchanges = self._exchanges()
         awkward = self._draw_awkward(exchanges)
         self._greet()
         for index, exchange in enumerate(exchanges):
@@ -131,7 +137,9 @@ class _Planner:
                 self._stay_silent()
             self._take_turn(exchange, awkward.get(index, ""))
         features = set(awkward.values())
-        if ended_reason == "goodbye":
+        if self._profile.is_mute or self._profile.most_exchanges is not None:
+            ended_reason = "goodbye"  # the caller hangs up
+        elif ended_reason == "goodbye":
             self._take_turn(self._domain.farewell, "")
         elif ended_reason == "error":  # the agent breaks down while the user waits for an answer
             self._turns[-1] = replace(self._turns[-1], steps=())
@@ -148,18 +156,34 @@ class _Planner:
             features=frozenset(features),
         )
 
+    @property
+    def _profile(self) -> Profile:
+        """How well the agent does now: an incident also meets calls that have begun before it."""
+        return self._profile_of(self._domain.agent, self._last_sound_ms())
+
+    def _exchanges(self) -> tuple[Exchange, ...]:
+        """Draws how far the caller gets. Who is not answered or not understood says no new thing."""
+        planned = self._domain.exchanges[: self._rng.randint(3, len(self._domain.exchanges))]
+        if self._profile.is_mute:
+            return (planned[0], *(Exchange(text, "") for text in HELLO))
+        if self._profile.is_confused:
+            return tuple(Exchange(exchange.user, CONFUSED) for exchange in planned for _ in range(2))
+        if self._profile.most_exchanges is not None:
+            return planned[: self._rng.randint(1, self._profile.most_exchanges)]
+        return planned
+
     def _draw_awkward(self, exchanges: tuple[Exchange, ...]) -> dict[int, str]:
         """Gives each awkward thing that is drawn an exchange of its own where it can happen."""
         before = [self._domain.greeting, *(exchange.assistant for exchange in exchanges)]
         awkward: dict[int, str] = {}
-        for feature, probability in _TURN_FEATURES.items():
+        for feature, probability in self._profile.features.items():
             drawn = self._rng.random() < probability
             if not drawn or (feature in _SIMULATOR_ONLY and self._kind == "phone"):
                 continue
             places = [
                 index
                 for index, exchange in enumerate(exchanges)
-                if index not in awkward and _can_happen(feature, exchange, before[index])
+                if index not in awkward and can_happen(feature, exchange, before[index])
             ]
             if places:
                 awkward[self._rng.choice(places)] = feature
@@ -179,7 +203,9 @@ class _Planner:
         self._turns.append(Turn(user=None, heard_ms=heard_ms, steps=steps, awkward="user_silence"))
 
     def _take_turn(self, exchange: Exchange, awkward: str) -> None:
-        start_ms = self._last_sound_ms() + self._reaction_ms()
+        is_asking_again = not self._turns[-1].steps
+        start_ms = self._last_sound_ms() + (self._between(*_PATIENCE_MS) if is_asking_again else self._reaction_ms())
+        awkward = self._own_trouble(exchange, awkward)
         noise = None
         if awkward == "user_barge_in":
             start_ms = self._cut_last_answer()
@@ -191,38 +217,49 @@ class _Planner:
             heard_ms = user.end_ms - self._between(1500, 2100)  # a pause taken for the end
             steps: tuple[Step, ...] = (self._answer(heard_ms, heard_ms + self._between(150, 350), exchange.assistant),)
         else:
-            heard_ms = user.end_ms + self._between(250, 650)
-            steps = self._steps(exchange, awkward, user.end_ms, heard_ms)
+            heard_ms = user.end_ms + self._between(*self._profile.heard_ms)
+            steps = () if self._profile.is_mute else self._steps(exchange, awkward, user.end_ms, heard_ms)
         self._turns.append(Turn(user, heard_ms, steps, noise, awkward))
 
+    def _own_trouble(self, exchange: Exchange, awkward: str) -> str:
+        """Returns the awkward thing of a turn: the drawn one, or one that the profile has in any turn."""
+        profile = self._profile
+        if profile.is_mute or not self._turns[-1].steps:
+            return ""
+        if not awkward and profile.talks_over and can_happen("assistant_interruption", exchange, ""):
+            return "assistant_interruption"
+        if not awkward and profile.silent_turns and can_happen("dead_air", exchange, ""):
+            return "dead_air" if self._rng.random() < profile.silent_turns else ""
+        return awkward
+
     def _steps(self, exchange: Exchange, awkward: str, user_end_ms: int, heard_ms: int) -> tuple[Step, ...]:
-        decided_ms = heard_ms + self._between(250, 700)
+        decided_ms = heard_ms + self._between(*self._profile.model_ms)
         if awkward == "slow_answer":
             decided_ms = user_end_ms + self._between(1800, 2500)
         elif awkward == "dead_air":
-            decided_ms = user_end_ms + self._between(3300, 6500)
+            decided_ms = user_end_ms + self._between(*self._profile.silence_ms)
         if exchange.tool is None:
             return (self._answer(heard_ms, decided_ms, exchange.assistant),)
         text = exchange.assistant
         steps: list[Step] = []
         if awkward == "tool_error":
-            failed = self._run(exchange.tool, decided_ms + 4, self._between(80, 700), error=True)
+            failed = self._run(exchange.tool, decided_ms + 4, self._between(*self._profile.tool_ms), error=True)
             steps.append(Step(heard_ms, decided_ms, tool=failed))
-            heard_ms, decided_ms = failed.answered_ms, failed.answered_ms + self._between(250, 500)
+            heard_ms, decided_ms = failed.answered_ms, failed.answered_ms + self._between(*self._profile.again_ms)
             text = f"{APOLOGY} {text}"
-        duration_ms = self._between(4000, 9000) if awkward == "slow_tool" else self._between(80, 700)
-        run = self._run(exchange.tool, decided_ms + 4, duration_ms, error=False)
+        duration_ms = self._between(4000, 9000) if awkward == "slow_tool" else self._between(*self._profile.tool_ms)
+        run = self._run(exchange.tool, decided_ms + 4, duration_ms, error=self._profile.tools_fail)
         filler = None
         if awkward == "slow_tool" and self._rng.random() < 0.5:
             filler = self._speech(self._rng.choice(FILLERS), decided_ms + self._between(180, 400))
         steps.append(Step(heard_ms, decided_ms, filler, run))
-        last = self._answer(run.answered_ms, run.answered_ms + self._between(300, 700), text)
+        last = self._answer(run.answered_ms, run.answered_ms + self._between(*self._profile.after_tool_ms), text)
         if filler is not None and last.speech is not None and last.speech.start_ms < filler.end_ms + 200:
             last = replace(last, speech=self._speech(text, filler.end_ms + 200))
         return (*steps, last)
 
     def _answer(self, asked_ms: int, decided_ms: int, text: str) -> Step:
-        return Step(asked_ms, decided_ms, self._speech(text, decided_ms + self._between(150, 300)))
+        return Step(asked_ms, decided_ms, self._speech(text, decided_ms + self._between(*self._profile.voice_ms)))
 
     def _run(self, script: ToolScript, called_ms: int, duration_ms: int, *, error: bool) -> ToolRun:
         response: Mapping[str, Any] = script.response
@@ -256,22 +293,8 @@ class _Planner:
         return max(ends_ms, default=self._start_ms)
 
     def _reaction_ms(self) -> int:
-        # The simulated caller first transcribes the assistant; a person on the phone just answers.
         low, high, usual = (300, 1600, 600) if self._kind == "phone" else (800, 3800, 1500)
         return round(self._rng.triangular(low, high, usual))
 
     def _between(self, low: int, high: int) -> int:
         return self._rng.randint(low, high)
-
-
-def _can_happen(feature: str, exchange: Exchange, said_before: str) -> bool:
-    match feature:
-        case "user_barge_in":
-            return len(said_before.split()) >= _LONG_ANSWER_WORDS
-        case "assistant_interruption":
-            return exchange.tool is None and len(exchange.user.split()) >= _LONG_QUESTION_WORDS
-        case "slow_tool" | "tool_error":
-            return exchange.tool is not None
-        case "slow_answer" | "dead_air":
-            return exchange.tool is None
-    return True

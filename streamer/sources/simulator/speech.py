@@ -33,6 +33,24 @@ class Domain:
     farewell: Exchange
 
 
+_LONG_ANSWER_WORDS, _LONG_QUESTION_WORDS = 12, 9
+"""From here a speech is long enough to be cut off by a barge-in, or for the assistant to start before it is over."""
+
+
+def can_happen(feature: str, exchange: Exchange, said_before: str) -> bool:
+    """Returns whether an awkward thing can happen in this exchange, after this text of the assistant."""
+    match feature:
+        case "user_barge_in":
+            return len(said_before.split()) >= _LONG_ANSWER_WORDS
+        case "assistant_interruption":
+            return exchange.tool is None and len(exchange.user.split()) >= _LONG_QUESTION_WORDS
+        case "slow_tool" | "tool_error":
+            return exchange.tool is not None
+        case "slow_answer" | "dead_air":
+            return exchange.tool is None
+    return True
+
+
 FILLERS: Final = (
     "One moment, I am looking that up for you.",
     "Let me check that, it takes a few seconds.",
@@ -40,6 +58,8 @@ FILLERS: Final = (
 )
 NUDGES: Final = ("Are you still there?", "Hello? I can still hear the line, please go on when you are ready.")
 APOLOGY: Final = "I could not find it at the first try, so I searched again."
+CONFUSED: Final = "I am sorry, I did not get that. Could you please say it once more?"
+HELLO: Final = ("Hello? Can you hear me?", "Is anybody there? I cannot hear you.")
 NOISES: Final = ("...", ".", "?")  # a transcriber writes this for a cough; such an utterance does not count
 
 _AIRLINE = Domain(
@@ -223,3 +243,4 @@ _LIBRARY = Domain(
 )  # fmt: skip
 
 DOMAINS: Final = (_AIRLINE, _PHARMACY, _INTERNET, _LIBRARY)
+AGENTS: Final = tuple(domain.agent for domain in DOMAINS)

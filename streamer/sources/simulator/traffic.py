@@ -24,15 +24,18 @@ from streamer.sources.simulator.eva_sources import (
 )
 from streamer.sources.simulator.phone import phone_events
 from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind, CallPlan, plan_call
+from streamer.sources.simulator.profile import AWKWARD, ProfileOf, always
 
 PHONE_SHARE: Final = 0.5
 """Share of phone calls, when no kind is asked for."""
 _KIND_WEIGHTS: Final = (60, 20, 20)  # of cascade, audio_llm and s2s among the others
 
-_LATE_PROBABILITY, _REPEAT_PROBABILITY = 0.2, 0.15
 _OLD_CALLER_PROBABILITY, _ANNOUNCED_PROBABILITY = 0.15, 0.2
 _NO_DETECTOR_PROBABILITY, _NO_AUDIT_PROBABILITY = 0.15, 0.25
 _LATE_MIN_MS, _LATE_MAX_MS = 1500, 5000
+
+ALWAYS_AWKWARD: Final = always(AWKWARD)
+"""What tests get that ask for nothing else; the same seed makes the same bytes in every version."""
 
 RAMP_UP_MS: Final = 20_000
 """Calls of simulated traffic begin one after the other within this time, so that the first is there at once."""
@@ -65,6 +68,7 @@ def simulate_call(
     kind: CallKind | None = None,
     tenant: str | None = None,
     environment: str | None = "simulated",
+    profile_of: ProfileOf = ALWAYS_AWKWARD,
 ) -> SimulatedCall:
     """Simulates one call.
 
@@ -74,10 +78,13 @@ def simulate_call(
         kind: `phone`, or a pipeline of EVA's simulator; None draws one, about half of them phone calls.
         tenant: Named in `call_started`, when given.
         environment: Named in `call_started`, when given.
+        profile_of: How well the agent of the call does.
     """
     rng = random.Random(f"call {seed}")  # noqa: S311 - play, not secrets
     drawn_kind = kind or _draw_kind(rng)
-    plan = plan_call(rng, conversation_id=f"sim-{start_ms}-{seed}", start_ms=start_ms, kind=drawn_kind)
+    conversation_id = f"sim-{start_ms}-{seed}"
+    plan = plan_call(rng, conversation_id=conversation_id, start_ms=start_ms, kind=drawn_kind, profile_of=profile_of)
+    profile = profile_of(plan.agent, start_ms)
     features = set(plan.features)
 
     def happens(feature: str, probability: float) -> bool:
@@ -103,15 +110,17 @@ def simulate_call(
         dialect = OLD_CALLER if happens("old_role_names", _OLD_CALLER_PROBABILITY) else NEW_CALLER
         streams["elevenlabs"] = caller_events(plan, rng, dialect)
 
+    if not profile.sends_audit:
+        streams.pop("audit", None)
     delays_ms = _back_dated(streams)
     source = rng.choice(list(streams))
-    if happens("late_events", _LATE_PROBABILITY):
+    if happens("late_events", profile.late):
         # One event is held up and its source queues behind it. Early enough for the queue to empty before the end.
         index = rng.randrange(max(1, len(streams[source]) * 2 // 3))
         held_ms = rng.randint(_LATE_MIN_MS, _LATE_MAX_MS)
         delays_ms[source, index] = delays_ms.get((source, index), 0) + held_ms
     repeated = set()
-    if happens("repeated_record", _REPEAT_PROBABILITY):
+    if happens("repeated_record", profile.repeated):
         repeated.add((source, rng.randrange(len(streams[source]))))
 
     call = RecordedCall(
@@ -172,6 +181,7 @@ def simulated_traffic(
     limit: int | None = None,
     tenant: str | None = None,
     environment: str | None = "simulated",
+    profile_of: ProfileOf = ALWAYS_AWKWARD,
 ) -> Iterator[PlayedCall]:
     """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made lazily, one by one.
 
@@ -183,6 +193,7 @@ def simulated_traffic(
         limit: Number of calls; None never ends.
         tenant: Tenant in every `call_started`, if given.
         environment: Environment in every `call_started`, if given.
+        profile_of: How well the agents do.
 
     Yields:
         Calls in the order in which they start.
@@ -195,8 +206,9 @@ def simulated_traffic(
     for _ in itertools.count() if limit is None else range(limit):
         begin_ms = lines_free_ms[0]
         simulated = simulate_call(
-            rng.getrandbits(40), start_ms=begin_ms, kind=kind, tenant=tenant, environment=environment
-        )
+            rng.getrandbits(40), start_ms=begin_ms, kind=kind, tenant=tenant, environment=environment,
+            profile_of=profile_of,
+        )  # fmt: skip
         events = tuple(simulated.wire_events())
         heapq.heapreplace(lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS))
         yield PlayedCall(simulated.call.conversation_id, events, start_offset_ms=begin_ms - start_ms)

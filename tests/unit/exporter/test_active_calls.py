@@ -9,6 +9,7 @@ from consumers.exporter.active_calls import ActiveCalls
 from schemas.scores.all_records import (
     CallLabels,
     CallStartedFact,
+    CallValues,
     ClosedFact,
     CloseReason,
     ProgressScore,
@@ -120,14 +121,14 @@ def calls_with_goals(active: ActiveCalls) -> dict[tuple[str, ...], float]:
 def test_a_call_s_progress_stays_while_other_records_of_it_come_and_goes_with_the_call() -> None:
     active = ActiveCalls(max_calls=10, forget_after_ms=1000)
     active.take(record("c-1"), 0, 0)
-    assert active.progress_of("c-1") is None
+    assert active.so_far("c-1").progress is None
     active.take(halfway("c-1"), 0, 1)
     active.take(record("c-1"), 0, 2)
     active.take(halfway("c-2", "bob"), 0, 2)
-    assert active.progress_of("c-1") == 0.5
+    assert active.so_far("c-1").progress == 0.5
     assert calls_with_goals(active) == {("ava", "known"): 1, ("bob", "known"): 1}
     active.take(record("c-1", closes=True), 0, 3)
-    assert active.progress_of("c-1") is None
+    assert active.so_far("c-1").progress is None
     assert calls_with_goals(active) == {("bob", "known"): 1}
     assert active.progress.progress() == {("ava",): 0, ("bob",): 0.5}
 
@@ -149,3 +150,20 @@ def test_however_a_call_is_forgotten_its_progress_goes_too() -> None:
     active.forget_silent(1001)
     assert calls_with_goals(active) == {}
     assert active.progress.subgoals() == {("ava", "reached"): 0, ("ava", "open"): 0}
+
+
+def test_a_call_that_only_waits_for_verdicts_is_no_running_one() -> None:
+    active = ActiveCalls(max_calls=10, forget_after_ms=1000)
+    active.take(record("c-1"), 0, 0)
+    active.take(halfway("c-1"), 0, 0)
+    values = CallValues(**fields_of("c-1", "ava"), through_turn=2)
+    active.take(values, 0, 1)
+    assert active.by_who() == {AVA: 1}  # values of a long call while it runs
+    active.take(values.model_copy(update={"is_over": True}), 0, 2)
+    assert active.by_who() == {AVA: 0}
+    active.take(halfway("c-1"), 0, 3)  # a verdict came
+    assert active.by_who() == {AVA: 0}
+    assert active.so_far("c-1").is_over
+    active.take(record("c-1", closes=True), 0, 4)
+    assert active.by_who() == {AVA: 0}
+    assert len(active) == 0

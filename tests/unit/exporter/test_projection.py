@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
+from consumers.exporter.active_calls import CallSoFar
 from consumers.exporter.projection import (
     MAX_EXEMPLAR_CHARS,
     Counted,
@@ -180,13 +181,16 @@ def disagreement(status: TurnStatus = TurnStatus.FINAL) -> CallValues:
     return call(transcript_disagreement=both, status=status)
 
 
-AGENT_LATENCY = ("ava", "pipecat", "vad")
+WHERE = ("ava", "live")
+AGENT_LATENCY = (*WHO, "pipecat", "vad")
+WAIT = Counted("callgauge_user_turns_total", WHO)
+START = CallSoFar()
 FINAL: dict[str, Any] = {"status": TurnStatus.FINAL}
 REVISION = Counted("callgauge_turn_revisions_total", ("ava", "turn_response_latency"))
 LATENCY_NAME, NO_SPEECH = "voice_to_voice_latency_ms", UnscoredReason.NO_USER_SPEECH
 ERROR = EstimateError(error_ms=-850.0, estimated_ms=1_150.0, recorded_ms=2_000.0)
 TURN = Counted("callgauge_turns_total", WHO)
-DEAD_AIR = {"silent_since_ms": CAUSED_AT_MS, "threshold_ms": 3000}
+DEAD_AIR = {"turn": 2, "silent_since_ms": CAUSED_AT_MS, "threshold_ms": 3000}
 NOT_KNOWN = Unscored(reason=UnscoredReason.DEADLINE)
 REACHED = Counted("callgauge_subgoals_reached_total", ("ava", "code"))
 TOOL = {"turn": 1, "tool": "book", "outcome": ToolOutcome.ERROR, "duration_ms": 40}
@@ -195,20 +199,20 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     (
         "a first latency is observed in seconds",
         latency(1500),
-        [Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 1.5)],
+        [WAIT, Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 1.5)],
     ),
     (
         "no silence at all is a latency of zero",
         latency(0),
-        [Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 0.0)],
+        [WAIT, Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 0.0)],
     ),
     (
         "a negative one counts as overlapped",
         latency(-30),
-        [Counted("callgauge_turns_overlapped_total", AGENT_LATENCY)],
+        [WAIT, Counted("callgauge_turns_overlapped_total", AGENT_LATENCY)],
     ),
     ("a first value that took two revisions is observed, and no revision", latency(1500, revision=2), [
-        Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 1.5)
+        WAIT, Observed("callgauge_turn_response_latency_seconds", AGENT_LATENCY, 1.5)
     ]),
     ("a later value only counts as a revision", latency(1400, base=AnyRecord, revision=2), [REVISION]),
     ("one that changes at the end does too", latency(1400, base=AnyRecord, revision=2, **FINAL), [REVISION]),
@@ -238,6 +242,12 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
             Counted("callgauge_calls_started_total", WHO),
             Counted("callgauge_calls_ended_total", (*WHO, "ended"), 0),
             Counted("callgauge_turns_total", WHO, 0),
+            Counted("callgauge_user_turns_total", WHO, 0),
+            Counted("callgauge_dead_air_total", WHO, 0),
+            Counted("callgauge_interruptions_total", (*WHERE, "user"), 0),
+            Counted("callgauge_interruptions_total", (*WHERE, "assistant"), 0),
+            Counted("callgauge_calls_with_goals_total", WHERE, 0),
+            Counted("callgauge_progress_stalls_total", (*WHERE, "turns"), 0),
         ],
     ),
     ("labels that became known start no second call", CallStartedFact(**AnyRecord | {"revision": 2}), []),
@@ -248,22 +258,22 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("nor is turn -1", row(base=FIRST, turn=-1), []),
     ("a row that is withdrawn", row(is_withdrawn=True, revision=2), []),
     ("the user interrupts", InterruptionFact(**FIRST, turn=1, name="interruption_by_user"), [
-        Counted("callgauge_interruptions_total", ("ava", "user"))
+        Counted("callgauge_interruptions_total", (*WHERE, "user"))
     ]),
     ("the assistant interrupts", InterruptionFact(**FIRST, turn=1, name="interruption_by_assistant"), [
-        Counted("callgauge_interruptions_total", ("ava", "assistant"))
+        Counted("callgauge_interruptions_total", (*WHERE, "assistant"))
     ]),
     (
         "an interruption withdrawn stays counted",
         InterruptionFact(**AnyRecord, turn=1, name="interruption_by_user", is_withdrawn=True),
         [],
     ),
-    ("dead air", DeadAirFact(**FIRST | DEAD_AIR), [Counted("callgauge_dead_air_total", ("ava",))]),
+    ("dead air", DeadAirFact(**FIRST | DEAD_AIR), [WAIT, Counted("callgauge_dead_air_total", WHO)]),
     ("dead air said again", DeadAirFact(**AnyRecord | DEAD_AIR), []),
-    ("a tool answers", ToolUseFact(**FIRST | TOOL), [Counted("callgauge_tool_calls_total", ("ava", "book", "error"))]),
+    ("a tool answers", ToolUseFact(**FIRST | TOOL), [Counted("callgauge_tool_calls_total", (*WHERE, "book", "error"))]),
     ("a tool's answer said again", ToolUseFact(**AnyRecord | TOOL), []),
     ("a call has goals", goals(), [
-        Counted("callgauge_calls_with_goals_total", ("ava",)),
+        Counted("callgauge_calls_with_goals_total", WHERE),
         Counted("callgauge_subgoals_total", ("ava", "code"), 2),
         Counted("callgauge_subgoals_total", ("ava", "judge"), 1),
     ]),
@@ -349,7 +359,7 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ]),
     ("one of EVA's metrics that a call cannot have", eva("eva_conversation_valid_end", NotApplicable(reason="real")), []),
     ("a call is stuck", StallFact(**FIRST | FINAL, since_turn=1, by="seconds"), [
-        Counted("callgauge_progress_stalls_total", ("ava", "seconds"))
+        Counted("callgauge_progress_stalls_total", (*WHERE, "seconds"))
     ]),
     ("a stall said again", StallFact(**AnyRecord | FINAL, since_turn=1, by="turns"), []),
     ("how a call sounds so far", speech(TurnStatus.PROVISIONAL), []),
@@ -385,11 +395,11 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
         Counted("callgauge_transcript_differences_total", ("ava", "user"), 1),
     ]),
     ("stages of an answer", stages("stages.llm_first_token", "stages.voice_to_voice"), [
-        Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "llm_first_token"), 0.4),
-        Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "voice_to_voice"), 1.5),
+        Observed("callgauge_stage_latency_seconds", (*WHERE, "pipecat", "llm_first_token"), 0.4),
+        Observed("callgauge_stage_latency_seconds", (*WHERE, "pipecat", "voice_to_voice"), 1.5),
     ]),
     ("a stage that is known later", stages("stages.voice_to_voice", revision=2), [
-        Observed("callgauge_stage_latency_seconds", ("ava", "pipecat", "voice_to_voice"), 1.5),
+        Observed("callgauge_stage_latency_seconds", (*WHERE, "pipecat", "voice_to_voice"), 1.5),
     ]),
     ("stages said again", stages(revision=3, **FINAL), []),
     (
@@ -413,13 +423,15 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
         [],
     ),
     ("a call of which nothing is known", call(), []),
-    ("a call closes", closed(CloseReason.IDLE), [Counted("callgauge_calls_ended_total", (*WHO, "idle"))]),
+    ("a call closes", closed(CloseReason.IDLE), [
+        Counted("callgauge_calls_ended_total", (*WHO, "idle")), Observed("callgauge_call_turns", WHERE, 3)
+    ]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("record", "samples"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_record_is_counted(record: AnyScoreRecord, samples: list[Sample]) -> None:
-    assert list(project(record, NOW_MS, None))[ALWAYS:] == samples
+    assert list(project(record, NOW_MS, START))[ALWAYS:] == samples
 
 
 def test_every_kind_of_record_has_a_case() -> None:
@@ -428,22 +440,35 @@ def test_every_kind_of_record_has_a_case() -> None:
 
 @pytest.mark.parametrize("record", [case[1] for case in CASES[:1] + CASES[-1:]])
 def test_every_record_is_counted_as_read_and_timed(record: AnyScoreRecord) -> None:
-    assert list(itertools.islice(project(record, NOW_MS, None), ALWAYS)) == [
+    assert list(itertools.islice(project(record, NOW_MS, START), ALWAYS)) == [
         Counted("callgauge_scores_read_total", (record.kind,)),
         Observed("callgauge_event_to_score_seconds", ("s2s",), 0.25),
     ]
 
 
+def test_what_waits_for_verdicts_is_not_timed() -> None:
+    over = CallSoFar().after(call(status=TurnStatus.PROVISIONAL, is_over=True))
+    metrics = [sample.metric for sample in project(closed(CloseReason.ENDED), NOW_MS, over)]
+    assert "callgauge_calls_ended_total" in metrics
+    assert "callgauge_event_to_score_seconds" not in metrics
+    running = CallSoFar().after(call(status=TurnStatus.PROVISIONAL))
+    assert "callgauge_event_to_score_seconds" in [
+        sample.metric for sample in project(closed(CloseReason.ENDED), NOW_MS, running)
+    ]
+
+
 @pytest.mark.parametrize("final", [0.0, 0.75, 1.0])
 def test_a_call_that_closes_says_how_far_it_got(final: float) -> None:
-    assert list(project(closed(CloseReason.ENDED), NOW_MS, final))[ALWAYS:] == [
+    so_far = CallSoFar().after(goals()).after(progress(Scored(value=final)))
+    assert list(project(closed(CloseReason.ENDED), NOW_MS, so_far))[ALWAYS:] == [
         Counted("callgauge_calls_ended_total", (*WHO, "ended")),
+        Observed("callgauge_call_turns", WHERE, 3),
         Observed("callgauge_call_progress_ratio", ("ava",), final),
     ]
 
 
 def test_a_cause_in_the_future_is_a_delay_of_zero() -> None:
-    delay = list(project(closed(CloseReason.ENDED), CAUSED_AT_MS - 1, None))[1]
+    delay = list(project(closed(CloseReason.ENDED), CAUSED_AT_MS - 1, START))[1]
     assert delay == Observed("callgauge_event_to_score_seconds", ("s2s",), 0.0)
 
 
@@ -451,24 +476,24 @@ def test_a_cause_in_the_future_is_a_delay_of_zero() -> None:
 def test_a_value_without_what_it_was_measured_between_cannot_be_counted(missing: str) -> None:
     record = latency(1500).model_copy(update={missing: None})
     with pytest.raises(UncountableRecordError):
-        list(project(record, NOW_MS, None))
+        list(project(record, NOW_MS, START))
 
 
 def test_a_turns_timing_without_its_anchor_cannot_be_counted() -> None:
     with pytest.raises(UncountableRecordError, match="names no anchor"):
-        list(project(row("turn_taking", turn_taking=timing(Scored(value=0.5), None)), NOW_MS, None))
+        list(project(row("turn_taking", turn_taking=timing(Scored(value=0.5), None)), NOW_MS, START))
 
 
 @pytest.mark.parametrize("name", [*TURN_VALUE_NAMES, "stages.llm_first_token", "stages.", "of a later version"])
 def test_a_row_that_lacks_what_it_knows_for_the_first_time_cannot_be_counted(name: str) -> None:
     """A latency is a moment of its own, and never new in a row."""
     with pytest.raises(UncountableRecordError, match="has no such value"):
-        list(project(row(name, conciseness=rating(NOT_KNOWN), turn_taking=timing(NOT_KNOWN)), NOW_MS, None))
+        list(project(row(name, conciseness=rating(NOT_KNOWN), turn_taking=timing(NOT_KNOWN)), NOW_MS, START))
 
 
 def test_only_what_has_a_metric_is_counted_as_not_known() -> None:
     with pytest.raises(UncountableRecordError, match="no metric counts"):
-        list(project(call(unscored_turns={"estimate_error_ms": {NO_SPEECH: 1}}), NOW_MS, None))
+        list(project(call(unscored_turns={"estimate_error_ms": {NO_SPEECH: 1}}), NOW_MS, START))
 
 
 @pytest.mark.parametrize(
@@ -482,12 +507,12 @@ def test_only_what_has_a_metric_is_counted_as_not_known() -> None:
 )
 def test_a_reason_that_does_not_fit_cannot_be_counted(record: AnyScoreRecord) -> None:
     with pytest.raises(UncountableRecordError, match="because of"):
-        list(project(record, NOW_MS, None))
+        list(project(record, NOW_MS, START))
 
 
 def test_samples_name_metrics_of_the_exporter_with_their_labels() -> None:
     for _, record, _ in CASES:
-        for sample in project(record, NOW_MS, None):
+        for sample in project(record, NOW_MS, START):
             metric = metric_named(sample.metric)
             assert metric.role == "exporter"
             assert len(sample.labels) == len(metric.label_set)
@@ -520,7 +545,7 @@ def test_what_the_contract_says_of_goals_is_what_labels_say() -> None:
     schema = SCORE_RECORD.json_schema()["$defs"]
     for metric, place, record, field in (
         ("callgauge_subgoals_total", 1, "SubgoalScore", "checked_by"),
-        ("callgauge_progress_stalls_total", 1, "StallFact", "by"),
+        ("callgauge_progress_stalls_total", 2, "StallFact", "by"),
     ):
         assert set(metric_named(metric).label_set[place].values) == set(schema[record]["properties"][field]["enum"])
     values = SCORE_RECORD.json_schema()["$defs"]["CallValues"]["properties"]
@@ -558,7 +583,7 @@ def test_kinds_and_sources_are_the_words_of_the_contract() -> None:
     (sources,) = [
         branch["enum"] for branch in schema["VoiceToVoiceLatency"]["properties"]["source"]["anyOf"] if "enum" in branch
     ]
-    assert set(metric_named("callgauge_turns_overlapped_total").label_set[1].values) == set(sources)
+    assert set(metric_named("callgauge_turns_overlapped_total").label_set[3].values) == set(sources)
 
 
 def test_an_exemplar_fits_however_long_the_id_is() -> None:
@@ -576,10 +601,13 @@ def test_each_value_of_a_turn_that_is_new_in_a_row_has_a_metric() -> None:
 
 def test_no_metric_of_the_exporter_is_out_of_reach() -> None:
     """Every counter and histogram has a record that moves it, but for those that count the exporter's own doings."""
-    moved = {sample.metric for _, record, _ in CASES for sample in project(record, NOW_MS, 0.5)}
+    moved = {
+        sample.metric
+        for _, record, _ in CASES
+        for sample in project(record, NOW_MS, CallSoFar().after(goals()).after(progress(Scored(value=0.5))))
+    }
     own = {
-        "callgauge_calls_forgotten_total", "callgauge_label_overflow_total", "callgauge_otlp_events_total",
-        "callgauge_scores_refused_total",
+        "callgauge_calls_forgotten_total", "callgauge_otlp_events_total", "callgauge_scores_refused_total",
     }  # fmt: skip
     rows = {metric.name for metric in METRICS if metric.role == "exporter" and metric.type != "gauge"}
     assert rows - moved == own

@@ -66,7 +66,7 @@ def test_the_engine_s_own_records_move_it_turn_by_turn_and_end_in_the_histogram(
         """The gauges after all that the engine has written so far: progress, subgoals reached and open."""
         nonlocal read
         for record in records_of(feed.effects[read:]):
-            samples.extend(project(record, record.caused_at_ms, active.progress_of(record.conversation_id)))
+            samples.extend(project(record, record.caused_at_ms, active.so_far(record.conversation_id)))
             active.take(record, 0, 0)
         read = len(feed.effects)
         return [*active.progress.progress().values(), *active.progress.subgoals().values()]

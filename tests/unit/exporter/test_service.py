@@ -48,7 +48,7 @@ async def test_records_become_metrics() -> None:
     records = [score("c-1"), latency(1500), score("c-2", closes=True)]
     await role._take([Record(each.model_dump_json().encode()) for each in records])
     role._instruments.refresh()
-    labels = {"agent": "ava", "source": "pipecat", "anchor": "vad"}
+    labels = {"agent": "ava", "tenant": "acme", "environment": "live", "source": "pipecat", "anchor": "vad"}
     assert sample(registry, "callgauge_turn_response_latency_seconds_sum", **labels) == 1.5
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="unknown", environment="unknown") == 0
     assert sample(registry, "callgauge_calls_active", agent="ava", tenant="acme", environment="live") == 1
@@ -114,10 +114,12 @@ async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None
     firsts = sum(b'"is_first": true' in value for value in latencies)
     assert len(latencies) > firsts > 0
     of_agent = {"agent": "pharmacy-refill"}
-    labels = of_agent | {"source": "pipecat", "anchor": "vad"}
+    where = of_agent | {"environment": "simulated"}
+    who = where | {"tenant": "unknown"}
+    labels = who | {"source": "pipecat", "anchor": "vad"}
     assert sample(registry, "callgauge_turn_response_latency_seconds_count", **labels) == firsts
-    assert sample(registry, "callgauge_dead_air_total", **of_agent) == 1
-    assert sample(registry, "callgauge_progress_stalls_total", **of_agent, by="turns") == 1
+    assert sample(registry, "callgauge_dead_air_total", **who) == 1
+    assert sample(registry, "callgauge_progress_stalls_total", **where, by="turns") == 1
     assert sample(registry, "callgauge_scores_read_total", kind="closed") == 1
     names = (b"turn", b"stage_latencies", b"speech", b"turn_taking", b"eva_x_mean", b"success_final_turn")
     refused = sample(registry, "callgauge_scores_refused_total")

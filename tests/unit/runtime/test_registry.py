@@ -2,18 +2,20 @@
 
 import re
 from functools import partial
+from itertools import product
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
-from consumers.runtime import registry as registry_module
-from consumers.runtime.registry import Instruments
+from consumers.runtime.registry import MAX_SERIES, Instruments
 from schemas.metrics.catalogue import LABEL_CAPS, METRICS, metrics_of
 
 STARTED = "callgauge_calls_started_total"
 TOOLS = "callgauge_tool_calls_total"
 OVERFLOW = "callgauge_label_overflow_total"
+FOLDED = "callgauge_series_folded_total"
+STAGES = "callgauge_stage_latency_seconds"
 
 
 @pytest.fixture
@@ -54,14 +56,14 @@ def test_closed_sets_are_there_from_the_start_at_zero(instruments: Instruments) 
 
 def test_a_new_agent_has_its_counters_at_once(instruments: Instruments) -> None:
     instruments.inc(STARTED, ("ava", "acme", "live"))
-    assert value(instruments, "callgauge_dead_air_total", agent="ava") == 0
-    assert value(instruments, "callgauge_interruptions_total", agent="ava", by="user") == 0
-    assert value(instruments, "callgauge_dead_air_total", agent="acme") is None
+    assert value(instruments, "callgauge_overlap_seconds_total", agent="ava") == 0
+    assert value(instruments, "callgauge_talk_seconds_total", agent="ava", speaker="user") == 0
+    assert value(instruments, "callgauge_overlap_seconds_total", agent="acme") is None
 
 
 def test_all_outcomes_of_a_tool_appear_together(instruments: Instruments) -> None:
-    instruments.inc(TOOLS, ("ava", "book", "success"))
-    assert value(instruments, TOOLS, agent="ava", tool="book", outcome="error") == 0
+    instruments.inc(TOOLS, ("ava", "live", "book", "success"))
+    assert value(instruments, TOOLS, agent="ava", environment="live", tool="book", outcome="error") == 0
 
 
 def test_counting_by_nothing_makes_the_series_appear(instruments: Instruments) -> None:
@@ -90,36 +92,78 @@ def test_a_value_that_is_called_other_takes_no_place(instruments: Instruments) -
 def test_a_name_known_in_one_metric_is_known_in_all(instruments: Instruments) -> None:
     for number in range(LABEL_CAPS["agent"]):
         instruments.inc(STARTED, (f"agent-{number}", "acme", "live"))
-    instruments.inc("callgauge_dead_air_total", ("agent-7",))
-    instruments.inc("callgauge_dead_air_total", ("one-more",))
-    assert value(instruments, "callgauge_dead_air_total", agent="agent-7") == 1
-    assert value(instruments, "callgauge_dead_air_total", agent="other") == 1
+    instruments.inc("callgauge_overlap_seconds_total", ("agent-7",))
+    instruments.inc("callgauge_overlap_seconds_total", ("one-more",))
+    assert value(instruments, "callgauge_overlap_seconds_total", agent="agent-7") == 1
+    assert value(instruments, "callgauge_overlap_seconds_total", agent="other") == 1
 
 
-def test_one_metric_has_a_bounded_number_of_children(instruments: Instruments, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "MAX_CHILDREN", 6)
-    for agent in range(4):
-        for tool in range(4):
-            instruments.inc(TOOLS, (f"agent-{agent}", f"tool-{tool}", "success"))
-    assert len(series(instruments, TOOLS)) <= 6 + 3  # the bound, and the three outcomes of `other`
-    assert value(instruments, TOOLS, agent="other", tool="other", outcome="success") == 14
-    assert value(instruments, TOOLS, agent="agent-0", tool="tool-0", outcome="success") == 1
+def shown(instruments: Instruments) -> int:
+    """Series on the page, as Prometheus counts them."""
+    return sum(not line.startswith(b"#") for line in generate_latest(instruments.registry).splitlines())
 
 
-@pytest.mark.parametrize("labels", [("ava", "book", "maybe"), ("ava", "book"), ("ava", "book", "error", "x")])
+def test_beyond_the_budget_names_become_other_and_are_counted() -> None:
+    roomy = Instruments(CollectorRegistry(), ["exporter"])
+    roomy.observe(STAGES, ("ava", "live", "pipecat", "tool_run"), 0.2)
+    instruments = Instruments(
+        CollectorRegistry(), ["exporter"], MAX_SERIES - roomy._budget.left + 3
+    )  # just enough for her
+    for agent in ("ava", "bob", "cleo"):
+        instruments.observe(STAGES, (agent, "live", "pipecat", "tool_run"), 0.2)
+    assert (
+        value(instruments, f"{STAGES}_count", agent="ava", environment="live", source="pipecat", stage="tool_run") == 1
+    )
+    folded = {"agent": "other", "environment": "other", "source": "pipecat", "stage": "tool_run"}
+    assert value(instruments, f"{STAGES}_count", **folded) == 2
+    assert value(instruments, FOLDED) == 2
+    assert value(instruments, OVERFLOW, label="agent") == 0  # each name has its place; it is the series that have none
+
+
+def test_hostile_names_never_exceed_the_budget(instruments: Instruments) -> None:
+    """Every combination of closed labels, for more names than any label may have."""
+    exporter = Instruments(CollectorRegistry(), ["exporter"])
+    readings: dict[tuple[str, ...], float] = {}
+    for number in range(120):
+        for metric in metrics_of("exporter"):
+            choices = [label.values or (f"{label.name}-{number * 7919 % 120}",) for label in metric.label_set]
+            for values in product(*choices):
+                if metric.type == "counter":
+                    exporter.inc(metric.name, values)
+                elif metric.type == "histogram":
+                    exporter.observe(metric.name, values, 1.0)
+                elif metric.name == "callgauge_calls_active":
+                    readings[values] = 1.0
+    exporter.read_gauge("callgauge_calls_active", lambda: readings)
+    exporter.refresh()
+    assert 0.9 * MAX_SERIES < shown(exporter) <= MAX_SERIES
+    assert (value(exporter, FOLDED) or 0) > 0
+    assert sum(each for key, each in exporter._gauges.readings["callgauge_calls_active"].items()) == len(readings)
+
+
+def test_what_all_roles_set_aside_leaves_room_for_names(instruments: Instruments) -> None:
+    assert instruments._budget.left > MAX_SERIES / 2
+
+
+@pytest.mark.parametrize(
+    "labels", [("a", "live", "book", "maybe"), ("a", "live", "book"), ("a", "live", "book", "error", "x")]
+)
 def test_a_value_outside_a_closed_set_is_an_error(instruments: Instruments, labels: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=TOOLS):
         instruments.inc(TOOLS, labels)
 
 
 def test_exemplars_are_shown_where_the_format_has_them(instruments: Instruments) -> None:
-    labels = ("ava", "pipecat", "vad")
+    labels = ("ava", "acme", "live", "pipecat", "vad")
     instruments.observe("callgauge_turn_response_latency_seconds", labels, 1.2, {"conversation_id": "c-1"})
-    instruments.inc("callgauge_dead_air_total", ("ava",), 1, {"conversation_id": "c-2"})
+    instruments.inc("callgauge_dead_air_total", ("ava", "acme", "live"), 1, {"conversation_id": "c-2"})
     assert "c-1" not in generate_latest(instruments.registry).decode()
     text = openmetrics(instruments.registry).decode()  # type: ignore[no-untyped-call]  # the library's function has no hints
-    assert re.search(r'le="1.2",source="pipecat"} 1.0 # {conversation_id="c-1"} 1.2 ', text)
-    assert re.search(r'callgauge_dead_air_total{agent="ava"} 1.0 # {conversation_id="c-2"} 1.0 ', text)
+    assert re.search(r'le="1.2",source="pipecat",tenant="acme"} 1.0 # {conversation_id="c-1"} 1.2 ', text)
+    assert re.search(
+        r'callgauge_dead_air_total{agent="ava",environment="live",tenant="acme"} 1.0 # {conversation_id="c-2"} 1.0 ',
+        text,
+    )
 
 
 def test_gauges_are_read_when_asked_and_forget_what_is_gone(instruments: Instruments) -> None:

@@ -88,10 +88,10 @@ def test_names_and_series_are_unique() -> None:
 
 def test_lookup_by_name_and_by_series() -> None:
     latency = metric_named("callgauge_turn_response_latency_seconds")
-    assert latency.labels == ("agent", "source", "anchor")
+    assert latency.labels == ("agent", "tenant", "environment", "source", "anchor")
     assert metric_of_series("callgauge_turn_response_latency_seconds_bucket") is latency
-    assert latency.series["callgauge_turn_response_latency_seconds_bucket"] == {"agent", "source", "anchor", "le"}
-    assert latency.series["callgauge_turn_response_latency_seconds_count"] == {"agent", "source", "anchor"}
+    assert latency.series["callgauge_turn_response_latency_seconds_bucket"] == {*latency.labels, "le"}
+    assert latency.series["callgauge_turn_response_latency_seconds_count"] == set(latency.labels)
     with pytest.raises(KeyError):
         metric_named("callgauge_turn_response_latency_seconds_bucket")
     with pytest.raises(KeyError):
@@ -124,8 +124,9 @@ def test_nothing_and_all_are_buckets_of_their_own() -> None:
 
 
 def test_most_children_counts_the_overflow_value() -> None:
-    assert metric_named("callgauge_dead_air_total").most_children == 51
-    assert metric_named("callgauge_interruptions_total").most_children == 51 * 2
+    assert metric_named("callgauge_overlap_seconds_total").most_children == 51
+    assert metric_named("callgauge_interruptions_total").most_children == 51 * 11 * 2
+    assert metric_named("callgauge_interruptions_total").least_children == 2
     assert metric_named("callgauge_consumer_lag_seconds").most_children == 1
 
 

@@ -206,6 +206,33 @@ def test_a_closing_call_waits_no_longer_than_the_deadline() -> None:
     assert feed.progress() == [(1, "provisional", "deadline")]
 
 
+def test_a_call_that_waits_for_its_verdicts_says_that_it_is_over() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
+    feed.greet()
+    feed.turn("book it")
+    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
+    feed.advance(19_999)
+    assert feed.records("call") == []
+    feed.advance(20_000)
+    (waiting,) = feed.records("call")
+    assert (waiting.is_over, waiting.status) == (True, "provisional")
+    assert waiting.success_final_turn is None
+    feed.judge(feed.requests[0], is_completed=True, at_ms=30_000)
+    assert [(record.is_over, record.status) for record in feed.records("call")] == [
+        (True, "provisional"),
+        (True, "final"),
+    ]
+
+
+def test_a_call_without_open_questions_says_it_once() -> None:
+    feed = GoalFeed(goal_set(USED), asks_judge=True)
+    feed.greet()
+    feed.turn("book it")
+    feed.send("audit", {"type": "call_ended", "reason": "goodbye"}, 10_000)
+    feed.advance(20_000)
+    assert [(record.is_over, record.status) for record in feed.records("call")] == [(True, "final")]
+
+
 def test_a_turn_whose_words_come_late_is_judged_again() -> None:
     feed = GoalFeed(goal_set(JUDGED), asks_judge=True)
     feed.greet()

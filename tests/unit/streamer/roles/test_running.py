@@ -19,8 +19,9 @@ from consumers.exporter import service as exporter_service
 from consumers.runtime.kafka.connection import KafkaSettings
 from streamer.roles import evaluator_role
 from streamer.roles import running as service
-from streamer.roles.running import Service
+from streamer.roles.running import ROLE_NAMES, RoleName, Service
 from streamer.settings.all_settings import Settings
+from streamer.version import installed_version
 from tests.support.patience import patient
 
 ROOT = Path(__file__).parents[4]
@@ -104,6 +105,26 @@ async def test_it_is_ready_when_every_role_is(monkeypatch: pytest.MonkeyPatch) -
         made.evaluator.ready.set()
         await made.service.ready.wait()
         assert await made.page("/readyz") == (200, "ok\n")
+
+
+@pytest.mark.parametrize("role", ROLE_NAMES)
+async def test_every_role_shows_its_process_and_its_version(role: RoleName, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_maker", lambda *_: lambda: FakeRole(role))
+    made = Service(Settings(http_port=0), KafkaSettings(), [role])
+    await made._server.start()
+    async with httpx.AsyncClient() as client:
+        page = (await client.get(made.metrics_url)).text
+    await made._server.stop()
+    assert f'callgauge_build_info{{version="{installed_version()}"}} 1.0' in page
+    assert "\nprocess_resident_memory_bytes " in page
+    assert "\nprocess_start_time_seconds " in page
+    assert "\ncallgauge_series_folded_total 0.0" in page
+
+
+async def test_the_budget_of_series_is_a_setting() -> None:
+    made = [Service(Settings(http_port=0, max_series=most), KafkaSettings(), []) for most in (5_000, 7_000)]
+    budgets = [each._instruments._budget.left for each in made]
+    assert budgets[1] - budgets[0] == 2_000
 
 
 async def test_a_role_that_waits_does_not_ask_for_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
