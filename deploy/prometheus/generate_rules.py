@@ -23,7 +23,11 @@ HEADER: Final = """\
 MOST_RECORDED_OFTEN: Final = 6 * 3600
 """Longest window in seconds that is recorded with every evaluation. A longer one reads many samples and changes slowly."""
 OFTEN, SELDOM = "30s", "5m"
-STOPPED: Final = "callgauge:scores_stopped:count3m"
+STOPPED: Final = (
+    "((sum(callgauge_calls_active) > 0 unless sum(rate(callgauge_scores_read_total[3m])) > 0)"
+    " or absent(callgauge_scores_read_total))"
+)
+"""Calls run and none of their scores is read, or there is no exporter at all."""
 
 Rule = dict[str, Any]
 
@@ -227,7 +231,7 @@ def _kept_while_stopped(rule: Rule) -> str:
     """Returns the expression of an alert about callers, which goes on while nobody reads scores: silence proves no recovery."""
     own = "".join(f',{name}="{value}"' for name, value in rule["labels"].items() if name == "level")
     kept = f'ALERTS{{alertname="{rule["alert"]}",alertstate="firing"{own}}}'
-    return f"({rule['expr']})\nor max by ({', '.join(rule['by'])}) ({kept}) and on () {STOPPED} > 0"
+    return f"({rule['expr']})\nor max by ({', '.join(rule['by'])}) ({kept}) and on () {STOPPED}"
 
 
 def seconds(duration: str) -> int:

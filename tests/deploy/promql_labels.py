@@ -14,12 +14,15 @@ from schemas.metrics.catalogue import METRICS, metric_of_series
 CATALOGUE_SERIES: Mapping[str, frozenset[str]] = {
     name: labels for metric in METRICS for name, labels in metric.series.items()
 }
-FROM_PROMETHEUS: Mapping[str, frozenset[str]] = {"up": frozenset({"job", "instance"})}
+FROM_PROMETHEUS: Mapping[str, frozenset[str]] = {
+    "up": frozenset({"job", "instance"}),
+    "ALERTS": frozenset({"alertname", "alertstate", "agent", "tenant", "environment", "stage", "level"}),
+}
 _DROP_LE = {"histogram_quantile"}
 _EXACT = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)  # a tuple: they cannot be hashed
 _PATTERN = (promql_parser.MatchOp.Re, promql_parser.MatchOp.NotRe)
 _NO_LABELS = {"absent", "scalar", "time", "vector"}
-_KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time"}
+_KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time"}
 
 
 def labels_of(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> frozenset[str]:
@@ -95,6 +98,8 @@ def _joined(node: promql_parser.BinaryExpr, series: Mapping[str, frozenset[str]]
     left, right = _labels(node.lhs, series), _labels(node.rhs, series)
     if _is_scalar(node.lhs) or _is_scalar(node.rhs):
         return left | right
+    if str(node.op) == "or" and left != right and right == frozenset():
+        return left  # what is absent and has no labels stands beside series that have
     if node.modifier is not None and node.modifier.matching is not None:
         on = node.modifier.matching.labels
         _subset(on, left, node)
