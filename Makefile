@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long laws durations check lock bench pressure conformance chaos kafka clean
+.PHONY: help setup demo test test-long laws durations check lock bench pressure conformance drills chaos kafka clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,10 @@ pressure: setup ## what a judge that fails costs the evaluator, on a real Kafka 
 
 conformance: setup ## the same results as the reference, field by field
 	@$(BIN)/python -m pytest tests/conformance
+
+drills: setup ## troubles of calls in virtual time: which alert fires, how soon, and nothing else; and a whole good day
+	@$(BIN)/python -m tests.support.required_tools
+	@$(BIN)/python -m pytest tests/drills
 
 chaos: setup ## kill, freeze and restart everything under load, then check every score (DURATION=600 SEED=1)
 	@$(BIN)/python -m tests.chaos $(if $(DURATION),--seconds $(DURATION)) $(if $(SEED),--seed $(SEED))

@@ -49,6 +49,7 @@ TARGETS = {
     "bench",
     "pressure",
     "conformance",
+    "drills",
     "chaos",
     "kafka",
     "clean",

@@ -5,7 +5,7 @@ of each source, with its own delays and gaps.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -104,10 +104,11 @@ class CallPlan:
 
 
 def plan_call(
-    rng: random.Random, *, conversation_id: str, start_ms: int, kind: CallKind, profile_of: ProfileOf
-) -> CallPlan:
-    """Draws one call."""
-    domain = rng.choice(DOMAINS)
+    rng: random.Random, *, conversation_id: str, start_ms: int, kind: CallKind, profile_of: ProfileOf,
+    domains: Sequence[Domain] = DOMAINS,
+) -> CallPlan:  # fmt: skip
+    """Draws one call of one of these domains."""
+    domain = rng.choice(domains)
     (ended_reason,) = rng.choices(
         ("goodbye", "timeout", "inactivity_timeout", "error"), weights=profile_of(domain.agent, start_ms).endings
     )

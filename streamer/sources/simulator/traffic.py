@@ -7,7 +7,7 @@ three sources and its three kinds of pipeline. The same seed gives the same byte
 import heapq
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from streamer.sources.simulator.eva_sources import (
 from streamer.sources.simulator.phone import phone_events
 from streamer.sources.simulator.plan import SIMULATED_KINDS, CallKind, CallPlan, plan_call
 from streamer.sources.simulator.profile import AWKWARD, ProfileOf, always
+from streamer.sources.simulator.speech import AGENTS, DOMAINS
 
 PHONE_SHARE: Final = 0.5
 """Share of phone calls, when no kind is asked for."""
@@ -69,6 +70,7 @@ def simulate_call(
     tenant: str | None = None,
     environment: str | None = "simulated",
     profile_of: ProfileOf = ALWAYS_AWKWARD,
+    agents: Collection[str] = AGENTS,
 ) -> SimulatedCall:
     """Simulates one call.
 
@@ -79,11 +81,15 @@ def simulate_call(
         tenant: Named in `call_started`, when given.
         environment: Named in `call_started`, when given.
         profile_of: How well the agent of the call does.
+        agents: The agents that callers may reach.
     """
     rng = random.Random(f"call {seed}")  # noqa: S311 - play, not secrets
     drawn_kind = kind or _draw_kind(rng)
     conversation_id = f"sim-{start_ms}-{seed}"
-    plan = plan_call(rng, conversation_id=conversation_id, start_ms=start_ms, kind=drawn_kind, profile_of=profile_of)
+    domains = [domain for domain in DOMAINS if domain.agent in agents]
+    plan = plan_call(
+        rng, conversation_id=conversation_id, start_ms=start_ms, kind=drawn_kind, profile_of=profile_of, domains=domains
+    )
     profile = profile_of(plan.agent, start_ms)
     features = set(plan.features)
 
@@ -182,6 +188,7 @@ def simulated_traffic(
     tenant: str | None = None,
     environment: str | None = "simulated",
     profile_of: ProfileOf = ALWAYS_AWKWARD,
+    agents: Collection[str] = AGENTS,
 ) -> Iterator[PlayedCall]:
     """Calls on a number of lines; each line calls again seconds after it hung up. Calls are made lazily, one by one.
 
@@ -194,6 +201,7 @@ def simulated_traffic(
         tenant: Tenant in every `call_started`, if given.
         environment: Environment in every `call_started`, if given.
         profile_of: How well the agents do.
+        agents: The agents that callers may reach.
 
     Yields:
         Calls in the order in which they start.
@@ -207,7 +215,7 @@ def simulated_traffic(
         begin_ms = lines_free_ms[0]
         simulated = simulate_call(
             rng.getrandbits(40), start_ms=begin_ms, kind=kind, tenant=tenant, environment=environment,
-            profile_of=profile_of,
+            profile_of=profile_of, agents=agents,
         )  # fmt: skip
         events = tuple(simulated.wire_events())
         heapq.heapreplace(lines_free_ms, events[-1].arrival_ms + rng.randint(_PAUSE_MIN_MS, _PAUSE_MAX_MS))

@@ -60,7 +60,8 @@ def test_the_healthy_agent_meets_its_objectives() -> None:
     made = plans(always(HEALTHY))
     waits = waits_ms(made)
     assert waits[int(0.95 * len(waits))] < 1_400  # the objective is 1.5 s
-    assert waits[len(waits) // 2] < 900
+    assert waits[len(waits) // 2] < 1_100
+    assert min(wait for wait in waits if wait > 0) > 660  # see the profile
     assert share(asked(made), "dead_air") < 0.005
     assert sum(wait_ms(turn) is None for turn in asked(made)) / len(asked(made)) < 0.005
     assert any(plan.features for plan in made)  # no machine either

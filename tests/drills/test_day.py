@@ -1,0 +1,32 @@
+"""A whole day of healthy traffic wakes nobody; after it a slow model pages at once by its symptom, and by the budget it burns."""
+
+from pathlib import Path
+
+import pytest
+
+from streamer.sources.simulator.incidents import Incident
+from streamer.sources.simulator.speech import AGENTS
+from tests.drills.virtual_time import World, alerts_of, minute, scraped
+
+DAY = 24 * 60
+AFTER = 60
+EVERY = 5
+
+
+@pytest.mark.long
+def test_a_healthy_day_wakes_nobody_and_a_slow_model_does(tmp_path: Path) -> None:
+    minutes = DAY + AFTER
+    world = World("live", 8, minutes, [Incident("llm_slow", AGENTS[0], minute(DAY))])
+    seen = alerts_of(scraped([world], minutes), minutes, EVERY, tmp_path)
+    assert [each for each in seen if each.at <= DAY * 60] == []
+    slow = {alert: min((each.at / 60 - DAY for each in seen if each.alert == alert), default=None) for alert in PAGES}
+    for alert, within in PAGES.items():
+        after = slow[alert]
+        assert after is not None, f"{alert} never fires"
+        assert after <= within
+    pages = {(each.alert, dict(each.labels).get("agent")) for each in seen if ("severity", "critical") in each.labels}
+    assert pages == {(alert, AGENTS[0]) for alert in PAGES}
+
+
+PAGES = {"CallgaugeAnswersSlow": 8 + EVERY, "CallgaugeSLOBurnRateHigh": 50 + EVERY}
+"""Minutes in which each page fires; one is noticed at most `EVERY` minutes later."""

@@ -1,0 +1,124 @@
+"""Drills: each trouble of the calls fires its alert in time, and nobody is woken for anything else."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from streamer.sources.simulator.incidents import Incident, IncidentName
+from streamer.sources.simulator.speech import AGENTS
+from tests.deploy.firing import Firing
+from tests.drills.virtual_time import World, alerts_of, minute, scraped
+
+ONSET = 15
+"""Minute at which trouble begins, after as many good ones."""
+MINUTES = 46
+EVERY = 1
+AGENT, OTHER = AGENTS[0], AGENTS[3]
+
+
+@dataclass(frozen=True)
+class Drill:
+    """A trouble, the alert that tells it, and how many minutes it may take. Its name is the environment's, unless it says another."""
+
+    name: str
+    alert: str | None
+    within: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    incident: IncidentName | None = None
+    environment: str = ""
+    lines: int = 2
+
+    @property
+    def place(self) -> str:
+        return self.environment or self.name
+
+    def world(self) -> World:
+        troubles = [Incident(self.incident, AGENT, minute(ONSET))] if self.incident else []
+        until = min(MINUTES - 2, ONSET + self.within + 4) if self.alert else 35
+        return World(self.place, self.lines, until, troubles, agents=(AGENT,), seed=sum(self.name.encode()))
+
+
+DRILLS = (
+    Drill("healthy", None),
+    Drill("llm_slow", "CallgaugeAnswersSlow", 8, (("agent", AGENT),), "llm_slow"),
+    Drill("tts_slow", "CallgaugeStageSlow", 12, (("stage", "tts_first_byte"),), "tts_slow"),
+    Drill("stt_slow", "CallgaugeStageSlow", 12, (("stage", "endpointing"),), "stt_slow"),
+    Drill("dead_air", "CallgaugeDeadAir", 8, (("agent", AGENT),), "dead_air"),
+    Drill("agent_mute", "CallgaugeAgentMute", 5, (("agent", AGENT),), "agent_mute"),
+    Drill("talks_over", "CallgaugeInterruptionsHigh", 15, (("by", "assistant"),), "talks_over"),
+    Drill("tool_backend_fails", "CallgaugeToolErrors", 12, (("agent", AGENT),), "tool_backend_fails", lines=4),
+    Drill("callers_hang_up", "CallgaugeCallsCutShort", 20, (("agent", AGENT),), "callers_hang_up"),
+    Drill("stall_after_deploy", "CallgaugeProgressStalls", 45, (("agent", AGENT),), "stall_after_deploy"),
+    Drill("staging_slow", None, incident="llm_slow", environment="staging"),
+)
+TENANTS = World(
+    "one_tenant_slow",
+    1,
+    36,
+    [Incident("llm_slow", begins_ms=minute(ONSET))],
+    tenants=("a", "b", "c", "d", "e"),
+    troubled_tenant="c",
+)
+QUIET = World("no_traffic", 4, 25, agents=(OTHER,))
+
+
+@pytest.fixture(scope="module")
+def fired(tmp_path_factory: pytest.TempPathFactory) -> list[Firing]:
+    """What fires in an hour in which each environment has another trouble."""
+    worlds = [*(drill.world() for drill in DRILLS), TENANTS, QUIET]
+    return alerts_of(scraped(worlds, MINUTES), MINUTES, EVERY, tmp_path_factory.mktemp("drills"))
+
+
+def of_place(fired: list[Firing], place: str, until: int = MINUTES) -> list[Firing]:
+    return [each for each in fired if ("environment", place) in each.labels and each.at <= until * 60]
+
+
+def first(fired: list[Firing], alert: str, labels: tuple[tuple[str, str], ...]) -> float | None:
+    """Minutes from the beginning of the trouble to the alert."""
+    times = [each.at for each in fired if each.alert == alert and set(labels) <= each.labels]
+    return None if not times else min(times) / 60 - ONSET
+
+
+@pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: drill.name)
+def test_a_trouble_fires_its_alert_in_time_and_wakes_for_nothing_else(drill: Drill, fired: list[Firing]) -> None:
+    # Where the calls of a world end, no call begins any more: that is another trouble.
+    seen = of_place(fired, drill.place, drill.world().minutes)
+    pages = {each.alert for each in seen if ("severity", "critical") in each.labels}
+    if drill.alert is None:
+        assert {each.alert for each in seen} == set()
+        return
+    after = first(seen, drill.alert, drill.labels)
+    assert after is not None, f"never; but {sorted({each.alert for each in seen})}"
+    assert 0 < after <= drill.within
+    assert pages <= {drill.alert}
+
+
+def test_one_slow_tenant_of_five_is_named(fired: list[Firing]) -> None:
+    seen = of_place(fired, "one_tenant_slow", TENANTS.minutes)
+    after = first(seen, "CallgaugeAnswersSlow", (("tenant", "c"), ("level", "tenant")))
+    assert after is not None
+    assert 0 < after <= 10
+    pages = {(each.alert, dict(each.labels).get("tenant")) for each in seen if ("severity", "critical") in each.labels}
+    assert pages == {("CallgaugeAnswersSlow", "c")}
+
+
+def test_no_calls_wake_somebody(fired: list[Firing]) -> None:
+    seen = of_place(fired, "no_traffic")
+    after = first(seen, "CallgaugeNoCalls", ())
+    assert after is not None
+    assert 0 < after - (QUIET.minutes - ONSET) <= 15
+    assert {each.alert for each in seen} == {"CallgaugeNoCalls"}
+
+
+def test_nobody_is_woken_for_the_pipeline(fired: list[Firing]) -> None:
+    assert {each.alert for each in fired if ("component", "agent") not in each.labels} == set()
+
+
+def test_a_silent_source_is_missed(tmp_path: Path) -> None:
+    world = World("live", 4, 32, [Incident("source_silent", begins_ms=minute(ONSET))], bot_announces=True)
+    seen = alerts_of(scraped([world], 32), 32, 1, tmp_path)
+    after = first(seen, "CallgaugeSourceSilent", (("source", "audit"),))
+    assert after is not None
+    assert 0 < after <= 15
+    assert {each.alert for each in seen if ("severity", "critical") in each.labels} == set()
