@@ -191,7 +191,7 @@ def _count(records: Iterable[AnyScoreRecord], series: Series) -> None:
             if sample.metric not in asked:
                 continue
             metric = metric_named(sample.metric)
-            labels = dict(zip(metric.labels, map(str, sample.labels), strict=True))
+            labels = dict(zip(map(str, metric.labels), map(str, sample.labels), strict=True))
             if isinstance(sample, Counted):
                 series.add(sample.metric, labels, at_ms, sample.by)
                 continue

@@ -109,20 +109,17 @@ def plan_call(
 ) -> CallPlan:  # fmt: skip
     """Draws one call of one of these domains."""
     domain = rng.choice(domains)
-    (ended_reason,) = rng.choices(
-        ("goodbye", "timeout", "inactivity_timeout", "error"), weights=profile_of(domain.agent, start_ms).endings
-    )
+    weights = profile_of(domain.agent, start_ms).endings
+    (ended_reason,) = rng.choices(("goodbye", "timeout", "inactivity_timeout", "error"), weights=weights)
     return _Planner(rng, domain, kind, start_ms, profile_of).plan(conversation_id, ended_reason)
 
 
 class _Planner:
     """Walks through one call's exchanges, keeping the turns so far."""
 
-    def __init__(
-        self, rng: random.Random, domain: Domain, kind: CallKind, start_ms: int, profile_of: ProfileOf
-    ) -> None:
+    def __init__(self, rng: random.Random, domain: Domain, kind: CallKind, start_ms: int, of: ProfileOf) -> None:
         self._rng = rng
-        self._profile_of = profile_of
+        self._profile_of = of
         self._domain = domain
         self._kind = kind
         self._start_ms = start_ms
