@@ -68,7 +68,7 @@ conformance: setup ## the same results as the reference, field by field
 
 drills: setup ## troubles of calls in virtual time: which alert fires, how soon, and nothing else; and a whole good day
 	@$(BIN)/python -m tests.support.required_tools
-	@$(BIN)/python -m pytest tests/drills
+	@$(BIN)/python -m pytest -o faulthandler_timeout=3600 tests/drills
 
 chaos: setup ## kill, freeze and restart everything under load, then check every score (DURATION=600 SEED=1)
 	@$(BIN)/python -m tests.chaos $(if $(DURATION),--seconds $(DURATION)) $(if $(SEED),--seed $(SEED))
