@@ -30,8 +30,8 @@ from tests.support.fakes.evaluator_fakes import START, FakeConsumer, Record, She
 BUDGET: Final = {
     "engine, an event of simulated calls, closing included": 265,
     "engine, an event of the recorded call, closing included": 270,
-    "admit, an event": 17.5,
-    "shell, a poll of one event": 600,
+    "admit, an event": 18.5,
+    "shell, a poll of one event": 690,
     "shell, one event more in a poll": 30,
     "shell, a tick of 12 partitions": 2800,
     "writing, a record of scores": 24,
