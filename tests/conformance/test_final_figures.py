@@ -8,6 +8,7 @@ import pytest
 
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
+from consumers.exporter.active_calls import CallSoFar
 from consumers.exporter.projection import Counted, Observed, project
 from schemas.scores.all_records import AnyScoreRecord, CallValues, Scored, TurnValues, Unscored, VoiceToVoiceLatency
 from schemas.scores.newest_scores import newest_scores
@@ -36,8 +37,11 @@ def written(name: str) -> list[list[AnyScoreRecord]]:
 def counted(records: Sequence[AnyScoreRecord], prefix: str) -> Figures:
     """The counters of this name, and of the histogram its count and sum."""
     figures: Figures = defaultdict(float)
+    call = CallSoFar()
     for record in records:
-        for sample in project(record, record.caused_at_ms, None):
+        samples = list(project(record, record.caused_at_ms, call))
+        call = call.after(record)
+        for sample in samples:
             if sample.metric.startswith(prefix) and isinstance(sample, Counted):
                 figures[sample.metric, *sample.labels] += sample.by
             elif sample.metric.startswith(prefix) and isinstance(sample, Observed):
