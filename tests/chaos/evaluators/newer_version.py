@@ -6,10 +6,10 @@ from typing import Final
 
 NEWER: Final = "CHAOS_NEWER"
 """Environment variable that makes an evaluator a newer one, when it is set."""
-OLD_REASON: Final = b'"reason":"ended"'
+OLD_REASON: Final = b'"reason":"session_ended"'
 NEW_REASON: Final = b'"reason":"ended_by_caller"'
 CHANGES: Final = (
-    ("schemas.closed_sets", '    ENDED = "ended"\n', '    ENDED = "ended_by_caller"\n'),
+    ("schemas.closed_sets", '    SESSION_ENDED = "session_ended"\n', '    SESSION_ENDED = "ended_by_caller"\n'),
     (
         "schemas.scores.all_records",
         '    name: Literal["closed"] = "closed"\n',
