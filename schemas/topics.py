@@ -49,7 +49,7 @@ TOPICS = (
           cleanup_policy="delete", retention_ms=7 * DAY_MS, what="the judges' answers"),
     Topic(name="scores", direction="output", key=_CONVERSATION, value="score", partitions=_SAME,
           cleanup_policy="delete", retention_ms=14 * DAY_MS,
-          what="scores and facts of calls; no value: a new owner"),
+          what="scores and facts of calls; no value: a new owner, or steps"),
     Topic(name="quarantine", direction="output", key="the refused record's key", value="quarantine", partitions="any",
           cleanup_policy="delete", retention_ms=14 * DAY_MS, what="records that can never be processed, with the reason"),
     Topic(name="transcripts", direction="output", key=_CONVERSATION, value="transcript", partitions="any",
@@ -79,6 +79,8 @@ JUDGE_REQUESTS_TOPIC = "judge.requests"
 JUDGE_VERDICTS_TOPIC = "judge.verdicts"
 OWNER_MARK_KEY = b"callgauge-owner"
 """Key of a record of `scores` without a value, which marks the start of a partition's owner. It belongs to no conversation."""
+JOURNAL_KEY = b"callgauge-journal"
+"""Key of a record of `scores` without a value, whose headers say which steps led to the records of its transaction."""
 
 _SCHEMAS: dict[str, TypeAdapter[Any]] = {
     "pipecat-event": TypeAdapter(PipecatEvent),

@@ -27,9 +27,10 @@ from consumers.evaluator.ownership.membership import member_options
 from consumers.evaluator.ownership.shared_name import require_ours
 from consumers.evaluator.ownership.stuck_partitions import close_what_stops
 from consumers.evaluator.ownership.takeover import Takeover
+from consumers.evaluator.partition.evaluates import Evaluates
 from consumers.evaluator.partition.misread_records import MisreadRecords
 from consumers.evaluator.partition.owned_partition import OwnedPartition
-from consumers.evaluator.partition.partition import Evaluates, Partition
+from consumers.evaluator.partition.partition import Partition
 from consumers.evaluator.preflight import require_fit_topics
 from consumers.evaluator.reading.broker_clock import BrokerClock
 from consumers.evaluator.reading.input_gaps import InputMadeAnewError
@@ -89,9 +90,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._misread = MisreadRecords(instruments)
         self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
         clock = BrokerClock(instruments)
-        snapshots = snapshots_of(kafka, settings, goals, instruments)
-        self._snapshots = snapshots.writing
-        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources), clock, snapshots.restoring)
+        self._snapshots, restoring, self._between_stops = snapshots_of(kafka, settings, goals, instruments)
+        self._takeover = Takeover(kafka, settings, instruments, tuple(self._sources), clock, restoring)
         self._log_ends = LogEnds(kafka, self._sources, clock, lambda leaders: self._subscription.read_from(leaders))  # noqa: PLW0108  # made below
         self._placement = Placement(self._sources, instruments)
         self._assignment = Assignment(self._sources, self._log_ends.ends, clock)
@@ -286,7 +286,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         await self._subscription.start()
         asking = self._log_ends.ask_for_ever(lambda: self._assignment.inputs_of(self._assignment.active))
         watching = self._lost_records.watch_for_ever(lambda: self._subscription.consumer)
-        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching)
+        taking = self._between_stops.take_for_ever(lambda: self._assignment.active)
+        return await first_of(self._tick_for_ever(), self._commit_for_ever(), asking, watching, taking)
 
     async def _tick_for_ever(self) -> bool:
         while True:

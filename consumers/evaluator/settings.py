@@ -38,6 +38,12 @@ class EvaluatorSettings(BaseModel):
         None,
         description="Seals the state that is handed over to a successor; without one it is not, and calls are replayed.",
     )
+    snapshot_interval_ms: int = Field(
+        20_000,
+        ge=0,
+        description="Time between two snapshots of a partition that goes on, in ms: what a successor takes again after a kill. 0 "
+        "takes snapshots at stops only.",
+    )
     max_batch_records: int = Field(
         500, gt=0, description="Most records folded before anything else has a turn: some milliseconds of work."
     )

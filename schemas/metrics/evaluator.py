@@ -35,6 +35,7 @@ _LIMIT = Label(
         "transcript",
         "redaction",
         "judge_request",
+        "journal",
         "quarantine_record",
         "stage_values",
         "running_speech",
@@ -51,16 +52,16 @@ _ODD_OUTCOME = Label(
 )
 _SNAPSHOT_WRITTEN = Label(
     "outcome",
-    "whether it was written, or why not: the state or the time it took was over its bound, scores of the partition were "
-    "unwritten, or the broker did not take it",
-    ("written", "too_large", "too_late", "unwritten", "not_taken"),
+    "whether it was written, at a stop or between stops, or why not: the state or the time it took was over its bound, scores of "
+    "the partition were unwritten, or the broker did not take it",
+    ("written", "between_stops", "too_large", "too_late", "unwritten", "not_taken"),
 )
 _SNAPSHOT_READ = Label(
     "outcome",
     "whether the partition went on from it, or why not, and so was replayed",
     (
         "restored", "missing", "wrong_key", "damaged", "other_version", "other_settings", "misplaced", "stale", "inputs_moved",
-        "not_read",
+        "too_far_back", "differs", "not_read",
     ),
 )  # fmt: skip
 _CALL_SOURCE = Label("source", "which source's topic", words_of(InputSource, without=InputSource.JUDGE))
@@ -210,12 +211,12 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_snapshots_written_total", "counter", "snapshots",
-        "States of partitions that were to be handed over to a successor, by what became of them.",
+        "States of partitions that were to be written for a successor, by what became of them.",
         "evaluator", (_SNAPSHOT_WRITTEN,),
     ),
     Metric(
         "callgauge_snapshots_read_total", "counter", "snapshots",
-        "States that an earlier owner had handed over, by what became of them.",
+        "States that an earlier owner had written, by what became of them.",
         "evaluator", (_SNAPSHOT_READ,),
     ),
     Metric(
@@ -226,8 +227,8 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_snapshot_seconds_total", "counter", "seconds",
         "Time that handing states over took at stops and rebalances, or that restoring them took at takeovers: from the first "
-        "partition to the last.",
-        "evaluator", (Label("outcome", "at a stop or a takeover", ("written", "read")),),
+        "partition to the last. Between stops, the time that each partition's snapshot took, with waiting for its scores.",
+        "evaluator", (Label("outcome", "at a stop, between stops, or at a takeover", ("written", "between_stops", "read")),),
     ),
     Metric(
         "callgauge_input_records_waiting", "gauge", "records",

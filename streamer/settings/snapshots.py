@@ -48,6 +48,14 @@ class SnapshotSettings(BaseModel):
     key: SnapshotKey | None = Field(
         None, examples=["..."], description="the key itself; without one no state is handed over"
     )
+    interval_ms: int = Field(
+        20_000,
+        ge=0,
+        le=600_000,
+        examples=[20_000],
+        description="how often each partition's state is written between stops, in ms: after a kill, the next owner evaluates again "
+        "what came since; 0 writes it at stops only",
+    )
 
     @field_validator("key_file")
     @classmethod

@@ -2,8 +2,9 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,15 +22,22 @@ from tests.support.laws import examples
 
 STEP_MS = 25
 
+One = TypeVar("One")
+
 
 def _interleaved(data: st.DataObject, arrivals: Sequence[Arrival]) -> list[Arrival]:
     """The same log read in another order of its topics, each topic in its own."""
-    waiting: dict[str, list[Arrival]] = {}
-    for arrival in arrivals:
-        waiting.setdefault(arrival.source, []).append(arrival)
-    turns = [arrival.source for arrival in arrivals]
-    random.Random(data.draw(st.integers(0, 1_000))).shuffle(turns)  # noqa: S311  # an order, nothing secret
-    return [waiting[source].pop(0) for source in turns]
+    return interleaved(arrivals, lambda arrival: arrival.source, data.draw(st.integers(0, 1_000)))
+
+
+def interleaved(log: Sequence[One], topic_of: Callable[[One], str], seed: int) -> list[One]:
+    """A log in another order of its topics, each topic in its own."""
+    waiting: dict[str, list[One]] = {}
+    for one in log:
+        waiting.setdefault(topic_of(one), []).append(one)
+    turns = [topic_of(one) for one in log]
+    random.Random(seed).shuffle(turns)  # noqa: S311  # an order, nothing secret
+    return [waiting[topic].pop(0) for topic in turns]
 
 
 def _read(

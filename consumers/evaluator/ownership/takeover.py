@@ -45,7 +45,7 @@ class Takeover:
             instruments: Where lost records are counted.
             topics: The inputs, by their names on this cluster.
             clock: Its steady clock dates the marks.
-            restoring: Restores states that former owners have handed over; None if calls are always replayed.
+            restoring: Restores states that former owners have written; None if calls are always replayed.
         """
         self._restoring = restoring
         self._clock = clock
@@ -112,7 +112,7 @@ class Takeover:
         for each in owned:
             number = each.partition.number
             if number in restored:
-                each.partition.go_on_with(restored[number].evaluator)
+                each.partition.go_on_with(restored[number].evaluator, restored[number].unwritten)
             else:
                 each.partition.reading_starts_at(starts[number])
                 recalls[number] = each.partition.recall
@@ -140,6 +140,8 @@ class Takeover:
             )
             if number in has_lost:
                 each.partition.records_lost()
+            if number in restored:
+                each.partition.refuse(restored[number].refused)
 
     async def _restored(
         self,
@@ -149,7 +151,7 @@ class Takeover:
         firsts: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> Mapping[int, Restored]:
-        """Returns the usable states that were handed over, by partition number. Former owners are fenced off before."""
+        """Returns the usable states of former owners, by partition number. These are fenced off before."""
         if self._restoring is None:
             return {}
         wanted: dict[int, NotedSnapshot] = {}

@@ -20,6 +20,7 @@ class OwnedPartition:
         partition: Its state.
         writer: Writes the records that follow from the state.
         writing: Task of the writer; None until it has begun.
+        snapshot: Place of the newest snapshot that was written while it went on; None without one.
         fenced_at: When another process was found to own it, in seconds of the monotonic clock; None as long as it is ours.
     """
 
@@ -28,6 +29,7 @@ class OwnedPartition:
         self.partition = partition
         self.writer = writer
         self.writing: asyncio.Task[None] | None = None
+        self.snapshot: SnapshotPlace | None = None
         self.fenced_at: float | None = None
         self._marks: LedgerMarks | None = None
         self._ledger_end = 0
@@ -42,6 +44,11 @@ class OwnedPartition:
     def takeovers(self) -> int:
         """Owners since the partition last made progress, this one included; 0 once this one has made progress."""
         return self._progress.takeovers
+
+    @property
+    def may_be_snapshotted(self) -> bool:
+        """Whether its state may serve a successor while it goes on: all is read that was there at the takeover, and it has got on."""
+        return self._has_caught_up and not self.takeovers and self.partition.is_active
 
     @property
     def scores_end(self) -> int:
@@ -120,7 +127,7 @@ class OwnedPartition:
         Args:
             now_ms: Time on the steady clock.
             hands_over: Whether this owner gives the partition up in order. Then it does not count as an owner without progress.
-            snapshot: Place of the snapshot of this moment; None without one.
+            snapshot: Place of the snapshot of this moment; None for the newest that was written before.
         """
         if self._marks is None:
             return {}
@@ -132,10 +139,11 @@ class OwnedPartition:
         scores = self._marks.start_for(watermarks)
         self._progress.note(now_ms, partition.time_ms, watermarks, positions, has_caught_up=self._has_caught_up)
         takeovers = max(0, self.takeovers - hands_over)
+        place = snapshot or self.snapshot
         return {
             TopicPartition(topic, partition.number): OffsetAndMetadata(
                 offset,
-                CommitNote(scores, max(positions[topic], self._starts[topic].seen_before), takeovers, snapshot).text(),
+                CommitNote(scores, max(positions[topic], self._starts[topic].seen_before), takeovers, place).text(),
             )
             for topic, offset in watermarks.items()
         }

@@ -1,20 +1,20 @@
 """State of one partition number of the four inputs, as long as it is assigned to this process."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
-from consumers.engine.effects import Count, Effect
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.state_bytes import TakesBytes
+from consumers.evaluator.partition.evaluates import Evaluates
 from consumers.evaluator.partition.misread_records import MisreadRecords
 from consumers.evaluator.reading.input_merge import InputMerge
 from consumers.evaluator.reading.record_order import TIME_MS, Records, in_time_order
 from consumers.evaluator.writing.carry_out import carry_out
-from consumers.evaluator.writing.outbox import Outbox
+from consumers.evaluator.writing.outbox import Group, Outbox
 from consumers.runtime.registry import Instruments
 from schemas.events.codec import InputSource
 from schemas.ledger_record import LedgerRecord
@@ -26,31 +26,6 @@ MAX_INCOMPLETE_NAMED: Final = 20
 """Most incomplete calls that one log line names. The metric counts all of them."""
 
 log = structlog.get_logger()
-
-
-class Evaluates(Protocol):
-    """The verbs of the engine that a partition uses."""
-
-    @property
-    def open_calls(self) -> int: ...
-    def unfinished_calls(self) -> Sequence[str]: ...
-    @property
-    def replayed_elements(self) -> int: ...
-    def reading_starts_at(self, offsets: Mapping[InputSource, int]) -> None: ...
-    def recall(self, record: LedgerRecord) -> None: ...
-    def receive(self, arrival: Arrival) -> Sequence[Effect]: ...
-    @property
-    def closing_calls(self) -> int: ...
-    def pass_time(self, now_ms: int) -> Sequence[Effect]: ...
-    def close_some(self) -> Sequence[Effect]: ...
-    def next_wakeup(self) -> int | None: ...
-    def low_watermarks(self) -> Mapping[InputSource, int]: ...
-    def drain_counts(self) -> Sequence[Count]: ...
-    def heaviest_call(self) -> tuple[int, int, str] | None: ...
-    def cut(self, conversation_id: str, *, is_scored: bool) -> Sequence[Effect]: ...
-    @property
-    def redactor(self) -> Redactor: ...
-    def write_snapshot(self, into: TakesBytes) -> None: ...
 
 
 class InputStart(NamedTuple):
@@ -140,6 +115,8 @@ class Partition:
     def cut(self, conversation_id: str, *, is_scored: bool) -> None:
         """Closes an open call as a limit, without a transcript, and without final scores unless `is_scored`."""
         self.has_cut = True
+        if self.outbox.journal is not None:
+            self.outbox.journal.end()
         carry_out(self._evaluator.cut(conversation_id, is_scored=is_scored), self.outbox, self._instruments)
 
     def start(self, starts: Mapping[str, InputStart], goes_on_at: Mapping[str, int] | None = None) -> None:
@@ -169,12 +146,14 @@ class Partition:
         self.has_handed_over = False
 
     def write_snapshot(self, into: TakesBytes) -> None:
-        """Writes the engine's state; `is_being_snapshotted` must be set, and nothing may be folded or advanced meanwhile."""
+        """Writes the engine's state; `is_being_snapshotted` must be set, so that records wait and no time passes."""
         self._evaluator.write_snapshot(into)
 
-    def go_on_with(self, evaluator: Evaluates) -> None:
-        """Takes the state that an earlier owner handed over, instead of a replay. Call it before `start`."""
+    def go_on_with(self, evaluator: Evaluates, unwritten: Sequence[Group] = ()) -> None:
+        """Takes the state of an earlier owner, instead of a replay, and what it had decided and not written. Call it before `start`."""
         self._evaluator = evaluator
+        for group in unwritten:
+            self.outbox.put(group)
         self._redactor = evaluator.redactor
         self._replayed_counted = evaluator.replayed_elements
 
@@ -214,7 +193,11 @@ class Partition:
             known_ms: Broker time up to which every input is known, these records included; None if one is not known.
             until_ms: Broker time up to which records may be folded, because an input lags; None if none lags.
         """
+        if self.is_being_snapshotted:
+            self.merge.put(runs)
+            return
         receive, next_offsets = self._evaluator.receive, self.next_offsets
+        journal, groups = self.outbox.journal, 0
         report = self._misread.take
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
         refused: list[QuarantineRecord] = []
@@ -230,31 +213,38 @@ class Partition:
             if isinstance(arrival, Arrival):
                 effects = receive(arrival)
                 if effects:
-                    carry_out(effects, outbox, instruments, report)
+                    groups = carry_out(effects, outbox, instruments, report)
             else:
                 refused.append(arrival)
+            if journal is not None:
+                journal.folded(record.topic, record.offset, groups)
+                groups = 0
             next_offsets[record.topic] = record.offset + 1
         if refused:
-            self._refuse(refused)
+            self.refuse(refused)
 
     def advance(self, now_ms: int) -> None:
         """Lets broker time pass, if the engine waits for that moment and the partition is not stopped."""
-        if self.stops is not None:
+        if self.stops is not None or self.is_being_snapshotted:
             return
         wakeup_ms = self._evaluator.next_wakeup()
         if wakeup_ms is not None and wakeup_ms <= now_ms:
-            carry_out(self._evaluator.pass_time(now_ms), self.outbox, self._instruments)
+            groups = carry_out(self._evaluator.pass_time(now_ms), self.outbox, self._instruments)
+            if self.outbox.journal is not None:
+                self.outbox.journal.time_passed(now_ms, groups)
         if now_ms > self.time_ms:
             self.time_ms = now_ms
 
     @property
     def closing_calls(self) -> int:
-        """Calls that are over and not closed yet; 0 while the partition is stopped, because they then wait."""
-        return self._evaluator.closing_calls if self.stops is None else 0
+        """Calls that are over and not closed yet; 0 while the partition is stopped or its state is packed, because they then wait."""
+        return self._evaluator.closing_calls if self.stops is None and not self.is_being_snapshotted else 0
 
     def close_some(self) -> None:
         """Closes calls that are over: as many as fit into a step."""
-        carry_out(self._evaluator.close_some(), self.outbox, self._instruments)
+        groups = carry_out(self._evaluator.close_some(), self.outbox, self._instruments)
+        if self.outbox.journal is not None:
+            self.outbox.journal.closed_some(groups)
 
     def records_lost(self) -> None:
         """Counts and logs the calls that are incomplete because records were deleted unread, each call once."""
@@ -287,7 +277,8 @@ class Partition:
         self._instruments.inc("callgauge_replayed_elements_total", (), replayed - self._replayed_counted)
         self._replayed_counted = replayed
 
-    def _refuse(self, refused: Sequence[QuarantineRecord]) -> None:
+    def refuse(self, refused: Sequence[QuarantineRecord]) -> None:
+        """Writes refused records to quarantine, except those that an earlier owner wrote there."""
         seen_before = self._seen_before
         fresh = []
         for record in refused:

@@ -1,9 +1,10 @@
-"""The two sides of a hand-over in one evaluator: writing snapshots for successors, and restoring those of predecessors."""
+"""Snapshots in one evaluator: writing them for successors, at stops and between them, and restoring those of predecessors."""
 
 from typing import NamedTuple
 
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.snapshots.basis import basis_of
+from consumers.evaluator.snapshots.between_stops import SnapshotsBetweenStops
 from consumers.evaluator.snapshots.handing_over import SnapshotWriting
 from consumers.evaluator.snapshots.restoring import SnapshotRestoring
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -13,16 +14,17 @@ from schemas.topics import SNAPSHOTS_TOPIC
 
 
 class Snapshots(NamedTuple):
-    """Writer and reader of snapshots; both are None without a key."""
+    """Writer and reader of snapshots, which are None without a key; and what takes them between stops."""
 
     writing: SnapshotWriting | None
     restoring: SnapshotRestoring | None
+    between_stops: SnapshotsBetweenStops
 
 
 def snapshots_of(
     kafka: KafkaSettings, settings: EvaluatorSettings, goals: ChoosesGoals | None, instruments: Instruments
 ) -> Snapshots:
-    """Builds both sides from the settings.
+    """Builds them from the settings.
 
     Args:
         kafka: The cluster.
@@ -31,9 +33,11 @@ def snapshots_of(
         instruments: Where snapshots are counted.
     """
     if settings.snapshot_key is None or not settings.hands_over_state or kafka.is_embedded:
-        return Snapshots(None, None)
+        return Snapshots(None, None, SnapshotsBetweenStops(None, 0))
     key, basis = settings.snapshot_key.get_secret_value().encode(), basis_of(settings)
+    writing = SnapshotWriting(kafka.topic(SNAPSHOTS_TOPIC), basis, key, instruments)
     return Snapshots(
-        SnapshotWriting(kafka.topic(SNAPSHOTS_TOPIC), basis, key, instruments),
-        SnapshotRestoring(kafka, basis, key, goals, instruments),
+        writing,
+        SnapshotRestoring(kafka, settings, basis, key, goals, instruments),
+        SnapshotsBetweenStops(writing, settings.snapshot_interval_ms),
     )

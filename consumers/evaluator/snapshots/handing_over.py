@@ -1,19 +1,21 @@
-"""Writes the state of partitions that are given up, so that a successor goes on from it instead of replaying them.
+"""Writes the state of partitions, so that a successor goes on from it instead of replaying them.
 
-All scores of the partition are written before, and nothing is folded meanwhile, so the state and the log agree. Each snapshot
-is written in a transaction of its partition's producer, so an owner that was fenced off writes none.
+The state is that of one moment: nothing is folded while it is packed, and all scores that it decided are written before it is. Of a
+partition that is given up these are all. Each snapshot is written in a transaction of its partition's producer, so an owner that
+was fenced off writes none.
 """
 
 import asyncio
 import secrets
 import time
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.recall.commit_note import SnapshotPlace
+from consumers.evaluator.recall.journal_piece import JournalPlace
 from consumers.evaluator.snapshots.manifest import Basis, Manifest, digest_of, sealed
 from consumers.evaluator.snapshots.packing import Packed, TooLargeError, TooLateError, packed
 from consumers.evaluator.writing.outgoing import LeftOut, Outgoing
@@ -29,6 +31,16 @@ ID_HEADER: Final = "callgauge-snapshot"
 _LEFT_OUT: Final = LeftOut("snapshot", "A successor replays the open calls of the partition.")
 
 log = structlog.get_logger()
+
+
+class _Taken(NamedTuple):
+    """A packed state, and its moment: as in `Manifest`, and `put`, the groups of records that were put into the outbox by then."""
+
+    state: Packed
+    positions: Mapping[str, int]
+    scores_end: int
+    journal: JournalPlace | None
+    put: int
 
 
 class SnapshotWriting:
@@ -47,6 +59,45 @@ class SnapshotWriting:
         self._basis = basis
         self._key = key
         self._instruments = instruments
+        self._one_at_a_time = asyncio.Lock()
+
+    async def write_now(self, owned: OwnedPartition, seconds: float = SNAPSHOT_SECONDS) -> SnapshotPlace | None:
+        """Writes a snapshot of an active partition that goes on. From then on its journal is written with its scores.
+
+        Records that come meanwhile wait while the state is packed, and no longer.
+
+        Args:
+            owned: The partition.
+            seconds: How long it may take.
+
+        Returns:
+            Its place; None if there is none.
+        """
+        began = time.monotonic()
+        partition, outbox = owned.partition, owned.partition.outbox
+        if partition.stops is not None or not owned.writer.is_transactional:
+            return None
+        try:
+            async with asyncio.timeout(seconds):
+                journal = outbox.journal
+                if journal is None or journal.has_ended:
+                    journal = outbox.begin_journal(partition.next_offsets)
+                    await outbox.until_written()  # what is being written now has no piece of it
+                taken = await self._taken(owned, began + seconds)
+                await outbox.until_written(taken.put)
+        except (TooLargeError, TooLateError) as error:
+            self._leave_out(owned, "too_large" if isinstance(error, TooLargeError) else "too_late")
+            return None
+        except TimeoutError:
+            self._leave_out(owned, "unwritten")
+            return None
+        if not partition.is_active or outbox.journal is not journal or journal.has_ended:
+            return None
+        writing = asyncio.create_task(self._write(owned, taken), name=f"snapshot-{partition.number}")
+        await asyncio.wait([writing])  # and if we are cancelled, it goes on: a transaction is not left open
+        place = self._place(owned, writing, "between_stops")
+        self._instruments.inc("callgauge_snapshot_seconds_total", ("between_stops",), time.monotonic() - began)
+        return place
 
     async def write(
         self, leaving: Collection[OwnedPartition], seconds: float = SNAPSHOT_SECONDS
@@ -73,14 +124,14 @@ class SnapshotWriting:
                 self._leave_out(owned, "unwritten")
                 continue
             try:
-                state = await self._packed(owned, deadline)
+                taken = await self._taken(owned, deadline)
             except TooLargeError:
                 self._leave_out(owned, "too_large")
             except TooLateError:
                 self._leave_out(owned, "too_late")
             else:
                 # One is written while the next is packed.
-                writing[asyncio.create_task(self._write(owned, state), name=f"snapshot-{partition.number}")] = owned
+                writing[asyncio.create_task(self._write(owned, taken), name=f"snapshot-{partition.number}")] = owned
         if not writing:
             return []
         done, late = await asyncio.wait(writing, timeout=max(0.0, deadline - time.monotonic()))
@@ -96,26 +147,31 @@ class SnapshotWriting:
         )
         return written
 
-    async def _packed(self, owned: OwnedPartition, deadline: float) -> Packed:
-        partition = owned.partition
-        partition.count_events()  # for the last time: what a successor restores has nothing to count
-        partition.is_being_snapshotted = True
-        packing = asyncio.ensure_future(asyncio.to_thread(packed, partition.write_snapshot, deadline))
-        try:
-            return await asyncio.shield(packing)
-        finally:
-            if not packing.done():  # we are cancelled, and the thread still reads the state
-                await asyncio.wait([packing])
-            partition.is_being_snapshotted = False
+    async def _taken(self, owned: OwnedPartition, deadline: float) -> _Taken:
+        async with self._one_at_a_time:
+            partition, outbox = owned.partition, owned.partition.outbox
+            partition.count_events()  # what a successor restores has nothing to count
+            journal = None if outbox.journal is None or outbox.journal.has_ended else outbox.journal.place
+            positions, scores_end, put = dict(partition.next_offsets), owned.scores_end, outbox.put_so_far
+            partition.is_being_snapshotted = True
+            packing = asyncio.ensure_future(asyncio.to_thread(packed, partition.write_snapshot, deadline))
+            try:
+                state = await asyncio.shield(packing)
+            finally:
+                if not packing.done():  # we are cancelled, and the thread still reads the state
+                    await asyncio.wait([packing])
+                partition.is_being_snapshotted = False
+            return _Taken(state, positions, scores_end, journal, put)
 
-    async def _write(self, owned: OwnedPartition, state: Packed) -> SnapshotPlace:
-        partition, chunks = owned.partition, state.chunks
+    async def _write(self, owned: OwnedPartition, taken: _Taken) -> SnapshotPlace:
+        partition, state, chunks = owned.partition, taken.state, taken.state.chunks
         manifest = Manifest(
             snapshot_id=secrets.token_hex(16),
             basis=self._basis,
             number=partition.number,
-            positions=dict(partition.next_offsets),
-            scores_end=owned.scores_end,
+            positions=taken.positions,
+            scores_end=taken.scores_end,
+            journal=taken.journal,
             chunks=len(chunks),
             size_bytes=sum(map(len, chunks)),
             unpacked_bytes=state.unpacked_bytes,
@@ -130,13 +186,15 @@ class SnapshotWriting:
         self._instruments.inc("callgauge_snapshot_bytes_total", ("written",), manifest.size_bytes)
         return _place_of(written)
 
-    def _place(self, owned: OwnedPartition, task: "asyncio.Task[SnapshotPlace]") -> SnapshotPlace | None:
+    def _place(
+        self, owned: OwnedPartition, task: "asyncio.Task[SnapshotPlace]", outcome: str = "written"
+    ) -> SnapshotPlace | None:
         try:
             place = task.result()
         except (RejectedWriteError, FencedError, WriteError) as error:  # of the last two the next write says more
             self._leave_out(owned, "not_taken", seen=str(error))
             return None
-        self._instruments.inc("callgauge_snapshots_written_total", ("written",))
+        self._instruments.inc("callgauge_snapshots_written_total", (outcome,))
         return place
 
     def _leave_out(self, owned: OwnedPartition, why: str, seen: str = "") -> None:

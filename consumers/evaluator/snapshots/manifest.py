@@ -8,6 +8,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from consumers.evaluator.recall.journal_piece import JournalPlace
+
 MAX_MANIFEST_BYTES: Final = 65_536
 """Largest manifest that is read; a real one has about a thousand bytes."""
 SEAL_BYTES: Final = hashlib.sha256().digest_size
@@ -29,6 +31,8 @@ class Refusal(StrEnum):
     MISPLACED = "misplaced"
     STALE = "stale"
     INPUTS_MOVED = "inputs_moved"
+    TOO_FAR_BACK = "too_far_back"
+    DIFFERS = "differs"
     NOT_READ = "not_read"
 
 
@@ -70,7 +74,8 @@ class Manifest(BaseModel):
         basis: Decides which evaluators can use it.
         number: The partition number.
         positions: By topic, the offset after the last folded record, at which reading goes on.
-        scores_end: The snapshot covers the records of `scores` below this offset.
+        scores_end: The snapshot covers the records of `scores` below this offset; those above it have the journal's later pieces.
+        journal: Its moment in the journal of the partition; None if there was no journal.
         chunks: Number of records with its bytes, which follow.
         size_bytes: Size of all chunks.
         unpacked_bytes: Size of the unpacked state.
@@ -84,6 +89,7 @@ class Manifest(BaseModel):
     number: _Offset
     positions: Mapping[str, _Offset]
     scores_end: _Offset
+    journal: JournalPlace | None = None
     chunks: Annotated[int, Field(gt=0)]
     size_bytes: Annotated[int, Field(gt=0)]
     unpacked_bytes: Annotated[int, Field(gt=0)]

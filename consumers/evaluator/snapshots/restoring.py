@@ -1,9 +1,9 @@
-"""Reads the state that the previous owner of a partition handed over. If it does not fit exactly, the partition is replayed."""
+"""Reads the state that the previous owner of a partition wrote. If it does not fit exactly, the partition is replayed."""
 
 import asyncio
 import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.state_bytes import SnapshotError
 from consumers.evaluator.recall.commit_note import SnapshotPlace
+from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.snapshots.handing_over import ID_HEADER
 from consumers.evaluator.snapshots.manifest import (
     Basis,
@@ -24,14 +25,19 @@ from consumers.evaluator.snapshots.manifest import (
     require_whole,
 )
 from consumers.evaluator.snapshots.packing import CHUNK_BYTES, Unpacker
+from consumers.evaluator.snapshots.tail import InputReader, Redoing, pieces_after, tail_of
+from consumers.evaluator.writing.outbox import Group
+from consumers.evaluator.writing.outgoing import Addresses
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.goals.goal_set import ChoosesGoals
-from schemas.topics import SCORES_TOPIC, SNAPSHOTS_TOPIC
+from schemas.quarantine import QuarantineRecord
+from schemas.topics import SCORES_TOPIC, SNAPSHOTS_TOPIC, SOURCE_BY_TOPIC
 from schemas.undecodable import UndecodableRecord
 
-RESTORE_SECONDS: Final = 10.0
-"""How long reading all snapshots may take: about as long as the replay of some hundred calls, which is the alternative."""
+RESTORE_SECONDS: Final = 20.0
+"""How long reading all snapshots and taking the steps after them may take: about as long as the replay of a thousand calls, which
+is the alternative."""
 READERS: Final = 2
 """Most snapshots that are read at the same time, and so kept in memory: one is read, mostly waiting for a dozen answers, while the
 state of another is made. Four are no faster."""
@@ -66,28 +72,41 @@ class Restored(NamedTuple):
     Attributes:
         evaluator: The engine's state.
         positions: By input topic, the offset at which reading goes on.
+        unwritten: Groups of records that the earlier owner had decided and not written.
+        refused: Refused records after the snapshot.
     """
 
     evaluator: PartitionEvaluator
     positions: Mapping[str, int]
+    unwritten: Sequence[Group] = ()
+    refused: Sequence[QuarantineRecord] = ()
 
 
 class SnapshotRestoring:
     """Restores partitions from snapshots."""
 
     def __init__(
-        self, kafka: KafkaSettings, basis: Basis, key: bytes, goals: ChoosesGoals | None, instruments: Instruments
+        self,
+        kafka: KafkaSettings,
+        settings: EvaluatorSettings,
+        basis: Basis,
+        key: bytes,
+        goals: ChoosesGoals | None,
+        instruments: Instruments,
     ) -> None:
         """Stores its settings; nothing is connected.
 
         Args:
             kafka: The cluster.
+            settings: Bounds on records.
             basis: The required basis of a snapshot.
             key: Key of the seal.
             goals: Chooses the goal sets of later calls.
             instruments: Where snapshots are counted.
         """
         self._kafka = kafka
+        self._limits = settings.limits
+        self._sources = {kafka.topic(topic): source for topic, source in SOURCE_BY_TOPIC.items()}
         self._basis = basis
         self._key = key
         self._goals = goals
@@ -168,7 +187,8 @@ class SnapshotRestoring:
                 )
         if manifest.positions.keys() != wanted.ends.keys():
             raise RefusedError(Refusal.INPUTS_MOVED, "it was taken with other inputs")
-        await self._require_newest(consumer, number, manifest, wanted.mark)
+        scores = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
+        tail = tail_of(manifest.journal, await pieces_after(consumer, scores, manifest.scores_end, wanted.mark))
         self._instruments.inc("callgauge_snapshot_bytes_total", ("read",), manifest.size_bytes)
         source = Unpacker(chunks, manifest.unpacked_bytes)
         try:
@@ -176,7 +196,12 @@ class SnapshotRestoring:
                 evaluator = await asyncio.to_thread(_restored, source, self._goals)
         except SnapshotError as error:
             raise RefusedError(Refusal.DAMAGED, str(error)) from error
-        return Restored(evaluator, manifest.positions)
+        if not tail.steps:
+            return Restored(evaluator, manifest.positions)
+        inputs = InputReader(consumer, number, manifest.positions, tail.steps)
+        redoing = Redoing(self._sources, self._limits, Addresses(number, self._kafka))
+        redone = await redoing.redo(evaluator, manifest.positions, tail, inputs)
+        return Restored(evaluator, redone.positions, redone.unwritten, redone.refused)
 
     async def _read(
         self, consumer: AIOKafkaConsumer, number: int, place: SnapshotPlace
@@ -209,29 +234,6 @@ class SnapshotRestoring:
         if manifest is None:
             raise RefusedError(Refusal.MISSING, f"nothing is at {tp.topic}[{tp.partition}]@{place.first}")
         return manifest, chunks
-
-    async def _require_newest(self, consumer: AIOKafkaConsumer, number: int, manifest: Manifest, mark: int) -> None:
-        """Checks that no owner wrote to `scores` between the snapshot and our own mark.
-
-        Raises:
-            RefusedError: An owner wrote something.
-        """
-        tp = TopicPartition(self._kafka.topic(SCORES_TOPIC), number)
-        consumer.assign([tp])
-        firsts = await consumer.beginning_offsets([tp])
-        if not firsts[tp] <= manifest.scores_end <= mark:
-            raise RefusedError(
-                Refusal.STALE, f"it covers `scores` up to {manifest.scores_end}, and our own begin at {mark}"
-            )
-        consumer.seek(tp, manifest.scores_end)
-        while await consumer.position(tp) <= mark:  # the end of a transaction takes an offset and is no record
-            for records in (await consumer.getmany(tp, timeout_ms=POLL_MS)).values():
-                for record in records:
-                    if record.offset < mark:
-                        raise RefusedError(
-                            Refusal.STALE,
-                            f"it covers `scores` up to {manifest.scores_end}, and {record.offset} was written later",
-                        )
 
     def _refuse(self, number: int, error: RefusedError) -> None:
         self._instruments.inc("callgauge_snapshots_read_total", (error.reason.value,))
@@ -269,5 +271,8 @@ _WHAT_TO_DO: Final[Mapping[Refusal, str]] = {
     Refusal.MISPLACED: "Find who else writes to `snapshots` or commits for this group, and take that right away.",
     Refusal.STALE: "Nothing: its owner went on after it, and then ended before it had committed.",
     Refusal.INPUTS_MOVED: "Nothing, if inputs were made anew, or their records deleted.",
+    Refusal.TOO_FAR_BACK: "Nothing, unless it comes again: then set a shorter snapshots.interval_ms, or use more partitions.",
+    Refusal.DIFFERS: "Nothing, if the goal sets of calls changed in that moment. Otherwise report it: the engine came to other records "
+    "from the same steps.",
     Refusal.NOT_READ: "Check the right to read `snapshots`, and the broker.",
 }

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
+from consumers.evaluator.recall.journal import Journal
 from schemas.judging import JudgeRequest
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import AnyScoreRecord
@@ -18,9 +20,14 @@ MAX_TRANSACTION_RECORDS: Final = 1_000
 
 
 class Outbox:
-    """Groups of records that wait to be written, and the tasks that wait for that."""
+    """Groups of records that wait to be written, and the tasks that wait for that.
+
+    Attributes:
+        journal: The steps that decided the groups; None while nothing needs them.
+    """
 
     def __init__(self) -> None:
+        self.journal: Journal | None = None
         self._groups: deque[Group] = deque()
         self._records = 0
         self._put = 0
@@ -48,6 +55,15 @@ class Outbox:
             self._filled.set()
             self._emptied.clear()
 
+    def begin_journal(self, positions: Mapping[str, int]) -> Journal:
+        """Begins a journal of the steps from now on, in place of an earlier one.
+
+        Args:
+            positions: By topic, the offset after the last folded record.
+        """
+        self.journal = Journal(positions, sum(map(is_decided, self._groups)))
+        return self.journal
+
     def first(self) -> list[Group]:
         """Returns the groups of the next transaction. They stay here until `written`."""
         groups: list[Group] = []
@@ -63,8 +79,11 @@ class Outbox:
         """Removes the first `count` groups, which are written. After a `clear` in between there may be none."""
         count = min(count, len(self._groups))
         self._records -= sum(len(group) for group in islice(self._groups, count))
+        decided = 0
         for _ in range(count):
-            self._groups.popleft()
+            decided += is_decided(self._groups.popleft())
+        if self.journal is not None:
+            self.journal.wrote(decided)
         self._done += count
         self._settle()
 
@@ -73,6 +92,7 @@ class Outbox:
         self._done += len(self._groups)
         self._groups.clear()
         self._records = 0
+        self.journal = None
         self._settle()
 
     async def until_filled(self) -> None:
@@ -94,3 +114,8 @@ class Outbox:
         if not self._groups:
             self._filled.clear()
         self._emptied.set()
+
+
+def is_decided(group: Group) -> bool:
+    """Whether the engine decided the group. The others are reports of refused records, which no step of it repeats."""
+    return not isinstance(group[0], QuarantineRecord)

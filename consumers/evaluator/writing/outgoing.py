@@ -1,12 +1,15 @@
 """A record for the broker: its address, its bytes, and whether its group can be written without it."""
 
+import zlib
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from consumers.evaluator.writing.outbox import Written
+from consumers.evaluator.recall.journal_piece import Piece
+from consumers.evaluator.writing.outbox import Group, Written
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest
 from schemas.quarantine import QuarantineRecord
-from schemas.topics import JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
+from schemas.topics import JOURNAL_KEY, JUDGE_REQUESTS_TOPIC, QUARANTINE_TOPIC, SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from schemas.transcript import Transcript
 
 _WITHOUT_TRANSCRIPT: Final = "The call closes with all its scores and has no transcript."
@@ -14,6 +17,8 @@ _WITHOUT_QUESTION: Final = (
     "The judge is not asked; what it should judge is unscored when the question's deadline has passed."
 )
 _WITHOUT_QUARANTINE: Final = "The refused record is not on the quarantine topic; its coordinates are in the log."
+
+_WITHOUT_JOURNAL: Final = "A successor cannot go on from a snapshot, and replays the open calls of the partition."
 
 
 class LeftOut(NamedTuple):
@@ -34,7 +39,7 @@ class Outgoing(NamedTuple):
     Attributes:
         topic: Name of the topic on this cluster.
         key: The conversation's id, or the own key of a refused record.
-        value: The bytes.
+        value: The bytes; None for a piece of the journal, which is in the headers.
         partition: Partition number; None if the key decides.
         headers: Headers; None for none.
         kind: Kind of a score, for its count; None for other records.
@@ -43,7 +48,7 @@ class Outgoing(NamedTuple):
 
     topic: str
     key: bytes
-    value: bytes
+    value: bytes | None
     partition: int | None
     headers: list[tuple[str, bytes]] | None
     kind: str | None
@@ -82,3 +87,20 @@ class Addresses:
             left_out = LeftOut("judge_request", _WITHOUT_QUESTION)
             return Outgoing(self._requests, key, value, None, self._reply_to, None, left_out)
         return Outgoing(self.scores, key, value, self._number, None, record.kind, None)
+
+    def of_group(self, group: Group) -> list[Outgoing]:
+        """Returns the records of a group with their addresses."""
+        return [self.of(record) for record in group]
+
+    def of_journal(self, piece: Piece) -> Outgoing:
+        """Returns the record with a piece of the journal."""
+        left_out = LeftOut("journal", _WITHOUT_JOURNAL)
+        return Outgoing(self.scores, JOURNAL_KEY, None, self._number, piece.headers(), None, left_out)
+
+
+def check_of(group: Iterable[Outgoing]) -> int:
+    """Returns a checksum of the bytes of a group."""
+    check = 0
+    for each in group:
+        check = zlib.crc32(each.value or b"", check)
+    return check

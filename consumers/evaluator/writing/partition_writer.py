@@ -17,8 +17,8 @@ from aiokafka.errors import (
 )
 
 from consumers.evaluator.settings import EvaluatorSettings
-from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Outbox
-from consumers.evaluator.writing.outgoing import Addresses, LeftOut, Outgoing
+from consumers.evaluator.writing.outbox import MAX_TRANSACTION_RECORDS, Group, Outbox, is_decided
+from consumers.evaluator.writing.outgoing import Addresses, LeftOut, Outgoing, check_of
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
@@ -137,7 +137,7 @@ class PartitionWriter:
             groups = self._outbox.first()
             try:
                 async with self._one_at_a_time:
-                    await self._write([self._addresses.of(record) for group in groups for record in group])
+                    await self._write(self._outgoing(groups))
             except (ProducerFenced, OutOfOrderSequenceNumber) as error:
                 raise FencedError(f"partition {self._number} is written by another evaluator now") from error
             except KafkaError as error:
@@ -183,6 +183,19 @@ class PartitionWriter:
             except KafkaError as error:
                 raise self._broken(str(error) or type(error).__name__) from error
             return list(written)
+
+    def _outgoing(self, groups: Sequence[Group]) -> list[Outgoing]:
+        """Returns the records of the next transaction; the last is the piece of the journal that belongs to them."""
+        addressed = [(group, self._addresses.of_group(group)) for group in groups]
+        records = [each for _, outgoing in addressed for each in outgoing]
+        journal = self._outbox.journal
+        checks = [check_of(outgoing) for group, outgoing in addressed if is_decided(group)]
+        if journal is not None and checks and self._is_transactional:
+            scores = sum(each.topic == self._addresses.scores for each in records)
+            piece = journal.piece(checks, scores)
+            if piece is not None:
+                records.append(self._addresses.of_journal(piece))
+        return records
 
     async def _write(self, records: Sequence[Outgoing]) -> None:
         while too_large := await self._transaction(records):
@@ -244,7 +257,7 @@ class PartitionWriter:
         for each in refused:
             if each.left_out is None:
                 raise self._broken(
-                    f"a score of {len(each.value)} bytes is too large for {each.topic}. Set max.message.bytes="
+                    f"a score of {len(each.value or b'')} bytes is too large for {each.topic}. Set max.message.bytes="
                     f"{MAX_BATCH_BYTES} on it, or more"
                 )
             by_topic.setdefault((each.topic, each.left_out), []).append(each)
@@ -256,7 +269,7 @@ class PartitionWriter:
                 partition=self._number,
                 topic=topic,
                 records=len(those),
-                largest_bytes=max(len(each.value) for each in those),
+                largest_bytes=max(len(each.value or b"") for each in those),
                 what_happens_now=left_out.what_happens_now,
                 what_to_do=f"Set max.message.bytes={MAX_BATCH_BYTES} on {topic}, or more; `callgauge topics check` shows it.",
             )

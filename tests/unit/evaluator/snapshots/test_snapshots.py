@@ -92,11 +92,11 @@ class Broker:
 
 
 class Client:
-    """A consumer of the broker."""
+    """A consumer of the broker; a poll gives one record of one partition."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._at = (SNAPSHOTS, 0)
+        self._at: dict[TopicPartition, int] = {}
 
     async def start(self) -> None:
         self._broker.started += 1
@@ -107,15 +107,14 @@ class Client:
         self._broker.stopped += 1
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        (tp,) = partitions
-        self._at = (tp, 0)
+        self._at = dict.fromkeys(partitions, 0)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        assert self._at[0] == tp
-        self._at = (tp, offset)
+        assert tp in self._at
+        self._at[tp] = offset
 
     async def position(self, tp: TopicPartition) -> int:
-        return self._at[1]
+        return self._at[tp]
 
     async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         await self._broker.may_answer.wait()
@@ -124,13 +123,16 @@ class Client:
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self._broker.end(tp) for tp in partitions}
 
-    async def getmany(self, tp: TopicPartition, *, timeout_ms: int) -> dict[TopicPartition, list[Stored]]:
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Stored]]:
+        del max_records
         if self._broker.is_silent:
             await asyncio.sleep(timeout_ms / 1_000)
             return {}
-        _, position = self._at
-        found = [each for each in self._broker.logs[tp] if each.offset >= position][:1]
-        self._at = (tp, found[0].offset + 1 if found else self._broker.end(tp))
+        tp = partitions[0]
+        found = [each for each in self._broker.logs[tp] if each.offset >= self._at[tp]][:1]
+        self._at[tp] = found[0].offset + 1 if found else self._broker.end(tp)
         return {tp: found} if found else {}
 
 
@@ -574,7 +576,7 @@ def test_there_are_no_snapshots_without_a_key_or_on_a_broker_that_keeps_nothing(
         (KafkaSettings(), {"uses_transactions": False}),
         (KafkaSettings(is_embedded=True), {}),
     ):
-        assert snapshots_of(kafka, SETTINGS.model_copy(update=changes), None, instruments) == (None, None)
+        assert snapshots_of(kafka, SETTINGS.model_copy(update=changes), None, instruments)[:2] == (None, None)
 
 
 def test_without_a_key_a_start_says_what_it_costs() -> None:
