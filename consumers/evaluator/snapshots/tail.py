@@ -25,6 +25,8 @@ STEPS_AT_ONCE: Final = 50
 """Steps after which other partitions of the process have a turn: some milliseconds."""
 POLL_MS: Final = 200
 MAX_POLL_RECORDS: Final = 500
+_IN_EACH_SCORE: Final = b'"code_version"'
+"""A field that every version writes into each record of `scores`."""
 
 
 class Tail(NamedTuple):
@@ -79,6 +81,8 @@ async def pieces_after(consumer: AIOKafkaConsumer, tp: TopicPartition, scores_en
     while await consumer.position(tp) <= mark:  # the end of a transaction takes an offset and is no record
         batches = await consumer.getmany(tp, timeout_ms=POLL_MS, max_records=MAX_POLL_RECORDS)
         for record in (each for each in batches.get(tp, ()) if each.offset < mark):
+            if _is_foreign(record):
+                continue
             piece = None if isinstance(record, UndecodableRecord) else _piece_in(record)
             if piece is None:
                 loose.append(record.offset)
@@ -93,6 +97,13 @@ async def pieces_after(consumer: AIOKafkaConsumer, tp: TopicPartition, scores_en
     if loose:
         raise RefusedError(Refusal.STALE, f"{covered}, and {loose[0]} was written later")
     return pieces
+
+
+def _is_foreign(record: Any) -> bool:
+    """Whether no evaluator wrote a record of `scores`. If that is not certain, it counts as theirs, and the state is not used."""
+    if isinstance(record, UndecodableRecord):
+        return record.is_transactional is False
+    return record.value is not None and _IN_EACH_SCORE not in record.value
 
 
 def _piece_in(record: Any) -> Piece | None:

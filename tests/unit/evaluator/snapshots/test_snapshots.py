@@ -405,7 +405,7 @@ async def test_it_unpacks_to_no_more_than_it_says(scene: Scene) -> None:
 
 async def test_a_snapshot_that_is_stale_by_one_record_is_not_used(scene: Scene) -> None:
     await scene.hand_over()
-    scene.broker.logs[SCORES].insert(1, Stored(SCORES_END + 1, b"{}"))
+    scene.broker.logs[SCORES].insert(1, Stored(SCORES_END + 1, b'{"code_version":"1"}'))
     await scene.refused(Refusal.STALE)
 
 
