@@ -22,7 +22,10 @@ WRITTEN = "callgauge_snapshots_written_total"
 EVALUATOR = ("run", "--roles", "evaluator")
 
 pytestmark = pytest.mark.service(
-    partitions=PARTITIONS, limits__closing_grace_ms="300", snapshots__key=secrets.token_hex(32)
+    partitions=PARTITIONS,
+    limits__closing_grace_ms="300",
+    snapshots__key=secrets.token_hex(32),
+    snapshots__interval_ms="0",
 )
 
 

@@ -74,12 +74,14 @@ class Restored(NamedTuple):
         positions: By input topic, the offset at which reading goes on.
         unwritten: Groups of records that the earlier owner had decided and not written.
         refused: Refused records after the snapshot.
+        steps: Number of steps after the snapshot that were taken again.
     """
 
     evaluator: PartitionEvaluator
     positions: Mapping[str, int]
     unwritten: Sequence[Group] = ()
     refused: Sequence[QuarantineRecord] = ()
+    steps: int = 0
 
 
 class SnapshotRestoring:
@@ -138,6 +140,7 @@ class SnapshotRestoring:
             "snapshots_restored",
             partitions=sorted(restored),
             calls=sum(each.evaluator.open_calls for each in restored.values()),
+            steps=sum(each.steps for each in restored.values()),
             seconds=round(time.monotonic() - began, 2),
         )
         return restored
@@ -201,7 +204,7 @@ class SnapshotRestoring:
         inputs = InputReader(consumer, number, manifest.positions, tail.steps)
         redoing = Redoing(self._sources, self._limits, Addresses(number, self._kafka))
         redone = await redoing.redo(evaluator, manifest.positions, tail, inputs)
-        return Restored(evaluator, redone.positions, redone.unwritten, redone.refused)
+        return Restored(evaluator, redone.positions, redone.unwritten, redone.refused, len(tail.steps))
 
     async def _read(
         self, consumer: AIOKafkaConsumer, number: int, place: SnapshotPlace

@@ -17,6 +17,7 @@ from consumers.evaluator.writing.outbox import Group
 from consumers.evaluator.writing.outgoing import Addresses, check_of
 from schemas.events.codec import InputSource
 from schemas.quarantine import QuarantineRecord
+from schemas.topics import JOURNAL_KEY, OWNER_MARK_KEY
 from schemas.undecodable import UndecodableRecord
 
 MAX_TAIL_STEPS: Final = 200_000
@@ -103,7 +104,9 @@ def _is_foreign(record: Any) -> bool:
     """Whether no evaluator wrote a record of `scores`. If that is not certain, it counts as theirs, and the state is not used."""
     if isinstance(record, UndecodableRecord):
         return record.is_transactional is False
-    return record.value is not None and _IN_EACH_SCORE not in record.value
+    if record.value is None:
+        return record.key not in (OWNER_MARK_KEY, JOURNAL_KEY)
+    return _IN_EACH_SCORE not in record.value
 
 
 def _piece_in(record: Any) -> Piece | None:

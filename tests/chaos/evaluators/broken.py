@@ -111,7 +111,7 @@ def _without_clock() -> None:
 
 
 def _without_newest() -> None:
-    """A snapshot is gone on with whatever was written after it; and owner after owner says where the last one is."""
+    """A snapshot is gone on with whatever was written after it, as if no step were; and owner after owner says where the first one is."""
     places: dict[int, SnapshotPlace] = {}
     restored: Callable[..., Awaitable[Any]] = takeover.Takeover._restored
     to_commit: Callable[..., Any] = OwnedPartition.to_commit
@@ -123,16 +123,17 @@ def _without_newest() -> None:
     def repeating(
         self: OwnedPartition, now_ms: int, *, hands_over: bool = False, snapshot: SnapshotPlace | None = None
     ) -> Any:
-        if snapshot is not None:
-            places[self.partition.number] = snapshot
+        if (newest := snapshot or self.snapshot) is not None:
+            places.setdefault(self.partition.number, newest)
         place = places.get(self.partition.number)
         return to_commit(self, now_ms, hands_over=hands_over, snapshot=place)
 
-    async def any_will_do(*_: Any) -> None: ...
+    async def any_will_do(*_: Any) -> tuple[()]:
+        return ()
 
     _replace(takeover.Takeover, "_restored", remembering)
     _replace(OwnedPartition, "to_commit", repeating)
-    _replace(restoring.SnapshotRestoring, "_require_newest", any_will_do)
+    _replace(restoring, "pieces_after", any_will_do)
 
 
 def _without_wholeness() -> None:

@@ -38,7 +38,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
 from schemas.events.codec import InputSource
 from schemas.redaction import RedactionRules
-from schemas.topics import INPUT_TOPICS, SCORES_TOPIC, SNAPSHOTS_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
+from schemas.topics import INPUT_TOPICS, OWNER_MARK_KEY, SCORES_TOPIC, SNAPSHOTS_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.settings.all_settings import load_settings
 from tests.benchmarks.traffic import interleaved, simulated_events
 from tests.properties.evaluation import LIMITS, fresh
@@ -70,6 +70,10 @@ class Stored:
     offset: int
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
+    key: bytes | None = None
+    topic: str = ""
+    timestamp: int = 0
+    partition: int = 0
 
 
 class Broker:
@@ -411,7 +415,7 @@ async def test_a_snapshot_that_is_stale_by_one_record_is_not_used(scene: Scene) 
 
 async def test_another_owner_in_between_makes_it_stale_even_if_it_wrote_nothing(scene: Scene) -> None:
     await scene.hand_over()
-    scene.broker.logs[SCORES].insert(1, Stored(SCORES_END + 1, None))
+    scene.broker.logs[SCORES].insert(1, Stored(SCORES_END + 1, None, key=OWNER_MARK_KEY))
     await scene.refused(Refusal.STALE)
 
 
