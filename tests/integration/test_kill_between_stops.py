@@ -56,7 +56,8 @@ async def test_a_killed_evaluator_is_gone_on_with_behind_its_snapshots(
         second.printed("evaluator_ready", WAIT_SECONDS)
         assert restored(two) == PARTITIONS, second.text
         steps = re.search(r"steps=(\d+)", second.text)
-        assert steps is not None and int(steps[1]) > CALLS, second.text
+        assert steps is not None
+        assert int(steps[1]) > CALLS, second.text
         sent_all = await calls.go_on(1)
         assert await calls.are_closed()
         assert sent_all - sent <= read(two) < sent_all - 0.35 * sent, "calls were replayed from their first record"
