@@ -373,8 +373,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def _hand_over_state(self) -> None:
         if self._snapshots is None:
             return
-        active, subscription = self._assignment.active, self._subscription
-        leaving = active if self._is_leaving else await self._takeover.likely_given_away(active, subscription)
+        active = self._assignment.active
+        leaving = active if self._is_leaving else await self._takeover.likely_given_away(active, self._subscription)
         written = await self._snapshots.write([active[number] for number in leaving])
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._commit_offsets(self._assignment.handed_over(written)), COMMIT_PATIENCE_SECONDS)

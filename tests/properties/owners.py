@@ -132,8 +132,17 @@ class Owner:
             self.partition.fold([[record]], known_ms)
 
     def advance(self, now_ms: int) -> None:
-        """Lets time pass."""
+        """Lets time pass, and takes a step of closing what is over."""
         self.partition.advance(now_ms)
+        if self.partition.closing_calls:
+            self.partition.close_some()
+
+    def end(self, now_ms: int) -> None:
+        """Lets time pass until every call has closed, and writes everything."""
+        while self.partition.open_calls:
+            self.advance(now_ms)
+        while self.partition.outbox.records:
+            self.write()
 
     def write(self, groups: int | None = None) -> None:
         """One transaction with the next groups; None for all of them."""
@@ -152,14 +161,14 @@ class Owner:
     def snapshot(self) -> Snapshot:
         """The state of now. It counts only once everything that was decided before it is written."""
         partition, outbox = self.partition, self.partition.outbox
-        if outbox.journal is None:
+        if outbox.journal.has_ended:
             self.write()  # what is written while a journal begins has no piece of it
             outbox.begin_journal(partition.next_offsets)
-        assert outbox.journal is not None
         partition.count_events()
         into = io.BytesIO()
         partition.write_snapshot(into)
         place, pieces = outbox.journal.place, len(self.log.pieces)
+        assert place is not None
         return Snapshot(into.getvalue(), dict(partition.next_offsets), place, pieces, outbox.put_so_far)
 
     def _partition(self, evaluator: PartitionEvaluator) -> Partition:

@@ -72,9 +72,7 @@ def test_kills_after_snapshots_change_nothing_in_the_end(data: st.DataObject) ->
     undisturbed = Owner(undisturbed_log)
     for record in records:
         undisturbed.fold(record)
-    undisturbed.advance(end_ms)
-    while undisturbed.partition.outbox.records:
-        undisturbed.write()
+    undisturbed.end(end_ms)
 
     log = Log()
     snapshot: Snapshot | None = None
@@ -87,9 +85,7 @@ def test_kills_after_snapshots_change_nothing_in_the_end(data: st.DataObject) ->
     owner = Owner(log) if snapshot is None else Owner.restored(log, snapshot, records)
     for record in _in_another_order(data, owner, records):
         owner.fold(record)
-    owner.advance(end_ms)
-    while owner.partition.outbox.records:
-        owner.write()
+    owner.end(end_ms)
 
     assert_counted(log.scores)
     written, expected = log.effects(), undisturbed_log.effects()

@@ -115,8 +115,7 @@ class Partition:
     def cut(self, conversation_id: str, *, is_scored: bool) -> None:
         """Closes an open call as a limit, without a transcript, and without final scores unless `is_scored`."""
         self.has_cut = True
-        if self.outbox.journal is not None:
-            self.outbox.journal.end()
+        self.outbox.journal.end()
         carry_out(self._evaluator.cut(conversation_id, is_scored=is_scored), self.outbox, self._instruments)
 
     def start(self, starts: Mapping[str, InputStart], goes_on_at: Mapping[str, int] | None = None) -> None:
@@ -216,9 +215,8 @@ class Partition:
                     groups = carry_out(effects, outbox, instruments, report)
             else:
                 refused.append(arrival)
-            if journal is not None:
-                journal.folded(record.topic, record.offset, groups)
-                groups = 0
+            journal.folded(record.topic, record.offset, groups)
+            groups = 0
             next_offsets[record.topic] = record.offset + 1
         if refused:
             self.refuse(refused)
@@ -230,8 +228,7 @@ class Partition:
         wakeup_ms = self._evaluator.next_wakeup()
         if wakeup_ms is not None and wakeup_ms <= now_ms:
             groups = carry_out(self._evaluator.pass_time(now_ms), self.outbox, self._instruments)
-            if self.outbox.journal is not None:
-                self.outbox.journal.time_passed(now_ms, groups)
+            self.outbox.journal.time_passed(now_ms, groups)
         if now_ms > self.time_ms:
             self.time_ms = now_ms
 
@@ -243,8 +240,7 @@ class Partition:
     def close_some(self) -> None:
         """Closes calls that are over: as many as fit into a step."""
         groups = carry_out(self._evaluator.close_some(), self.outbox, self._instruments)
-        if self.outbox.journal is not None:
-            self.outbox.journal.closed_some(groups)
+        self.outbox.journal.closed_some(groups)
 
     def records_lost(self) -> None:
         """Counts and logs the calls that are incomplete because records were deleted unread, each call once."""

@@ -43,9 +43,18 @@ class Journal:
         )  # steps with groups: steps so far, groups before and after
         self._covered = 0
 
+    @classmethod
+    def ended(cls) -> "Journal":
+        """Returns a journal of nothing."""
+        journal = cls({}, 0)
+        journal.end()
+        return journal
+
     @property
-    def place(self) -> JournalPlace:
-        """The present moment, as a snapshot names it."""
+    def place(self) -> JournalPlace | None:
+        """The present moment, as a snapshot names it; None after the end."""
+        if self.has_ended:
+            return None
         steps = self._first_step + len(self._steps)
         return JournalPlace(journal_id=self._id, steps=steps, groups=self._decided, written=self._written)
 

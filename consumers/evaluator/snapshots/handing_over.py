@@ -80,7 +80,7 @@ class SnapshotWriting:
         try:
             async with asyncio.timeout(seconds):
                 journal = outbox.journal
-                if journal is None or journal.has_ended:
+                if journal.has_ended:
                     journal = outbox.begin_journal(partition.next_offsets)
                     await outbox.until_written()  # what is being written now has no piece of it
                 taken = await self._taken(owned, began + seconds)
@@ -151,8 +151,8 @@ class SnapshotWriting:
         async with self._one_at_a_time:
             partition, outbox = owned.partition, owned.partition.outbox
             partition.count_events()  # what a successor restores has nothing to count
-            journal = None if outbox.journal is None or outbox.journal.has_ended else outbox.journal.place
-            positions, scores_end, put = dict(partition.next_offsets), owned.scores_end, outbox.put_so_far
+            positions, scores_end = dict(partition.next_offsets), owned.scores_end
+            journal, put = outbox.journal.place, outbox.put_so_far
             partition.is_being_snapshotted = True
             packing = asyncio.ensure_future(asyncio.to_thread(packed, partition.write_snapshot, deadline))
             try:

@@ -23,11 +23,11 @@ class Outbox:
     """Groups of records that wait to be written, and the tasks that wait for that.
 
     Attributes:
-        journal: The steps that decided the groups; None while nothing needs them.
+        journal: The steps that decided the groups; one that has ended, while nothing needs them.
     """
 
     def __init__(self) -> None:
-        self.journal: Journal | None = None
+        self.journal = Journal.ended()
         self._groups: deque[Group] = deque()
         self._records = 0
         self._put = 0
@@ -82,8 +82,7 @@ class Outbox:
         decided = 0
         for _ in range(count):
             decided += is_decided(self._groups.popleft())
-        if self.journal is not None:
-            self.journal.wrote(decided)
+        self.journal.wrote(decided)
         self._done += count
         self._settle()
 
@@ -92,7 +91,7 @@ class Outbox:
         self._done += len(self._groups)
         self._groups.clear()
         self._records = 0
-        self.journal = None
+        self.journal.end()
         self._settle()
 
     async def until_filled(self) -> None:

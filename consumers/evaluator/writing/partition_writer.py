@@ -188,11 +188,10 @@ class PartitionWriter:
         """Returns the records of the next transaction; the last is the piece of the journal that belongs to them."""
         addressed = [(group, self._addresses.of_group(group)) for group in groups]
         records = [each for _, outgoing in addressed for each in outgoing]
-        journal = self._outbox.journal
         checks = [check_of(outgoing) for group, outgoing in addressed if is_decided(group)]
-        if journal is not None and checks and self._is_transactional:
+        if checks and self._is_transactional and not self._outbox.journal.has_ended:
             scores = sum(each.topic == self._addresses.scores for each in records)
-            piece = journal.piece(checks, scores)
+            piece = self._outbox.journal.piece(checks, scores)
             if piece is not None:
                 records.append(self._addresses.of_journal(piece))
         return records
