@@ -27,7 +27,6 @@ from consumers.evaluator.ownership.membership import member_options
 from consumers.evaluator.ownership.shared_name import require_ours
 from consumers.evaluator.ownership.stuck_partitions import close_what_stops
 from consumers.evaluator.ownership.takeover import Takeover
-from consumers.evaluator.partition.evaluates import Evaluates
 from consumers.evaluator.partition.misread_records import MisreadRecords
 from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import Partition
@@ -217,7 +216,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         settings, limits, version = self._settings, self._settings.limits, self._settings.code_version
         redactor = Redactor(settings.redaction)  # of this partition alone: its counts are drained with the engine's
         goals, writes = ChosenGoals(self._goals, settings.goals), settings.writes_transcripts
-        evaluator: Evaluates = PartitionEvaluator(limits, version, goals, writes_transcripts=writes, redactor=redactor)
+        evaluator = PartitionEvaluator(limits, version, goals, writes_transcripts=writes, redactor=redactor)
         partition = Partition(number, evaluator, limits, self._sources, self._instruments, redactor, self._misread)
         writer = PartitionWriter(number, partition.outbox, self._kafka, settings, self._instruments)
         return OwnedPartition(partition, writer)
