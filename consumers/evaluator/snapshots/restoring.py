@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -35,9 +35,9 @@ from schemas.quarantine import QuarantineRecord
 from schemas.topics import SCORES_TOPIC, SNAPSHOTS_TOPIC, SOURCE_BY_TOPIC
 from schemas.undecodable import UndecodableRecord
 
-RESTORE_SECONDS: Final = 20.0
-"""How long reading all snapshots and taking the steps after them may take: about as long as the replay of a thousand calls, which
-is the alternative."""
+MAX_SILENT_SECONDS: Final = 10.0
+"""How long nothing may come of reading snapshots and taking the steps after them. As long as something does, it is cheaper than the
+replay, which is the alternative and has the same steps to take."""
 READERS: Final = 2
 """Most snapshots that are read at the same time, and so kept in memory: one is read, mostly waiting for a dozen answers, while the
 state of another is made. Four are no faster."""
@@ -113,12 +113,13 @@ class SnapshotRestoring:
         self._key = key
         self._goals = goals
         self._instruments = instruments
+        self._gets_on: Callable[[], None] = lambda: None
         self._unpickling = asyncio.Lock()  # two at a time would take as long, and the cycle collector is off meanwhile
 
     async def restore(self, wanted: Mapping[int, NotedSnapshot]) -> dict[int, Restored]:
         """Returns the states of the partitions with a usable snapshot, by number. Former owners must be fenced off before.
 
-        A snapshot that is not read within `RESTORE_SECONDS`, or cannot be read, is left out.
+        A snapshot that cannot be read is left out, and so are all that are left when nothing has come for `MAX_SILENT_SECONDS`.
         """
         restored: dict[int, Restored] = {}
         if not wanted:
@@ -127,7 +128,8 @@ class SnapshotRestoring:
         outstanding = dict(wanted)
         waiting = iter(wanted.items())  # each reader takes the next one
         try:
-            async with asyncio.timeout(RESTORE_SECONDS), asyncio.TaskGroup() as readers:
+            async with asyncio.timeout(MAX_SILENT_SECONDS) as patience, asyncio.TaskGroup() as readers:
+                self._gets_on = lambda: patience.reschedule(asyncio.get_running_loop().time() + MAX_SILENT_SECONDS)
                 for _ in range(min(READERS, len(wanted))):
                     readers.create_task(self._read_on(waiting, outstanding, restored))
         except* (TimeoutError, KafkaError) as errors:
@@ -171,6 +173,7 @@ class SnapshotRestoring:
                 except RefusedError as error:
                     self._refuse(number, error)
                 del outstanding[number]
+                self._gets_on()
         finally:
             await consumer.stop()
 
@@ -203,7 +206,7 @@ class SnapshotRestoring:
             return Restored(evaluator, manifest.positions)
         inputs = InputReader(consumer, number, manifest.positions, tail.steps)
         redoing = Redoing(self._sources, self._limits, Addresses(number, self._kafka))
-        redone = await redoing.redo(evaluator, manifest.positions, tail, inputs)
+        redone = await redoing.redo(evaluator, manifest.positions, tail, inputs, self._gets_on)
         return Restored(evaluator, redone.positions, redone.unwritten, redone.refused, len(tail.steps))
 
     async def _read(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -211,7 +211,12 @@ class Redoing:
         self._refused: list[QuarantineRecord] = []
 
     async def redo(
-        self, evaluator: PartitionEvaluator, positions: Mapping[str, int], tail: Tail, inputs: InputReader
+        self,
+        evaluator: PartitionEvaluator,
+        positions: Mapping[str, int],
+        tail: Tail,
+        inputs: InputReader,
+        gets_on: Callable[[], None] = lambda: None,
     ) -> Redone:
         """Takes the steps, and compares what they decide with what was written.
 
@@ -220,6 +225,7 @@ class Redoing:
             positions: By topic, the offset after the last record folded into it.
             tail: The steps.
             inputs: Reads the records of the steps.
+            gets_on: Called now and then while it gets on.
 
         Raises:
             RefusedError: A record is not there, or a step decided other records than were written.
@@ -242,6 +248,7 @@ class Redoing:
                 self._check(checked, tail.checks[checked])
                 checked += 1
             if number % STEPS_AT_ONCE == 0:
+                gets_on()
                 await asyncio.sleep(0)
         unwritten = self._groups[checked:]
         if checked < len(tail.checks) or len(unwritten) != tail.left:

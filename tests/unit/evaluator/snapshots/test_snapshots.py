@@ -489,7 +489,7 @@ async def test_a_broker_that_does_not_answer_costs_a_replay_and_no_more(
     scene.broker.error = KafkaConnectionError("gone")
     await scene.refused(Refusal.NOT_READ)
     scene.broker.error, scene.broker.is_silent = None, True
-    monkeypatch.setattr("consumers.evaluator.snapshots.restoring.RESTORE_SECONDS", 0.05)
+    monkeypatch.setattr("consumers.evaluator.snapshots.restoring.MAX_SILENT_SECONDS", 0.05)
     assert await scene.restore() is None
     assert scene.read("not_read") == 2
     assert scene.broker.stopped == 2

@@ -20,7 +20,7 @@ class Scene:
 
     def __init__(self) -> None:
         admitted = [
-            admit(source, record, LIMITS) for source, record in interleaved([simulated_events(s) for s in (3, 4)])
+            admit(source, record, LIMITS) for source, record in interleaved([simulated_events(s) for s in range(3, 8)])
         ]
         self.records = [record_of(each) for each in admitted if isinstance(each, Arrival)]
         self.log = Log()
@@ -71,12 +71,12 @@ def test_the_state_is_that_of_the_owner_after_its_last_written_record(scene: Sce
 
 def test_what_was_decided_and_not_written_is_written_by_the_successor(scene: Scene) -> None:
     owner, end_ms = scene.owner, scene.records[-1].timestamp + 10_000_000
-    while owner.partition.closing_calls < 2:
-        owner.partition.advance(end_ms)
+    owner.partition.advance(end_ms)
     owner.write()
+    assert owner.partition.closing_calls >= 2
     owner.partition.close_some()
     closings = owner.partition.outbox.first()
-    assert len(closings) == 2, "one step closes both calls"
+    assert len(closings) >= 2, "one step closes several calls"
     owner.write(1)
     restored = scene.restored()
     assert restored.partition.open_calls == 0
