@@ -12,8 +12,11 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizat
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings
 from consumers.runtime.kafka.first_contact import TopicsRequest
-from schemas.topics import TOPICS, Topic
+from schemas.topics import SNAPSHOTS_TOPIC, TOPICS, Topic
+from schemas.units import MINUTE_MS
 
+SNAPSHOT_SEGMENTS: Final = {"segment.bytes": str(64 * 2**20), "segment.ms": str(10 * MINUTE_MS)}
+"""Only full segments are deleted. With the broker's own sizes the words in snapshots would stay for days after their retention."""
 VISIBLE_SECONDS: Final = 5.0
 _LOOK_AGAIN_SECONDS: Final = 0.1
 
@@ -62,6 +65,8 @@ async def create_topics(kafka: KafkaSettings, *, partitions: int, replication_fa
             configs = {"cleanup.policy": topic.cleanup_policy, "retention.ms": str(topic.retention_ms)}
             if topic.direction == "input":
                 configs["message.timestamp.type"] = "LogAppendTime"
+            if topic.name == SNAPSHOTS_TOPIC:
+                configs |= SNAPSHOT_SEGMENTS
             name = kafka.topic(topic.name)
             new = NewTopic(name, partitions, replication_factor, topic_configs=configs)
             answer = await admin.create_topics([new], timeout_ms=REQUEST_TIMEOUT_MS)
