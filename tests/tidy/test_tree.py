@@ -24,7 +24,6 @@ LONGER = {
     "consumers/engine/turns/eva/turn_machine.py": "one state machine: EVA's, in EVA's order",
     "consumers/engine/turns/live_call.py": "a method for each kind of event that the live call reads",
     "consumers/evaluator/ownership/assignment.py": "the owned partitions: each change of ownership needs all of their state",
-    "consumers/evaluator/partition/partition.py": "the state of a partition: each method is one moment of its life",
     "consumers/evaluator/service.py": "the role: reading, folding and ticks under one lock",
     "consumers/evaluator/writing/partition_writer.py": "one transaction, with the reasons for its order",
     "consumers/exporter/projection.py": "a rule for each kind of record",

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 
 from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.recall.commit_note import CommitNote, SnapshotPlace
-from consumers.evaluator.snapshots import handing_over
+from consumers.evaluator.snapshots import handing_over, packing
 from consumers.evaluator.snapshots.between_stops import SnapshotsBetweenStops
 from consumers.evaluator.snapshots.both_ends import snapshots_of
 from consumers.evaluator.snapshots.manifest import Refusal
@@ -125,7 +125,7 @@ async def test_records_wait_while_the_state_is_packed_and_are_folded_then(
     going: Going, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_end = threading.Event(), threading.Event()
-    pack = handing_over.packed
+    pack = packing.packed
 
     def slow(*more: Any) -> Any:
         began.set()
@@ -176,7 +176,7 @@ async def test_what_the_broker_does_not_take_is_left_out(going: Going) -> None:
 
 
 async def test_a_partition_that_goes_meanwhile_gets_none(going: Going, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack = handing_over.packed
+    pack = packing.packed
 
     def slow(*more: Any) -> Any:
         going.owned.partition.drop()
@@ -237,11 +237,11 @@ async def test_partitions_take_turns_and_one_that_reads_nothing_is_passed_over(g
 
 async def test_a_partition_that_has_not_caught_up_is_not_taken(going: Going) -> None:
     owned = going.scene.held_with(going.scene.owner, going.scene.writer)
-    assert not owned.may_be_snapshotted
+    seen = [owned.may_be_snapshotted]
     owned.read_to(ENDS)
-    assert owned.may_be_snapshotted
+    seen.append(owned.may_be_snapshotted)
     owned.partition.is_active = False
-    assert not owned.may_be_snapshotted
+    assert [*seen, owned.may_be_snapshotted] == [False, True, False]
 
 
 async def test_without_a_key_or_an_interval_none_is_taken() -> None:
