@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,6 +161,40 @@ async def test_it_waits_until_everything_decided_before_it_is_written(going: Goi
     going.fold_the_rest()
     going.owned.partition.outbox.put((fact("c-1"),))  # nothing that a step decided
     assert going.scene.written("between_stops") == 1
+
+
+async def test_the_second_one_waits_too(going: Going) -> None:
+    await going.snapshot()
+    going.fold_the_rest()
+    task = asyncio.create_task(going.snapshot())
+    await asyncio.to_thread(_packed_by_now)
+    await until_idle()
+    assert not task.done()
+    assert going.scene.written("between_stops") == 1
+    going.write()
+    assert await task is not None
+    assert (await going.restore()).steps == 0
+
+
+async def test_a_transaction_that_was_under_way_when_the_journal_began_is_before_the_state(going: Going) -> None:
+    outbox, log = going.owned.partition.outbox, going.scene.broker.logs[SCORES]
+    outbox.put((fact("c-1"),))
+    (under_way,) = going._writer._outgoing(outbox.first())
+    task = asyncio.create_task(going.snapshot())
+    await asyncio.to_thread(_packed_by_now)
+    await until_idle()
+    log.append(Stored(going.end, under_way.value, (), under_way.key))
+    going.scene.writer.scores_end = going.end
+    outbox.written(1)
+    assert await task is not None
+    going.fold_the_rest()
+    going.write()
+    assert (await going.restore()).steps > 10
+
+
+def _packed_by_now() -> None:
+    """Gives a thread that packs one call the time to be done; a longer pause would only make the test surer."""
+    time.sleep(0.3)
 
 
 async def test_what_is_not_written_in_time_is_left_out(going: Going) -> None:
