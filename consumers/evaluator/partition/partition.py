@@ -196,7 +196,7 @@ class Partition:
             self.merge.put(runs)
             return
         receive, next_offsets = self._evaluator.receive, self.next_offsets
-        journal, groups = self.outbox.journal, 0
+        journal, groups, is_noted = self.outbox.journal, 0, not self.outbox.journal.has_ended
         report = self._misread.take
         outbox, instruments, limits, sources = self.outbox, self._instruments, self._limits, self._source_by_topic
         refused: list[QuarantineRecord] = []
@@ -215,8 +215,9 @@ class Partition:
                     groups = carry_out(effects, outbox, instruments, report)
             else:
                 refused.append(arrival)
-            journal.folded(record.topic, record.offset, groups)
-            groups = 0
+            if is_noted:
+                journal.folded(record.topic, record.offset, groups)
+                groups = 0
             next_offsets[record.topic] = record.offset + 1
         if refused:
             self.refuse(refused)
