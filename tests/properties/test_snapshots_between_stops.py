@@ -49,7 +49,7 @@ def _lives(
 ) -> Snapshot | None:
     """An owner reads so many records, writes now and then some of what it has decided, and takes snapshots. The newest that counts."""
     reading, passes = _Reading(records), data.draw(st.booleans())
-    at = data.draw(st.sets(st.integers(0, max(0, most - 1)), max_size=3))
+    at = data.draw(st.sets(st.integers(0, max(0, most - 1)), min_size=1, max_size=3))
     waiting = None
     for place, record in enumerate(records[:most]):
         owner.fold(record)
@@ -80,7 +80,7 @@ def test_kills_after_snapshots_change_nothing_in_the_end(data: st.DataObject) ->
         owner = Owner(log) if snapshot is None else Owner.restored(log, snapshot, records)
         event("restored" if snapshot else "replayed")
         others = _in_another_order(data, owner, records)
-        most = data.draw(st.integers(0, len(others)))
+        most = data.draw(st.integers(len(others) // 3, len(others)))
         snapshot = _lives(data, owner, others, most, None)
     owner = Owner(log) if snapshot is None else Owner.restored(log, snapshot, records)
     for record in _in_another_order(data, owner, records):
