@@ -104,7 +104,7 @@ class SnapshotWriting:
     ) -> list[tuple[OwnedPartition, SnapshotPlace]]:
         """Writes a snapshot of each partition that fits into the time.
 
-        Nothing may be folded or advanced until this returns, even if it is cancelled.
+        Nothing may be folded, and no time may pass, until this returns, even if it is cancelled.
 
         Args:
             leaving: Active partitions.
@@ -204,7 +204,7 @@ class SnapshotWriting:
             partition=owned.partition.number,
             reason=why,
             seen=seen or _SEEN[why],
-            what_happens_now="Who takes the partition over replays its open calls.",
+            what_happens_now="Who takes the partition over goes on from an older state, or replays its open calls.",
             what_to_do=_WHAT_TO_DO[why],
         )
 
