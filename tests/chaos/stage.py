@@ -18,7 +18,7 @@ from tests.chaos.cluster.administration import asked
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.cluster.proxy import DOORS
 from tests.chaos.evaluators.fleet import COMMAND, Fleet
-from tests.chaos.evaluators.newer_version import NEW_REASON
+from tests.chaos.evaluators.newer_version import is_newer
 from tests.chaos.load.foreign import is_foreign
 from tests.chaos.load.load import call_name, heavy_name
 from tests.chaos.load.load_process import LoadProcess
@@ -346,7 +346,7 @@ class Stage:
             if b'"name":"closed"' in each.value:
                 self._closed.add(each.key)
                 self._closed_on.add((each.partition, each.key))
-                self.newer_closings += NEW_REASON in each.value
+                self.newer_closings += is_newer(each.value)
                 self._unclosed.discard((each.partition, each.key))
             elif b'"status":"final"' not in each.value:
                 self._unclosed.add((each.partition, each.key))

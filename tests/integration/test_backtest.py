@@ -61,7 +61,7 @@ async def test_past_traffic_comes_out_as_it_did(
 ) -> None:
     with started(tmp_path / "run.log", "run", **environment) as process:
         address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
-        ran("simulate", "--calls", str(CALLS), "--seconds", "20", "--seed", "7", **environment)
+        ran("simulate", "--calls", str(CALLS), "--seconds", "20", "--seed", "7", "--profile", "awkward", **environment)
         wait_for(
             "every call to close",
             lambda: total(address, "callgauge_calls_ended_total") == total(address, "callgauge_calls_started_total"),

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from consumers.engine.effects import CloseCall, Effect
+from consumers.engine.effects import CloseCall, Count, Effect
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.judging.rules import GoalRules
@@ -88,6 +88,11 @@ def run(arrivals: Sequence[Arrival], limits: Limits = LIMITS) -> list[Effect]:
     effects += evaluator.advance(end_of(arrivals))
     assert evaluator.open_calls == 0
     return effects
+
+
+def outcomes_of(evaluator: PartitionEvaluator) -> list[Count]:
+    """The counts of events by outcome, drained; other counts, as of skewed clocks, say nothing of that."""
+    return [count for count in evaluator.drain_counts() if count.metric == "callgauge_events_total"]
 
 
 def end_of(arrivals: Sequence[Arrival]) -> int:

@@ -13,7 +13,7 @@ from consumers.engine.effects import Count, Effect
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.partition import PartitionEvaluator
 from schemas.scores.all_records import TurnValues
-from tests.properties.evaluation import assert_counted, end_of, final_state, fresh, newest
+from tests.properties.evaluation import assert_counted, end_of, final_state, fresh, newest, outcomes_of
 from tests.properties.measured_anew import OF_WORDS, PARTS, differing
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
@@ -105,7 +105,7 @@ def test_a_call_that_was_closed_is_not_opened_again(data: st.DataObject) -> None
     again = _successor(written)
     assert _read(again, _interleaved(data, arrivals), in_steps=True) == []
     assert again.open_calls == 0
-    assert {count.labels[1] for count in again.drain_counts()} == {"replayed"}
+    assert {count.labels[1] for count in outcomes_of(again)} == {"replayed"}
 
 
 @given(st.data())

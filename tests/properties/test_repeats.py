@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from consumers.engine.intake.admission import Arrival
 from schemas.events.codec import InputSource
 from schemas.events.envelope import Envelope
-from tests.properties.evaluation import LIMITS, effects_of_calls, fold, fresh, renumbered
+from tests.properties.evaluation import LIMITS, effects_of_calls, fold, fresh, outcomes_of, renumbered
 from tests.properties.steered_calls import drawn
 from tests.support.calls.strategies import with_repeats
 from tests.support.calls.wire_calls import arrivals_of
@@ -21,9 +21,9 @@ def _check(arrivals: list[Arrival], again: list[Arrival]) -> None:
     assert repeated == effects
     assert twice.context(arrivals[0].conversation_id) == once.context(arrivals[0].conversation_id)
     counts: Counter[tuple[str, ...]] = Counter()
-    for count in twice.drain_counts():
+    for count in outcomes_of(twice):
         counts[count.labels] += count.by
-    for count in once.drain_counts():
+    for count in outcomes_of(once):
         counts[count.labels] -= count.by
     assert {outcome for (_, outcome), number in counts.items() if number} <= {"repeated"}
     assert counts.total() == len(again) - len(arrivals)
@@ -79,4 +79,4 @@ def test_equal_words_without_an_id_are_events(data: st.DataObject) -> None:
         return
     evaluator = fresh(LIMITS)
     fold(evaluator, renumbered([arrival for arrival in arrivals for _ in range(2)]))
-    assert all(count.labels[1] != "repeated" for count in evaluator.drain_counts())
+    assert all(count.labels[1] != "repeated" for count in outcomes_of(evaluator))

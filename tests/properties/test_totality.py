@@ -11,7 +11,7 @@ from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from schemas.events.codec import InputSource
 from schemas.quarantine import QuarantineRecord
-from tests.properties.evaluation import end_of, fresh
+from tests.properties.evaluation import end_of, fresh, outcomes_of
 from tests.properties.steered_calls import MOMENTS, STRANGE, drawn
 from tests.support.calls.strategies import AUDIO_EVENTS, AUDIT_EVENTS, OTHER_SIMULATOR_EVENTS, PIPECAT_EVENTS
 from tests.support.calls.wire_calls import arrivals_of
@@ -53,7 +53,7 @@ def test_any_sequence_of_valid_events_is_folded(data: st.DataObject, limits: Lim
         assert wakeup_ms is None or wakeup_ms > arrival.broker_time_ms
     effects += evaluator.advance(end_of(arrivals))
     assert evaluator.open_calls == 0
-    assert sum(count.by for count in evaluator.drain_counts()) == len(arrivals), "every event has one outcome"
+    assert sum(count.by for count in outcomes_of(evaluator)) == len(arrivals), "every event has one outcome"
     closed: dict[str, int] = {}
     for record in records_of(effects):
         closed[record.conversation_id] = closed.get(record.conversation_id, 0) + (record.name == "closed")

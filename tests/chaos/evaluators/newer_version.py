@@ -1,4 +1,4 @@
-"""An evaluator of a later version: it writes one close reason under another name, and a field that nobody knows yet."""
+"""An evaluator of a later version: it writes two close reasons under other names, and a field that nobody knows yet."""
 
 from importlib import import_module
 from pathlib import Path
@@ -6,10 +6,17 @@ from typing import Final
 
 NEWER: Final = "CHAOS_NEWER"
 """Environment variable that makes an evaluator a newer one, when it is set."""
-OLD_REASON: Final = b'"reason":"session_ended"'
-NEW_REASON: Final = b'"reason":"ended_by_caller"'
+RENAMED: Final = {
+    b'"reason":"ended"': b'"reason":"ended_by_caller"',
+    b'"reason":"session_ended"': b'"reason":"session_ended_by_caller"',
+}
+"""How this version writes a reason, and how the newer one does."""
 CHANGES: Final = (
-    ("schemas.closed_sets", '    SESSION_ENDED = "session_ended"\n', '    SESSION_ENDED = "ended_by_caller"\n'),
+    (
+        "schemas.closed_sets",
+        '    ENDED = "ended"\n    SESSION_ENDED = "session_ended"\n',
+        '    ENDED = "ended_by_caller"\n    SESSION_ENDED = "session_ended_by_caller"\n',
+    ),
     (
         "schemas.scores.all_records",
         '    name: Literal["closed"] = "closed"\n',
@@ -30,6 +37,13 @@ def install() -> None:
         exec(compile(text.replace(old, new), path, "exec"), vars(module))  # noqa: S102  # our own text
 
 
+def is_newer(value: bytes) -> bool:
+    """Whether it is a closing that the newer version wrote."""
+    return any(new in value for new in RENAMED.values())
+
+
 def as_this_version(value: bytes) -> bytes:
     """A record of the newer version as this one would have written it; any other as it is."""
-    return value.replace(NEW_REASON, OLD_REASON) if NEW_REASON in value else value
+    for old, new in RENAMED.items():
+        value = value.replace(new, old)
+    return value

@@ -270,15 +270,17 @@ def test_of_a_call_that_lost_records_only_doubles_count(peaceful: Undisturbed) -
 def test_a_record_of_the_newer_version_says_the_same(peaceful: Undisturbed) -> None:
     closed = one_of(peaceful, ClosedFact)
     value = closed.model_dump_json().encode()
-    newer = value.replace(newer_version.OLD_REASON, newer_version.NEW_REASON)
-    assert newer != value
+    newer = value
+    for old, new in newer_version.RENAMED.items():
+        newer = newer.replace(old, new)
+    assert (newer_version.is_newer(newer), newer_version.is_newer(value)) == (True, False)
     assert newer_version.as_this_version(newer) == newer_version.as_this_version(value) == value
     others = written([record for record in peaceful.records if record is not closed])
     changed_hash = newer.replace(closed.input_hash.encode(), b"of another version")
     assert zeros(compared(peaceful.records, [*others, changed_hash])) == (0, 0, 0)
     assert zeros(compared(peaceful.records, [*others, changed_hash.replace(b'"turns":', b'"turns":9')])) == (0, 0, 1)
-    for name, old, _ in newer_version.CHANGES:
-        assert Path(str(import_module(name).__file__)).read_text().count(old) == 1
+    for name, line, _ in newer_version.CHANGES:
+        assert Path(str(import_module(name).__file__)).read_text().count(line) == 1
 
 
 def test_findings_add_up_and_examples_of_one_kind_do_not_hide_the_others(peaceful: Undisturbed) -> None:
