@@ -33,7 +33,7 @@ MAX_WAITING_PER_CALL = 1_000
 folded at once.
 """
 CLOSING_WORK_OF_A_CALL: Final = 50
-"""What a close costs beside the events of its call, counted in events."""
+"""Work of a close beside the events of its call, counted in events."""
 MOST_CLOSING_WORK: Final = 4_000
 """Most events of the calls that close in one step, unless a single call has more: 70 ms, in which nothing else runs."""
 

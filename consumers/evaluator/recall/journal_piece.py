@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Step = tuple[str | None, int]
-"""A topic and the offset of its record that was folded; or None and the broker time that the engine was told; or `CLOSE_SOME`."""
+"""A topic and the offset of the folded record; or None and the broker time that the engine reached; or `CLOSE_SOME`."""
 CLOSE_SOME: Final[Step] = (None, -1)
 """A step of closing calls that are over."""
 
@@ -50,7 +50,7 @@ class Piece(BaseModel):
         first_step: Number of steps before the piece.
         steps: Number of its steps.
         positions: By topic, the offset after the last record folded before the piece.
-        time_ms: Broker time that the engine was told last before the piece.
+        time_ms: Latest broker time that the engine reached before the piece.
         first_group: Number of groups of records in earlier pieces.
         checks: Checksum of each group of the transaction.
         left: Groups that the last step decided and that come with the next piece.
@@ -110,7 +110,7 @@ def encoded(steps: Sequence[Step], positions: Mapping[str, int], time_ms: int) -
     Args:
         steps: The steps.
         positions: By topic, the offset after the last record folded before them.
-        time_ms: Broker time that the engine was told last before them.
+        time_ms: Latest broker time that the engine reached before them.
 
     Raises:
         ValueError: The offsets of a topic do not ascend.

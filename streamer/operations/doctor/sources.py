@@ -45,7 +45,7 @@ async def right_findings(settings: Settings, kafka: KafkaSettings) -> Sequence[F
 
 
 def secret_findings(settings: Settings) -> Iterator[Finding]:
-    """The senders that each role knows. A wrong secret is a mistake of the settings, and is told before."""
+    """Yields the senders that each role accepts. The settings refuse a wrong secret earlier."""
     ingest, monitor = settings.ingest, settings.monitor
     if ingest.is_on:
         yield Finding("ingest", Verdict.OK, _receives(ingest))

@@ -118,7 +118,7 @@ class CallgaugeObserver(BaseObserver):
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Events that were dropped so far, by what they would have told; the same numbers are in records of the call."""
+        """Dropped events so far, by what they contained; the same numbers are in records of the call."""
         return self._outbox.lost
 
     # pipecat's hooks. They take exactly one argument: versions before 1.0 count the arguments and pass another shape to more.
@@ -183,7 +183,7 @@ class CallgaugeObserver(BaseObserver):
             )
 
     def _begin(self) -> None:
-        """Tells the labels of the call, before everything that is told of it."""
+        """Sends the labels of the call, before all its other events."""
         if self._has_begun:
             return
         self._has_begun = True

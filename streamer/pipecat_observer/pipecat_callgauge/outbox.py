@@ -12,7 +12,7 @@ from pipecat_callgauge.events import Rank, Record
 MAX_WAITING: Final = 2_000
 """Events of one call that wait for the broker. A call has 200 to 340 a minute, so this is at least six minutes of it."""
 LOSS: Final = "events_dropped"
-"""Type of the record that tells how many events of a call were dropped, by what they would have told."""
+"""Type of the record with the number of dropped events of a call, by what they contained."""
 UNREAD: Final = "unread"
 """Frames that could not be read, and events that a sink did not take; counted with the dropped events."""
 
@@ -60,7 +60,7 @@ class Outbox:
         self.is_empty.clear()
 
     def take(self, most: int) -> Sequence[Record]:
-        """Returns the next records to send, oldest first; `settle` must follow. A loss is told before all others."""
+        """Returns the next records to send, oldest first; `settle` must follow. A report of losses goes first."""
         if self._loss is None and self._unreported:
             event = {"type": LOSS, "timestamp": int(time.time() * 1000), "data": dict(self._unreported)}
             self._loss = self._record(Rank.CALL, LOSS, json.dumps(event, separators=(",", ":")).encode())

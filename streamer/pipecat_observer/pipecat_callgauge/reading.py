@@ -190,20 +190,20 @@ class CallReader:
     # The call.
 
     def asked(self, frame: Any, _now_s: float) -> None:
-        """The context goes to the model, with the tools that it may use; they are told when they change."""
+        """The context goes to the model. Its tools are sent when they change."""
         tools = getattr(frame.context, "tools", None)
         if tools is self._tools:
             return
         self._tools = tools
         schemas = getattr(tools, "standard_tools", None) or ()
-        told = [
+        described = [
             {"name": name_of(each.name), "parameters": _parameters(each)} for each in schemas if hasattr(each, "name")
         ]
-        if told:
-            self._emit(Rank.CALL, "call_started", tools=told[:MAX_TOOLS])
+        if described:
+            self._emit(Rank.CALL, "call_started", tools=described[:MAX_TOOLS])
 
     def ending(self, frame: Any, _now_s: float) -> None:
-        """The call is to end, after what was said before, or at once."""
+        """The call is to end: at once, or after the words before it."""
         reason = getattr(frame, "reason", None)
         word = "cancelled" if type(frame).__name__ == "CancelFrame" else "ended"
         self.end = self.end or (name_of(reason) if reason else word)

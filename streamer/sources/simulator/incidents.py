@@ -15,11 +15,11 @@ IncidentName = Literal[
 ]  # fmt: skip
 
 LLM_SLOW_MS: Final = 5_000
-"""What a model that is out of capacity adds to every answer."""
+"""Delay of every answer by a model that is out of capacity."""
 TTS_SLOW_MS: Final = 1_500
-"""What a voice without a warm cache adds: the answer is late, and not yet silence."""
+"""Delay by a voice without a warm cache: the answer is late, and not yet dead air."""
 STT_SLOW_MS: Final = 1_500
-"""What a transcriber that falls behind adds."""
+"""Delay by a transcriber that falls behind."""
 SILENT_TURNS: Final = 0.5
 """Share of the turns without a tool in which an answer hangs, a fifth to a quarter of all turns."""
 

@@ -38,7 +38,7 @@ class SilenceMoment(NamedTuple):
     """One moment; sorts in the order of application. `place` is its number among the call's moments, so a comparison never goes
     beyond it. `due_at_ms` is the broker time at which a silence that begins here becomes dead air, or words that begin here
     would be over; 0 where neither begins.
-    `heard_by` is the source of a report of speech; any other moment counts whoever hears the call.
+    `heard_by` is the source of a report of speech. A moment without it counts for every source.
     """
 
     broker_ms: int
