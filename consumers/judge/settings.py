@@ -1,17 +1,14 @@
 """Settings of the judge role: the endpoint, the rates and the budgets."""
 
-from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from consumers.judge.limits.spending import Allowance, Prices
 from consumers.judge.prompting.answers import AnswerForm
-from consumers.runtime.kafka.secret_files import secret_in
+from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, or_of_its_file
 from schemas.judging import TEXT_JUDGES, JudgeKind
-
-MAX_KEY_CHARS: Final = 1_024
 
 _Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -28,10 +25,10 @@ class JudgeSettings(BaseModel):
         max_length=500,
         description="where the OpenAI-compatible endpoint is, up to /v1 or its like",
     )
-    api_key_file: Path | None = Field(
+    api_key_file: HeaderSecretFile | None = Field(
         None, examples=["/run/secrets/openai-key"], description="file with the endpoint's key"
     )
-    api_key: SecretStr | None = Field(
+    api_key: HeaderSecret | None = Field(
         None, examples=["..."], description="the endpoint's key; without one nobody is asked"
     )
     model: str = Field("gpt-4.1", min_length=1, max_length=256, description="name of the model")
@@ -98,23 +95,10 @@ class JudgeSettings(BaseModel):
     def _default_is_none(cls, value: object) -> object:
         return None if value == "default" else value
 
-    @field_validator("api_key_file")
-    @classmethod
-    def _file_fits(cls, value: Path | None) -> Path | None:
-        if value is not None:
-            _fit_for_a_header(secret_in(value))
-        return value
-
     @field_validator("api_key")
     @classmethod
     def _key_of_the_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Reads the file for good: what it says later changes nothing."""
-        path = info.data.get("api_key_file")
-        if path is None:
-            return value if value is None else _fit_for_a_header(value)
-        if value is not None:
-            raise ValueError("api_key_file is set too; set one of them")
-        return secret_in(path)
+        return or_of_its_file(value, info)
 
     @field_validator("text_judges", mode="before")
     @classmethod
@@ -146,17 +130,3 @@ class JudgeSettings(BaseModel):
     def allowance(self) -> Allowance:
         """Limits of spending."""
         return Allowance(self.budget_per_call, self.budget_per_agent_hour, self.budget_per_hour)
-
-
-def _fit_for_a_header(key: SecretStr) -> SecretStr:
-    """Returns the key if a header line can carry it.
-
-    Raises:
-        ValueError: It cannot. The text has the reason, and no part of the key.
-    """
-    text = key.get_secret_value()
-    if not text:
-        raise ValueError("it must not be empty")
-    if len(text) > MAX_KEY_CHARS or not all("!" <= char <= "~" for char in text):
-        raise ValueError(f"expected at most {MAX_KEY_CHARS} visible ASCII characters without spaces")
-    return key

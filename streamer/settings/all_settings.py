@@ -36,9 +36,9 @@ from consumers.engine.limits import Limits
 from consumers.exporter.settings import OtlpSettings
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.errors import OperatorError
-from consumers.runtime.http.server import HttpSettings, HttpToken, fit_for_a_header
+from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, or_of_its_file
+from consumers.runtime.http.server import HttpSettings
 from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.secret_files import secret_in
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
 from consumers.runtime.logs import LogFormat, LogLevel
 from consumers.runtime.registry import MAX_SERIES
@@ -46,7 +46,6 @@ from streamer.settings.goals import GoalSettings
 from streamer.settings.ingest import IngestSettings
 from streamer.settings.monitor import MonitorSettings
 from streamer.settings.redaction import RedactionSettings
-from streamer.settings.secrets import or_of_its_file
 from streamer.settings.snapshots import SnapshotSettings
 from streamer.settings.transcripts import TranscriptSettings
 
@@ -132,12 +131,12 @@ class Settings(BaseSettings):
         "127.0.0.1", min_length=1, description="address to serve /metrics on; 0.0.0.0 is every network of the machine"
     )
     http_port: int = Field(8080, ge=0, le=_MAX_PORT, description="port of /metrics, 0 to 65535; 0 takes a free one")
-    http_token_file: Path | None = Field(
+    http_token_file: HeaderSecretFile | None = Field(
         None,
         examples=["/run/secrets/http-token"],
         description="file with the token that a reader of /metrics has to send",
     )
-    http_token: HttpToken | None = Field(
+    http_token: HeaderSecret | None = Field(
         None, examples=["..."], description="token that a reader of /metrics has to send; none means everybody may read"
     )
     max_series: int = Field(
@@ -172,13 +171,6 @@ class Settings(BaseSettings):
         SecuritySettings(),
         description="how to get in at Kafka: TLS, and a login; secrets from the environment or files",
     )
-
-    @field_validator("http_token_file")
-    @classmethod
-    def _token_file_fits(cls, value: Path | None) -> Path | None:
-        if value is not None:
-            fit_for_a_header(secret_in(value))
-        return value
 
     @field_validator("http_token")
     @classmethod

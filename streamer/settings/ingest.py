@@ -17,9 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from consumers.runtime.http.server import HttpToken, fit_for_a_header
-from consumers.runtime.kafka.secret_files import MAX_SECRET_BYTES, secret_in
-from streamer.settings.secrets import or_of_its_file
+from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, SecretFile, or_of_its_file
+from consumers.runtime.kafka.secret_files import MAX_SECRET_BYTES
 
 MAX_TENANTS: Final = 100
 """Each tenant is a value of a label."""
@@ -40,13 +39,13 @@ class SenderSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    token_file: Path | None = Field(
+    token_file: HeaderSecretFile | None = Field(
         None, examples=["/run/secrets/ingest-token"], description="file with the token for POST /events"
     )
-    token: HttpToken | None = Field(
+    token: HeaderSecret | None = Field(
         None, examples=["..."], description="the token itself; without one, POST /events is switched off"
     )
-    elevenlabs_secret_file: Path | None = Field(
+    elevenlabs_secret_file: SecretFile | None = Field(
         None,
         examples=["/run/secrets/elevenlabs-webhook"],
         description="file with the secret of ElevenLabs' post-call webhook",
@@ -61,15 +60,6 @@ class SenderSettings(BaseModel):
     events_per_second: int = Field(
         2_000, gt=0, le=1_000_000, description="events that a sender may post, over ten seconds on average"
     )
-
-    @field_validator("token_file", "elevenlabs_secret_file")
-    @classmethod
-    def _file_fits(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        if value is not None and info.field_name == "token_file":
-            fit_for_a_header(secret_in(value))
-        elif value is not None:
-            secret_in(value)
-        return value
 
     @field_validator(*_SECRETS)
     @classmethod

@@ -1,14 +1,11 @@
 """Settings of the role `monitor`: the key of ElevenLabs' API, and the agents whose calls are followed."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from consumers.runtime.http.server import HttpToken, fit_for_a_header
-from consumers.runtime.kafka.secret_files import secret_in
-from streamer.settings.secrets import or_of_its_file
+from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, or_of_its_file
 
 
 class MonitorSettings(BaseModel):
@@ -16,12 +13,12 @@ class MonitorSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    api_key_file: Path | None = Field(
+    api_key_file: HeaderSecretFile | None = Field(
         None,
         examples=["/run/secrets/elevenlabs-api-key"],
         description="file with a key of ElevenLabs' API that may write agents",
     )
-    api_key: HttpToken | None = Field(
+    api_key: HeaderSecret | None = Field(
         None, examples=["..."], description="the key itself; without one, no live call is followed"
     )
     agents: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -35,13 +32,6 @@ class MonitorSettings(BaseModel):
     poll_seconds: float = Field(
         5.0, gt=0, le=300, description="pause between two looks for calls that have begun, in seconds"
     )
-
-    @field_validator("api_key_file")
-    @classmethod
-    def _file_fits(cls, value: Path | None) -> Path | None:
-        if value is not None:
-            fit_for_a_header(secret_in(value))
-        return value
 
     @field_validator("api_key")
     @classmethod

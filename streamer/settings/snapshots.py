@@ -14,8 +14,8 @@ from pydantic import (
     model_validator,
 )
 
+from consumers.runtime.http.secret_settings import or_of_its_file
 from consumers.runtime.kafka.secret_files import secret_in
-from streamer.settings.secrets import or_of_its_file
 
 FEWEST_KEY_CHARS: Final = 32
 """Everybody with the right to read the topic can try keys against its records without a limit."""

@@ -6,8 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +17,7 @@ from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
+from tests.support.fakes.http_answers import Answer, Request, answering
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 
@@ -63,29 +62,14 @@ class Receiver:
 def receiving(receiver: Receiver) -> Iterator[str]:
     """Serves the receiver; gives the address of its logs."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            status = receiver.answer(self.rfile.read(int(self.headers["Content-Length"])))
-            content = ExportLogsServiceResponse().SerializeToString()
-            self.send_response(status)
-            if status != 200 and receiver.retry_after is not None:
-                self.send_header("Retry-After", receiver.retry_after)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def answer(request: Request) -> Answer:
+        status = receiver.answer(request.body)
+        retried = receiver.retry_after is not None and status != 200
+        content = ExportLogsServiceResponse().SerializeToString()
+        return Answer(status, content, {"Retry-After": receiver.retry_after or ""} if retried else {})
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.05))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1/logs"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(answer) as address:
+        yield f"{address}/v1/logs"
 
 
 @contextmanager

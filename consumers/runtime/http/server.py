@@ -15,10 +15,10 @@ clients read it at once.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Final
+from typing import Final
 
 from prometheus_client.exposition import choose_encoder
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 from consumers.runtime.http.bearer import challenge, given_token, is_token
 from consumers.runtime.http.connections import HttpLimit
 from consumers.runtime.http.listener import HttpListener
+from consumers.runtime.http.secret_settings import HeaderSecret
 from consumers.runtime.registry import Instruments
 
 MAX_SCRAPES: Final = 4
@@ -36,29 +37,8 @@ RETRY_SCRAPE_SECONDS: Final = 5
 """Pause after which a rejected reader of /metrics should try again."""
 PAGE_PIECE_BYTES: Final = 65_536
 """Bytes of a page that are sent at once. The rest waits until the client has read them."""
-MAX_TOKEN_CHARS: Final = 1_024
-"""Longest token. A header line has room for more, but a longer one is probably the content of a file, set by mistake."""
 
 Sentences = Callable[[], Sequence[str]]
-
-
-def fit_for_a_header(token: SecretStr) -> SecretStr:
-    """Returns the token if a header line can carry it.
-
-    Raises:
-        ValueError: It cannot. The text has the reason, and no part of the token.
-    """
-    text = token.get_secret_value()
-    if not text:
-        raise ValueError("it must not be empty")
-    if len(text) > MAX_TOKEN_CHARS:
-        raise ValueError(f"expected at most {MAX_TOKEN_CHARS} characters")
-    if not all("!" <= char <= "~" for char in text):
-        raise ValueError("expected visible ASCII characters without spaces: it travels in a header line")
-    return token
-
-
-HttpToken = Annotated[SecretStr, AfterValidator(fit_for_a_header)]
 
 
 class HttpSettings(BaseModel):
@@ -68,7 +48,7 @@ class HttpSettings(BaseModel):
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 shows the metrics to the whole network.")
     port: int = Field(9464, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
-    token: HttpToken | None = Field(
+    token: HeaderSecret | None = Field(
         None, description="What a reader of /metrics has to send as `Authorization: Bearer`; none means everybody may."
     )
 

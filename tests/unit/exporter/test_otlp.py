@@ -1,13 +1,10 @@
 """Final scores leave as OpenTelemetry log events: right in OpenTelemetry's own reading, bounded, and without delaying anything."""
 
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -27,6 +24,7 @@ from streamer.offline.scored_recordings import plan_from
 from streamer.recordings.reader import RecordedCall
 from streamer.settings.all_settings import Settings
 from streamer.sources.simulator.traffic import simulate_call
+from tests.support.fakes.http_answers import Answer, Request, answering
 from tests.support.patience import patient
 
 
@@ -47,43 +45,26 @@ def events_of(records: list[AnyScoreRecord]) -> list[Evaluation]:
 class Collector:
     """An OTLP endpoint on this machine."""
 
-    def __init__(self, status: int = 200, retry_after: str | None = None) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.asked_at: list[float] = []
         self.bodies: list[bytes] = []
         self.paths: list[str] = []
-        collector = self
+        self.url = ""
+        self._answer = answer
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                collector.asked_at.append(time.monotonic())
-                collector.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-                collector.paths.append(self.path)
-                self.send_response(status)
-                if retry_after is not None:
-                    self.send_header("Retry-After", retry_after)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/v1/logs"
+    def answer(self, request: Request) -> Answer:
+        self.asked_at.append(time.monotonic())
+        self.bodies.append(request.body)
+        self.paths.append(request.path)
+        return self._answer
 
 
 @contextmanager
 def collecting(status: int = 200, retry_after: str | None = None) -> Iterator[Collector]:
-    collector = Collector(status, retry_after)
-    thread = threading.Thread(target=collector.server.serve_forever)
-    thread.start()
-    try:
+    collector = Collector(Answer(status, headers={} if retry_after is None else {"Retry-After": retry_after}))
+    with answering(collector.answer) as address:
+        collector.url = f"{address}/v1/logs"
         yield collector
-    finally:
-        collector.server.shutdown()
-        collector.server.server_close()
-        thread.join()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

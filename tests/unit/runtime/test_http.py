@@ -20,9 +20,9 @@ from consumers.runtime.http import connections as http_connections
 from consumers.runtime.http import server as http
 from consumers.runtime.http.connections import MAX_CONNECTIONS, BoundedConnection, HttpLimit
 from consumers.runtime.http.listener import AddressInUseError
+from consumers.runtime.http.secret_settings import MAX_HEADER_SECRET_CHARS
 from consumers.runtime.http.server import (
     MAX_SCRAPES,
-    MAX_TOKEN_CHARS,
     RETRY_SCRAPE_SECONDS,
     HttpSettings,
     MetricsServer,
@@ -156,7 +156,7 @@ async def test_probes_need_no_token(guarded: Serving) -> None:
     assert {(await guarded.get(path)).status_code for path in ("/healthz", "/readyz")} == {200}
 
 
-@pytest.mark.parametrize("token", ["", "two words", "tab\there", "l\u00e9", "x" * (MAX_TOKEN_CHARS + 1)])
+@pytest.mark.parametrize("token", ["", "two words", "tab\there", "l\u00e9", "x" * (MAX_HEADER_SECRET_CHARS + 1)])
 def test_a_token_that_no_header_can_carry_is_a_mistake_and_is_not_shown(token: str) -> None:
     with pytest.raises(ValidationError) as refused:
         HttpSettings.model_validate({"token": token})

@@ -2,11 +2,8 @@
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -16,6 +13,7 @@ from consumers.runtime.http.listener import HttpListener
 from streamer.operations.doctor.findings import Finding, Verdict
 from streamer.operations.doctor.sources import address_finding, reach_finding, secret_findings, source_findings
 from streamer.settings.all_settings import Settings
+from tests.support.fakes.http_answers import Answer, Request, answering
 
 KEY = "key-of-tests"
 
@@ -45,27 +43,12 @@ def elevenlabs(status: int, body: object) -> Iterator[tuple[str, list[str]]]:
     """A server that answers the look for calls; gives its address and the keys that it saw."""
     keys: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            keys.append(self.headers["xi-api-key"])
-            content = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def answer(request: Request) -> Answer:
+        keys.append(request.headers["xi-api-key"])
+        return Answer(status, json.dumps(body).encode())
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", keys
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(answer) as address:
+        yield address, keys
 
 
 async def test_roles_that_are_off_are_said_to_be_off_and_nothing_is_asked() -> None:
