@@ -53,7 +53,7 @@ class MisreadReason(StrEnum):
 
 
 class ClockSkew(StrEnum):
-    """How an event's own time differs from the broker's timestamp of its record, beyond what a live producer's does."""
+    """How an event's own time differs from the broker's timestamp of its record, more than a live producer's does."""
 
     AHEAD = "ahead"
     BEHIND = "behind"

@@ -151,7 +151,7 @@ class JudgeRequest(JudgeModel):
             raise ValueError(f"expected an odd number of trials, so that no vote is a tie, saw {self.trials}")
         return self
 
-    @computed_field(description="Hash of what the judge reads: the same input needs no second verdict.")  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
+    @computed_field(description="Hash of the judge's input: the same input needs no second verdict.")  # type: ignore[prop-decorator]  # mypy cannot stack decorators on property
     @cached_property
     def input_hash(self) -> str:
         """Hash of subgoal, instructions and transcript."""

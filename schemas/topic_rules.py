@@ -208,7 +208,7 @@ def _longest_kept_ms(settings: Mapping[str, TopicSettings]) -> float | None:
 
 def _harm_of(topic: Topic) -> str:
     if topic.cleanup_policy == "compact":
-        return "what was written long ago would be gone"
+        return "records written long ago would be gone"
     if topic.name == SCORES_TOPIC:
         return "only the newest record of each call would stay, and recovery needs them all"
     return "only the newest record of each key would stay"
@@ -220,14 +220,14 @@ def _harm_of_refusing(topic: Topic) -> str:
         return "the broker refuses events that callgauge would take"
     if topic.name == SCORES_TOPIC:
         return "a score that is refused stops its whole partition"
-    return "large records would be left out" if topic.direction == "output" else "what is written may be refused"
+    return "large records would be left out" if topic.direction == "output" else "writes may be refused"
 
 
 def _harm_of_losing(topic: Topic, room_ms: float) -> str:
     """Returns the consequence of deleting records `room_ms` after the longest call, or before its end if negative."""
     if topic.name == SCORES_TOPIC:
         if room_ms < 0:
-            return "a restart would not find what was scored already, and score it twice"
+            return "a restart would not find the published scores, and score twice"
         return f"after an outage of more than {duration(room_ms)} calls would be scored twice"
     if room_ms < 0:
         return "a restart would miss the beginning of a call that still runs"

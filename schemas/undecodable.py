@@ -10,8 +10,8 @@ class UndecodableRecord:
     Attributes:
         topic: Name of the topic.
         partition: Partition number.
-        first_offset: Offset of the first record that it stands for.
-        offset: Offset of the last record that it stands for, because reading goes on at `offset + 1`.
+        first_offset: Offset of the first record it replaces.
+        offset: Offset of the last record it replaces, because reading goes on at `offset + 1`.
         timestamp: Milliseconds since 1970. If the batch's times cannot be trusted, the best known earlier time, or 0.
         is_transactional: Whether it was written in a transaction; None if that is not known.
         what: The fault, in a few words.

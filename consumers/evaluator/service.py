@@ -155,7 +155,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if self._is_leaving:
             return ("evaluator: leaving",)
         if waiting := self._assignment.waiting:
-            return (f"evaluator: recalling what was written of partitions {', '.join(map(str, sorted(waiting)))}",)
+            return (f"evaluator: reading the written records of partitions {', '.join(map(str, sorted(waiting)))}",)
         if slow := self._topic_watch.slow_writers(self._assignment.active):
             return (f"evaluator: writing to Kafka takes very long in partitions {', '.join(map(str, slow))}",)
         return () if self.ready.is_set() else ("evaluator: not reading the inputs",)

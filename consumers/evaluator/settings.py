@@ -41,7 +41,7 @@ class EvaluatorSettings(BaseModel):
     snapshot_interval_ms: int = Field(
         20_000,
         ge=0,
-        description="Time between two snapshots of a partition that goes on, in ms: what a successor takes again after a kill. 0 "
+        description="Time between two snapshots of a partition that goes on, in ms: a successor takes its steps again after a kill. 0 "
         "takes snapshots at stops only.",
     )
     max_batch_records: int = Field(
@@ -75,7 +75,7 @@ class EvaluatorSettings(BaseModel):
         100, gt=0, description="How often silence is looked at, in ms: a thirtieth of the dead-air threshold."
     )
     commit_interval_ms: int = Field(
-        1_000, gt=0, description="Least time between two commits, in ms: what a restart reads again at least."
+        1_000, gt=0, description="Least time between two commits, in ms; a restart reads at least this again."
     )
     session_timeout_ms: int = Field(
         10_000, gt=0, description="Silence towards the broker, in ms, after which another replica takes our partitions."

@@ -6,7 +6,7 @@ from typing import ClassVar
 class OperatorError(Exception):
     """A fault of settings, files, rights, topics or the network: the person who runs the command can fix it.
 
-    Its text says what is wrong and what to do. The command line prints it without a traceback and ends with `exit_code`.
+    Its text has the mistake and the remedy. The command line prints it without a traceback and ends with `exit_code`.
     Every error of that kind derives from this class; every other error is a defect of the program and gets a traceback.
 
     Attributes:

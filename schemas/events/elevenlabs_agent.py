@@ -124,7 +124,7 @@ class AgentResponseCorrection(TimedAgentEvent):
 
     @property
     def identity(self) -> bytes | None:
-        """Id and what was heard."""
+        """Id, and the words as understood."""
         said = self.agent_response_correction_event
         return _identity(self.type, said.event_id, said.corrected_agent_response)
 

@@ -1,4 +1,4 @@
-"""Names what is not understood of a record that is taken all the same, and what to do about it.
+"""Names the parts of an accepted record that are not understood, and the remedy for each.
 
 Such a record is no fault of the call, so it is not refused. But it may be a whole bot whose events do nothing, so it is counted
 and reported.

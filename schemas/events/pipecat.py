@@ -16,7 +16,7 @@ MAX_MESSAGE_MS: Final = 600_000
 """Longest turn of an assistant whose reported start is trusted: nobody listens for ten minutes."""
 
 MAX_DROPPED: Final = 10**9
-"""Most events that one record says were dropped: what a producer with a fault could add to a counter."""
+"""Most events that one record may report as dropped; a faulty producer can add no more to a counter."""
 
 
 class PipecatLine(WireModel):

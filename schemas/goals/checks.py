@@ -1,6 +1,6 @@
-"""How a subgoal is checked: by code on what was said and which tools were called, or by a judge who reads the call.
+"""How a subgoal is checked: by code on words and tool calls, or by a judge who reads the call.
 
-A check by code is a tree. Its leaves look at one turn: what a side said, a tool that was called, how the tool answered.
+A check by code is a tree. Its leaves look at one turn: the words of a side, a tool call, the answer of the tool.
 `all_of`, `any_of` and `not` combine them, `within` gives them a time. What each means, and when it is decided, stands with
 the evaluation in `consumers/engine/goals/subgoal_checks.py`.
 """
@@ -73,7 +73,7 @@ class Between(GoalModel):
 
 
 class Present(GoalModel):
-    """The value is there, whatever it is (null included), or is not there."""
+    """A value exists (null is one), or there is none."""
 
     present: bool
 
@@ -160,7 +160,7 @@ class Says(GoalModel):
 
 
 class Within(GoalModel):
-    """The check is decided by what is in the call's first turns, or in turns that end in its first seconds.
+    """The check is decided by the call's first turns, or in turns that end in its first seconds.
 
     Attributes:
         turns: The last turn that counts.

@@ -27,7 +27,7 @@ class Rewritten:
 
     Attributes:
         plain: The fields of a `GoalSet`.
-        origins: Where parts of it came from, by their path in `plain`; what is below moved with it.
+        origins: Where parts of it came from, by their path in `plain`; each with all below it.
         mistakes: What could not be rewritten, with its place in the original.
     """
 
@@ -49,7 +49,7 @@ class Rewritten:
 
 
 def rewritten(value: Mapping[str, Any]) -> Rewritten | None:
-    """A sample or record of another project's; None for what is in our own format, or in none."""
+    """A sample or record of another project's; None for a document in our own format, or in none."""
     if "user_goal" in value or "ground_truth" in value:
         return _eva_record(value)
     if "sub_goals" in value:
@@ -96,7 +96,7 @@ def _data_file_entry(value: Mapping[str, Any], metadata: Mapping[str, Any]) -> R
 
 
 def _eva_record(value: Mapping[str, Any]) -> Rewritten:
-    """A record of EVA's datasets: what the caller must get, and the tool calls of the expected trace."""
+    """A record of EVA's datasets: the results that the caller must get, and the tool calls of the expected trace."""
     result = Rewritten()
     _take_id(result, value)
     path: Path = ("user_goal", "decision_tree", "must_have_criteria")
@@ -123,7 +123,7 @@ def _eva_record(value: Mapping[str, Any]) -> Rewritten:
 
 
 def _eva_call(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of the expected trace. EVA fills in names by language when a call begins, so what is not known yet is free."""
+    """A call of the expected trace. EVA fills in names by language when a call begins, so a name that is not known yet matches any."""
     given = event.get("params") or {}
     if not isinstance(given, Mapping):
         raise ToolStringError(f"expected params by name, seen {seen(given)}")
@@ -140,7 +140,7 @@ def _take_id(result: Rewritten, value: Mapping[str, Any]) -> None:
 
 
 def _judged(raw: object, *, as_details: bool = False) -> object:
-    """Subgoals for a judge, numbered from 1; what is no subgoal is left for the checks to explain."""
+    """Subgoals for a judge, numbered from 1; the checks explain an entry that is no subgoal."""
     if not isinstance(raw, list):
         return raw
     subgoals: list[object] = []

@@ -137,7 +137,7 @@ class GoalSet(GoalModel):
 
     @cached_property
     def digest(self) -> str:
-        """Hash of all it says, the same in every process; what is left out counts as its default."""
+        """Hash of the content, the same in every process; a missing value counts as its default."""
         return hashlib.blake2b(self.canonical(), digest_size=16).hexdigest()
 
     def canonical(self) -> bytes:
@@ -194,7 +194,7 @@ class GoalSet(GoalModel):
 
 
 PlacedText = tuple[tuple[str | int, ...], str]
-"""A path below something, and what is wrong there."""
+"""A path below something, and the mistake there."""
 
 
 class ChoosesGoals(Protocol):

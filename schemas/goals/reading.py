@@ -153,7 +153,7 @@ def _mistakes_in(details: Iterable[Mapping[str, Any]], plain: Mapping[str, Any])
 
 
 def _followed(loc: Path, plain: object) -> tuple[Path, Any]:
-    """The part of pydantic's path that is in the document, without the names of variants, and what is there."""
+    """The part of pydantic's path that is in the document, without the names of variants, and the value there."""
     path: list[str | int] = []
     current: Any = plain
     for part in loc:

@@ -18,7 +18,7 @@ _QUOTES: Final = "'\""
 
 
 class ToolStringError(ValueError):
-    """A text that is no tool call; it says what was expected."""
+    """A text that is no tool call; the error has the expected form."""
 
 
 def calls_in(text: str) -> list[dict[str, Any]]:

@@ -113,4 +113,4 @@ def words_of(
 
 TENANT: Final = Label("tenant", "whose call it is", cap=20)
 SCORE_KIND: Final = Label("kind", "the kind of score record", ("score", "fact", "closed"))
-REDACTION_TYPE: Final = Label("type", "what was taken out", REDACTION_TYPES)
+REDACTION_TYPE: Final = Label("type", "kind of the replaced text", REDACTION_TYPES)

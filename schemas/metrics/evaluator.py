@@ -15,8 +15,8 @@ _EVENT_OUTCOME = Label(
 )
 _EVENT_SOURCE = Label("source", "who sent the event", (*words_of(InputSource), "control"))
 _QUARANTINE_REASON = Label("reason", "why the record can never be processed", words_of(RefusalReason))
-_MISREAD_REASON = Label("reason", "what is not understood", words_of(MisreadReason))
-_TELLING = Label("kind", "what the events would have told; `unread` could not even be read", words_of(Telling))
+_MISREAD_REASON = Label("reason", "the part that is not understood", words_of(MisreadReason))
+_TELLING = Label("kind", "what the events are about; `unread` could not be read at all", words_of(Telling))
 _SKEW = Label(
     "kind", "whether the event's own time is ahead of the broker's by more than a second, or behind by more than a minute",
     words_of(ClockSkew),
@@ -167,7 +167,7 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_watermark_lag_messages", "gauge", "messages",
-        "Records between the first record of the oldest open call and the last one folded: what a successor reads again.",
+        "Records between the first record of the oldest open call and the last one folded; a successor reads them again.",
         "evaluator", _LAG,
     ),
     Metric(
@@ -272,7 +272,7 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_goal_files_broken", "gauge", "files",
-        "Files of the goals folder that have a mistake now; what each held when it was last right stays in use.",
+        "Files of the goals folder that have a mistake now; the last right content of each stays in use.",
         "evaluator",
     ),
     Metric(

@@ -42,12 +42,12 @@ _TOOL = Label("tool", "the tool's name", cap=50)
 _CALL_OUTCOME = Label("outcome", "why the call closed", words_of(CloseReason))
 _TOOL_OUTCOME = Label("outcome", "how the tool call ended", words_of(ToolOutcome))
 _SPEECH_SOURCE = Label("source", "the stream the times came from", words_of(InputSource, without=InputSource.JUDGE))
-_ANCHOR = Label("anchor", "what the end of the user's speech was read from", words_of(Anchor))
+_ANCHOR = Label("anchor", "source of the end of the user's speech", words_of(Anchor))
 _STAGE_SOURCE = Label("source", "who measured it", words_of(StageSource))
 _STAGE = Label("stage", "the stretch of time on the way to an answer", words_of(Stage))
 _PIPELINE = Label("pipeline", "the kind of agent", words_of(PipelineType))
 _BY = Label("by", "who spoke over the other", words_of(Speaker))
-_UNMEASURED_REASON = Label("reason", "what was missing", words_of(UnscoredReason, only=LATENCY_REASONS))
+_UNMEASURED_REASON = Label("reason", "the missing part", words_of(UnscoredReason, only=LATENCY_REASONS))
 _FINAL_LATENCY = Label("outcome", "whether the final latency is negative", ("measured", "overlapped"))
 _UNSCORED_REASON = Label("reason", "why it is not known", words_of(UnscoredReason, only=GOAL_REASONS))
 _CHECKED_BY = Label("checked_by", "what decides whether the subgoal is reached", ("code", "judge"))
@@ -163,7 +163,7 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_turns_unmeasured_total", "counter", "turns",
-        "Turns without a latency anyone could know, by what was missing, counted when the call closes.",
+        "Turns whose latency cannot be known, by the missing part, counted when the call closes.",
         "exporter", (_AGENT, _UNMEASURED_REASON),
     ),
     Metric(

@@ -9,10 +9,10 @@ ACKNOWLEDGEMENT_EDGES_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 """Edges of an acknowledgement: a broker nearby takes 10 to 50 ms; after 5 s the sender is asked to come again."""
 
 _ROUTE = Label("route", "where it was sent to", ("events", "elevenlabs"))
-_REQUEST_OUTCOME = Label("outcome", "what came of the request", words_of(IngestOutcome))
+_REQUEST_OUTCOME = Label("outcome", "result of the request", words_of(IngestOutcome))
 _EVENT_SOURCE = Label("source", "the input topic of the event", words_of(InputSource, without=InputSource.JUDGE))
-_WEBHOOK_KIND = Label("kind", "what the delivery holds", words_of(WebhookKind))
-_WEBHOOK_OUTCOME = Label("outcome", "what came of the delivery", words_of(WebhookOutcome))
+_WEBHOOK_KIND = Label("kind", "content of the delivery", words_of(WebhookKind))
+_WEBHOOK_OUTCOME = Label("outcome", "result of the delivery", words_of(WebhookOutcome))
 
 INGEST_METRICS: Final[tuple[Metric, ...]] = (
     Metric(

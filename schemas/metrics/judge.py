@@ -12,14 +12,14 @@ JUDGE_VERDICT_EDGES_SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 
 """Edges of a whole verdict, waiting included: 30 is the usual deadline of one, 60 the longest."""
 
 _MODEL = Label("model", "the judge's model")
-_JUDGE_KIND = Label("kind", "what is judged", words_of(JudgeKind))
-_REQUEST_OUTCOME = Label("outcome", "what came of the request", words_of(TrialOutcome))
+_JUDGE_KIND = Label("kind", "kind of the question", words_of(JudgeKind))
+_REQUEST_OUTCOME = Label("outcome", "result of the request", words_of(TrialOutcome))
 _VERDICT_OUTCOME = Label(
     "outcome",
     "the verdict, or why there is none",
     ("complete", "incomplete", "rated", "not_applicable", *words_of(UnjudgedReason)),
 )
-_REPLY_FAULT = Label("cause", "what was wrong with the reply", ("too_large", "compressed", "redirected", "token_count"))
+_REPLY_FAULT = Label("cause", "fault of the reply", ("too_large", "compressed", "redirected", "token_count"))
 _TOKEN_KIND = Label("kind", "read, read before, or written", ("prompt", "cached", "answer"))
 _BUDGET = Label("budget", "all calls together, or the agent that spent most", ("hour", "agent"))
 
@@ -57,7 +57,7 @@ JUDGE_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_judge_tokens_total", "counter", "tokens",
-        "Tokens as the endpoint counts them; what it had cached is not counted as read.",
+        "Tokens as the endpoint counts them; cached ones are not counted as read.",
         "judge", (_MODEL, _REQUEST_OUTCOME, _TOKEN_KIND),
     ),
     Metric(

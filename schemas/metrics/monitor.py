@@ -5,7 +5,7 @@ from typing import Final
 from schemas.closed_sets import MonitorOutcome
 from schemas.metrics.definition import Label, Metric, words_of
 
-_MESSAGE_OUTCOME = Label("outcome", "what came of the message", words_of(MonitorOutcome))
+_MESSAGE_OUTCOME = Label("outcome", "result of the message", words_of(MonitorOutcome))
 _CONNECTION_OUTCOME = Label("outcome", "how the connection ended", ("ended", "lost", "refused"))
 
 MONITOR_METRICS: Final[tuple[Metric, ...]] = (

@@ -21,7 +21,7 @@ _WORD_ERROR = Label("kind", "what became of the word", ("substitution", "deletio
 SPEECH_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_talk_seconds_total", "counter", "seconds",
-        "How long a side was heard, what it said twice at once counted once; its share of both is the talk ratio.",
+        "How long a side was heard, overlapping speech of one side counted once; its share of both is the talk ratio.",
         "exporter", (_AGENT, _SPEAKER),
     ),
     Metric(

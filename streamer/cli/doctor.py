@@ -107,5 +107,5 @@ def _line(finding: Finding) -> Table:
 def _summary(verdicts: Counter[Verdict]) -> str:
     if not verdicts.keys() - {Verdict.OK}:
         return "All is well."
-    told = [f"{verdicts[verdict]} {verdict.value}" for verdict in Verdict if verdicts[verdict]]
-    return f"{', '.join(told)}."
+    counted = [f"{verdicts[verdict]} {verdict.value}" for verdict in Verdict if verdicts[verdict]]
+    return f"{', '.join(counted)}."

@@ -161,7 +161,9 @@ def replay(
     conversation: ConversationOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be put back; append nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the entries that would be put back; append nothing.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before more than one record is appended.")] = False,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
@@ -277,7 +279,7 @@ async def _put_back(settings: Settings, plan: ReplayPlan) -> int:
             is_stopped = stop.is_set() and tried < len(chosen)
     say(f"{_records(done)} of {len(chosen)} put back. A call that closes meanwhile counts its record as after_close.")
     if is_stopped:
-        say("Stopped. Those told above are done; the others were not touched.")
+        say("Stopped. The entries above are done; the others are unchanged.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
     if tried < len(chosen):
         say(f"The broker failed, so {len(chosen) - tried} were not tried. Run the command again once it is well.")

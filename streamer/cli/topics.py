@@ -101,10 +101,10 @@ def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, 
     faults = topic_faults(known, needs_of(settings.limits))
     table = _table("topic", "partitions", "state")
     for state in states:
-        told = [state.problem] if state.problem else []
-        told += [_told(fault) for fault in faults if fault.topic == state.topic.name]
+        faulty = [state.problem] if state.problem else []
+        faulty += [_remedy(fault) for fault in faults if fault.topic == state.topic.name]
         partitions = "-" if state.partitions is None else str(state.partitions)
-        table.add_row(state.name, partitions, "\n".join(told) or "ok")
+        table.add_row(state.name, partitions, "\n".join(faulty) or "ok")
     output_console().print(table)
     if hidden := [kafka.topic(name) for name in existing if name not in known]:
         say(f"Retention and cleanup not checked: this user may not DescribeConfigs on {', '.join(hidden)}.")
@@ -113,14 +113,14 @@ def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, 
 
 def _report(states: tuple[TopicState, ...], faults: Sequence[TopicFault], kafka: KafkaSettings) -> None:
     """Ends with exit code 1 when a topic is not as it must be."""
-    told = [f"{state.name} {state.problem}" for state in states if state.problem]
-    told += [f"{kafka.topic(fault.topic)} needs {fault.setting}" for fault in faults]
-    if told:
-        say(f"Not as it must be: {'; '.join(told)}.")
+    faulty = [f"{state.name} {state.problem}" for state in states if state.problem]
+    faulty += [f"{kafka.topic(fault.topic)} needs {fault.setting}" for fault in faults]
+    if faulty:
+        say(f"Not as it must be: {'; '.join(faulty)}.")
         raise typer.Exit(1)
 
 
-def _told(fault: TopicFault) -> str:
+def _remedy(fault: TopicFault) -> str:
     start = "warning: " if fault.severity is Severity.WARNING else ""
     return f"{start}{fault.seen}. Set {fault.setting}."
 

@@ -90,7 +90,7 @@ class _FolderWriter:
         except OSError as error:
             raise TranscriptFolderError(
                 f"Call {conversation_id}: its transcript could not be written to {self._files.path_of(conversation_id)} "
-                f"({error.strerror or error}). This ends here; what was written before is whole. Make room, or choose another "
+                f"({error.strerror or error}). It ends here; the files written before are whole. Make room, or choose another "
                 "folder, and run it again."
             ) from error
         if path in self._written:

@@ -36,7 +36,7 @@ class GoalFolder:
         self._folder = folder
         self._states: dict[Path, FileState] = {}
         self._good: dict[Path, GoalFile] = {}
-        self._told: set[str] = set()
+        self._warned_of: set[str] = set()
 
     def load(self) -> None:
         """Reads everything for the first time. It waits for the disk, so a thread should do it.
@@ -81,13 +81,13 @@ class GoalFolder:
             file=str(file.path),
             mistakes=len(file.mistakes),
             first=f"{file.mistakes[0]}.",
-            now="what it held before stays in use" if file.path in self._good else "no goals come from it",
+            now="its earlier content stays in use" if file.path in self._good else "no goals come from it",
             remedy=f"callgauge goals check {file.path}",
         )
 
     def _tell(self, problems: Iterable[str]) -> None:
         """Problems of the folder as a whole, each once for as long as it lasts."""
         current = set(problems)
-        for problem in sorted(current - self._told):
+        for problem in sorted(current - self._warned_of):
             log.warning("goal_folder_problem", problem=problem)
-        self._told = current
+        self._warned_of = current

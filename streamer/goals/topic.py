@@ -57,7 +57,7 @@ class GoalsTopic:
         self.refused = 0
         self.tried = asyncio.Event()
         self._kafka = kafka
-        self._told = ""
+        self._warned_of = ""
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Reads the topic, and later records, until `stop` is set."""
@@ -102,7 +102,7 @@ class GoalsTopic:
                 raise TimeoutError(f"nothing more of {self._kafka.topic(GOALS_TOPIC)} for {STALL_SECONDS:.0f} s")
         if not stop.is_set():
             self._use(sets)
-            self._told = ""
+            self._warned_of = ""
             self.tried.set()
             log.info("goals_topic_read", goal_sets=len(sets), refused=self.refused)
 
@@ -132,9 +132,9 @@ class GoalsTopic:
 
     def _tell(self, problem: str) -> None:
         """Why the topic is not read now, once for as long as it lasts."""
-        if self._told != problem:
+        if self._warned_of != problem:
             log.warning("goals_topic_unread", error=problem, goal_sets=len(self.index))
-        self._told = problem
+        self._warned_of = problem
 
     def _use(self, sets: dict[str, GoalSet]) -> None:
         self.index = GoalIndex(sets[goals_id] for goals_id in sorted(sets))

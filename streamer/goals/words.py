@@ -67,8 +67,8 @@ def check_in_words(check: AnyCheck) -> str:
 
 
 def _with(matchers: Mapping[str, Matcher]) -> str:
-    told = ", ".join(_matcher_in_words(path, matcher) for path, matcher in matchers.items())
-    return f" with {told}" if told else ""
+    matched = ", ".join(_matcher_in_words(path, matcher) for path, matcher in matchers.items())
+    return f" with {matched}" if matched else ""
 
 
 def _matcher_in_words(path: str, matcher: Matcher) -> str:

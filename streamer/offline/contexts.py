@@ -65,12 +65,12 @@ def whole_context(recorded: RecordedCall, call: Call, state: RecordedState) -> M
         call: The same after its last event.
         state: The files of its record.
     """
-    told = call.supplied
+    supplied = call.supplied
     facts: dict[str, Any] = {
-        "expected_scenario_db": told.expected_state,
-        "final_scenario_db": told.final_state,
-        "final_scenario_db_hash": told.final_state_hash,
-        "agent_tools": None if told.tools is None else [tool.model_dump() for tool in told.tools],
+        "expected_scenario_db": supplied.expected_state,
+        "final_scenario_db": supplied.final_state,
+        "final_scenario_db_hash": supplied.final_state_hash,
+        "agent_tools": None if supplied.tools is None else [tool.model_dump() for tool in supplied.tools],
     }
     if recorded.directory is not None:  # the files of a record say more than events do
         of_files = _of_files(recorded.conversation_id, recorded.directory, state)

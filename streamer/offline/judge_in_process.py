@@ -103,10 +103,10 @@ class JudgeInProcess:
         """Questions, answers and costs, as a sentence."""
         questions = self._outcomes.total()
         without = {reason: count for reason, count in self._outcomes.most_common() if reason}
-        told = ", ".join(f"{reason} {count}" for reason, count in list(without.items())[:_SOME])
+        reasons = ", ".join(f"{reason} {count}" for reason, count in list(without.items())[:_SOME])
         tokens = self._tokens.prompt + self._tokens.answer
         return (
-            f"Judge: {questions} questions, {sum(without.values())} without a verdict{f' ({told})' if told else ''}; "
+            f"Judge: {questions} questions, {sum(without.values())} without a verdict{f' ({reasons})' if reasons else ''}; "
             f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f}."
         )
 

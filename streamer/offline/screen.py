@@ -20,7 +20,7 @@ from rich.progress import (
 from schemas.quarantine import QuarantineRecord
 from streamer.terminal import error_console, say
 
-_MOST_TOLD_PER_CALL: Final = 3
+_MOST_LINES_PER_CALL: Final = 3
 _REFRESH_EVENTS: Final = 500
 _REFRESH_SECONDS: Final = 0.1
 
@@ -84,9 +84,9 @@ def tell_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> N
 def about_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> list[str]:
     """The sentences about the events of a call that are not in its results."""
     sentences = []
-    for record in refused[:_MOST_TOLD_PER_CALL]:
+    for record in refused[:_MOST_LINES_PER_CALL]:
         where = f"Call {conversation_id}, event {record.offset + 1} of {record.topic}"
         sentences.append(f"{where}: {record.what}: {record.expected_and_seen}. Left out, as the evaluator would.")
-    if (more := len(refused) - _MOST_TOLD_PER_CALL) > 0:
+    if (more := len(refused) - _MOST_LINES_PER_CALL) > 0:
         sentences.append(f"Call {conversation_id}: {more} more events left out.")
     return sentences

@@ -82,7 +82,7 @@ def with_llm_latencies(entries: Events, prompts: object) -> Events:
     Steps are in the same order in both. A failed step, or a step without an entry, is skipped.
     """
     steps = [each for each in prompts if isinstance(each, Mapping)] if isinstance(prompts, list) else []
-    told = []
+    completed = []
     at = 0
     for entry in entries:
         written_ms = _digits(entry.get("timestamp"))
@@ -91,11 +91,11 @@ def with_llm_latencies(entries: Events, prompts: object) -> Events:
                 at += 1
             ended_ms = _digits(steps[at].get("end_time")) if at < len(steps) else None
             if ended_ms is not None and ended_ms <= written_ms + _SAME_STEP_MS:
-                told_of_it = {key: steps[at][key] for key in ("latency_ms", "model") if steps[at].get(key) is not None}
-                entry = {**entry, **told_of_it}
+                of_step = {key: steps[at][key] for key in ("latency_ms", "model") if steps[at].get(key) is not None}
+                entry = {**entry, **of_step}
                 at += 1
-        told.append(entry)
-    return tuple(told)
+        completed.append(entry)
+    return tuple(completed)
 
 
 def _digits(value: object) -> int | None:

@@ -94,7 +94,7 @@ def _mean_tokens(path: Path) -> dict[str, float]:
             where=str(path),
             expected="comma-separated values with a line of names",
             seen=str(error),
-            remedy="Repair it or take it away: then the mean numbers of tokens are not told.",
+            remedy="Repair it, or remove it: then there are no mean numbers of tokens.",
         ) from error
     means = {}
     for name, column in _TOKEN_COLUMNS.items():

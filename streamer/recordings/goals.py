@@ -11,7 +11,7 @@ from streamer.goals.index import GoalIndex
 from streamer.recordings.places import without_trial
 from streamer.recordings.reader import RecordedCall
 
-_MOST_TOLD: Final = 10
+_MOST_LINES: Final = 10
 
 
 class GoalFilesError(OperatorError):
@@ -53,8 +53,8 @@ def read_recorded_goals(path: Path) -> RecordedGoals:
     files = [read_goal_file(each) for each in (goal_files_of(path) if path.is_dir() else (path,))]
     mistakes = [*(mistake for file in files for mistake in file.mistakes), *doubles_in(files)]
     if mistakes:
-        lines = [f"  {mistake}." for mistake in mistakes[:_MOST_TOLD]]
-        if len(mistakes) > _MOST_TOLD:
+        lines = [f"  {mistake}." for mistake in mistakes[:_MOST_LINES]]
+        if len(mistakes) > _MOST_LINES:
             lines.append(f"  `callgauge goals check {path}` tells all {len(mistakes)} mistakes.")
         raise GoalFilesError("\n".join(["The goals cannot be used, so no call was scored:", *lines]))
     sets = [placed.goals for file in files for placed in file.sets]

@@ -88,7 +88,7 @@ class RoleRunner:
         self._ready_at: float | None = None
         self._restarts = 0  # of this row
         self._failure: Exception | None = None
-        self._told = ""
+        self._shown = ""
         self._starts_at: float | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -153,7 +153,7 @@ class RoleRunner:
             return False
         ready_at, self._ready_at = self._ready_at, None
         if ready_at is not None and time.monotonic() - ready_at >= QUIET_SECONDS:
-            self._restarts, self._told = 0, ""
+            self._restarts, self._shown = 0, ""
         if self._restarts >= MOST_RESTARTS:
             log.error("role_given_up", role=self._name, restarts=self._restarts, what_happens_now="The process ends.")
             return False
@@ -161,8 +161,8 @@ class RoleRunner:
         self._instruments.inc("callgauge_role_restarts_total", (self._name,))
         reason = f"{type(error).__name__}: {error}"
         # Numbers of partitions and offsets differ from one try to the next, and the reason is the same.
-        if (told := _DIGITS.sub("", reason)) != self._told:
-            self._told = told
+        if (shown := _DIGITS.sub("", reason)) != self._shown:
+            self._shown = shown
             log.error(
                 "role_failed",
                 role=self._name,

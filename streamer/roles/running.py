@@ -96,20 +96,20 @@ class Service:
 
     async def _run_roles(self, stop: asyncio.Event) -> None:
         self._running = {name: asyncio.create_task(role.run(self.stopping)) for name, role in self._roles.items()}
-        announcing, told = asyncio.create_task(self._announce()), asyncio.create_task(stop.wait())
+        announcing, stopped = asyncio.create_task(self._announce()), asyncio.create_task(stop.wait())
         watching = asyncio.create_task(self._login.follow(self.stopping))
         failed: list[RoleName] = []
         try:
-            await asyncio.wait([*self._running.values(), told], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*self._running.values(), stopped], return_when=asyncio.FIRST_COMPLETED)
             failed += (name for name in self._running if self._has_failed(name))
         finally:
             began_seconds = time.monotonic()
             self.stopping.set()
             log.info("service_stopping", roles=list(self._roles), failed=failed)
             announcing.cancel()
-            told.cancel()
+            stopped.cancel()
             watching.cancel()
-            await asyncio.gather(*self._running.values(), announcing, told, watching, return_exceptions=True)
+            await asyncio.gather(*self._running.values(), announcing, stopped, watching, return_exceptions=True)
             log.info("service_stopped", seconds=round(time.monotonic() - began_seconds, 3))
         failed += (name for name in self._running if self._has_failed(name) and name not in failed)
         for name in failed[1:]:

@@ -62,7 +62,7 @@ def ppt_of(progress: Sequence[float]) -> float:
 
 
 def auc_of_conversation(progress: Sequence[float]) -> Score:
-    """The AUC of what the judging of a conversation gave, one value per turn.
+    """The AUC of the values that judging a conversation returned, one per turn.
 
     Raises:
         EvaluationError: 050005 when there are none.
@@ -73,7 +73,7 @@ def auc_of_conversation(progress: Sequence[float]) -> Score:
 
 
 def ppt_of_conversation(progress: Sequence[float]) -> Score:
-    """The PPT of what the judging of a conversation gave, rounded.
+    """The PPT of the values that judging a conversation returned, rounded.
 
     Raises:
         EvaluationError: 050005 when there are no values.
@@ -83,7 +83,7 @@ def ppt_of_conversation(progress: Sequence[float]) -> Score:
 
 
 def success_at_final_turn(progress: Sequence[float]) -> Score:
-    """Whether the last value of what the judging of a conversation gave is 1.
+    """Whether the last value that judging a conversation returned is 1.
 
     Raises:
         EvaluationError: 050005 when there are no values.

@@ -33,7 +33,7 @@ class EvaluationError(Exception):
 
 
 class InvalidInputValueError(ValueError):
-    """A metric was given what it cannot work with."""
+    """The input of a metric is not usable."""
 
     def __init__(self, code: Code, message: str, component: str = EVALUATION) -> None:
         self.internal_code = component + code

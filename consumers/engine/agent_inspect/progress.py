@@ -59,8 +59,8 @@ def progress_through_turns(
         InvalidInputValueError: 050004 without subgoals; 050008 when a turn in reach has no text or a subgoal no details.
         EvaluationError: A vote failed: 050000 or 050007.
         IndexError: There are no turns.
-        KeyError: The prompt template of `config` asks for what is not there.
-        TypeError: `max_turns` is no whole number, or the trace has what cannot be put into a prompt.
+        KeyError: The prompt template of `config` names a missing value.
+        TypeError: `max_turns` is no whole number, or a value of the trace does not fit into a prompt.
     """
     max_turns = config.get(MAX_TURNS, 20)
     reached = min(max_turns, len(turns))
@@ -96,7 +96,7 @@ def static_progress(
     Raises:
         InvalidInputValueError: 050004 when all were left out; 050008 as for `progress_through_turns`.
         EvaluationError: A vote failed: 050000 or 050007.
-        TypeError: The trace has what cannot be put into a prompt.
+        TypeError: A value of the trace does not fit into a prompt.
     """
     validations = []
     for index in range(len(turns)):

@@ -1,6 +1,6 @@
 """The input of agent-inspect, and the errors that stop it before a request is sent.
 
-Fields are typed Any where it takes whatever a file holds and fails, if at all, when it uses it.
+Fields are typed Any where it takes any value and fails, if at all, when it uses it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ def require_judgeable(turns: Sequence[Turn], subgoal: Subgoal) -> None:
 
 
 def require_fillable(config: Mapping[str, Any], user_instruction: str | None) -> None:
-    """A prompt template of one's own must ask only for what is there.
+    """A prompt template of one's own may name only existing values.
 
     Raises:
         KeyError: It asks for something else, or for the user's instruction when there is none.

@@ -1,7 +1,7 @@
 """Judges a call against its goals, turn by turn while it runs: subgoals reached, speed of progress, stalls.
 
 A turn is judged when the call has left it, and again only if its words or tools, or those of a turn before, change. Code
-checks what it can; for the rest the call asks the judges and goes on. Nothing here waits.
+makes the checks by code; for the others the call asks the judges and goes on. Nothing here waits.
 """
 
 import hashlib

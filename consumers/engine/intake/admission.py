@@ -16,7 +16,7 @@ from schemas.wire import MAX_NAME_CHARS
 MAX_TOLD_CHARS = 300
 """Longest explanation of a refusal: it names fields, and a field's name may be anybody's text."""
 WHAT_HAPPENS_NOW = "The record is in quarantine; its conversation goes on without it."
-WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go on without what was in it."
+WHAT_HAPPENS_NOW_OF_UNDECODABLE = "Its place is in quarantine; conversations go on without its content."
 
 
 @dataclass(slots=True)

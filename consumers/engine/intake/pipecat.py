@@ -34,7 +34,7 @@ def fold_pipecat_record(
     measures: Measures,
     counts: list[Effect],
 ) -> int:
-    """Folds one observer record; what it counts goes to `counts`.
+    """Folds one observer record, and counts in `counts`.
 
     Returns:
         Characters of it that are kept until the call closes; those of a function call count with its record.

@@ -70,7 +70,7 @@ class Repeats:
             producer, identity, sequence = envelope.source or "", envelope.id.encode(), envelope.sequence
         else:
             sequence = getattr(arrival.event, "sequence", None)
-            # Without a declared field of the model, `sequence` is whatever the producer sent.
+            # Without a declared field of the model, `sequence` is any value of the producer.
             if not is_elevenlabs or not isinstance(sequence, int):
                 return False
             producer, identity = "", b"%d:%s" % (sequence, arrival.value)

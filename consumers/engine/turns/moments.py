@@ -1,4 +1,4 @@
-"""Publishes the moments of a call's turns: compares turns with what was published and makes records of latencies,
+"""Publishes the moments of a call's turns: compares turns with the published values and makes records of latencies,
 interruptions and tools.
 """
 

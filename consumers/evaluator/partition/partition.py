@@ -253,7 +253,7 @@ class Partition:
             log.error(
                 "calls_incomplete", partition=self.number, calls=len(incomplete),
                 conversation_ids=incomplete[:MAX_INCOMPLETE_NAMED],
-                what_happens_now="They go on and close with what was read of them: their scores may lack turns and ends.",
+                what_happens_now="They go on and close without the lost records: their scores may lack turns and ends.",
                 what_to_do="Leave these calls out where it matters; only their producers still have the lost records.",
             )  # fmt: skip
 

@@ -218,7 +218,7 @@ class Redoing:
         inputs: InputReader,
         gets_on: Callable[[], None] = lambda: None,
     ) -> Redone:
-        """Takes the steps, and compares what they decide with what was written.
+        """Takes the steps, and compares their decisions with the written records.
 
         Args:
             evaluator: The restored state. If this raises, it is of no use any more.

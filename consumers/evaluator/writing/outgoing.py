@@ -14,7 +14,7 @@ from schemas.transcript import Transcript
 
 _WITHOUT_TRANSCRIPT: Final = "The call closes with all its scores and has no transcript."
 _WITHOUT_QUESTION: Final = (
-    "The judge is not asked; what it should judge is unscored when the question's deadline has passed."
+    "The judge is not asked; the subject of the question is unscored when its deadline has passed."
 )
 _WITHOUT_QUARANTINE: Final = "The refused record is not on the quarantine topic; its coordinates are in the log."
 

@@ -308,6 +308,6 @@ class PartitionWriter:
     def _broken(self, why: str) -> WriteError:
         return WriteError(
             f"Scores: records of partition {self._number} were not taken by {self._kafka.bootstrap_servers}: {why}. The "
-            "evaluator ends without committing what it read last; the next one reads it again and writes what is missing. "
+            "evaluator ends without committing what it read last; the next one reads it again and writes the missing records. "
             "Check the broker and the rights on the output topics."
         )

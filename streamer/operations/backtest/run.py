@@ -262,6 +262,6 @@ class _Writer:
     def _refused(self, error: KafkaError) -> PublishError:
         return PublishError(
             f"Back-test: records could not be written to {self._topic} on {self._kafka.bootstrap_servers}: "
-            f"{str(error) or type(error).__name__}. It ends here, and what it has written is incomplete. Check the broker "
+            f"{str(error) or type(error).__name__}. It ends here, and its output is incomplete. Check the broker "
             "and the rights on the topic, then run it again: a run has an id of its own."
         )

@@ -144,8 +144,8 @@ def replica_findings(
         for fault in _replica_faults(partitions, known.get(name, {})):
             faults[fault].append(kafka.topic(name))
     for (verdict, seen, what_to_do), names in faults.items():
-        told = "all topics" if len(names) == len(present) else ", ".join(names)
-        yield Finding("replicas", verdict, f"{told}: {seen}", what_to_do)
+        named = "all topics" if len(names) == len(present) else ", ".join(names)
+        yield Finding("replicas", verdict, f"{named}: {seen}", what_to_do)
     if present and not faults:
         least = min(state.replicas for partitions in present.values() for state in partitions)
         yield Finding("replicas", Verdict.OK, f"at least {least} copies of every partition, all up to date")

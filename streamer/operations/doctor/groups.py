@@ -96,8 +96,8 @@ def _assignment_finding(
 def _shown(counts: Mapping[TopicPartition, int]) -> str:
     """The largest few, and how many more there are."""
     largest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    told = ", ".join(f"{tp.topic}[{tp.partition}] {count}" for tp, count in largest[:MAX_SHOWN])
-    return told + _more(len(largest))
+    largest_lags = ", ".join(f"{tp.topic}[{tp.partition}] {count}" for tp, count in largest[:MAX_SHOWN])
+    return largest_lags + _more(len(largest))
 
 
 def _named(partitions: Sequence[TopicPartition]) -> str:

@@ -94,8 +94,8 @@ def key_findings(keys: Keys, partitions: Mapping[str, int]) -> Iterator[Finding]
     hashes = {topic: _hashes(found, partitions[topic]) for topic, found in keys.items() if found}
     agreed = frozenset.intersection(*hashes.values())
     if not agreed:
-        told = "; ".join(f"{topic} by {' or '.join(sorted(names))}" for topic, names in hashes.items())
-        yield Finding("keys", Verdict.WARNING, f"the inputs place keys by different hashes: {told}", _WHAT_TO_DO)
+        senders = "; ".join(f"{topic} by {' or '.join(sorted(names))}" for topic, names in hashes.items())
+        yield Finding("keys", Verdict.WARNING, f"the inputs place keys by different hashes: {senders}", _WHAT_TO_DO)
     elif not torn:
         name = "murmur2" if "murmur2" in agreed else min(agreed)
         yield Finding(

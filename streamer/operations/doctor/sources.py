@@ -39,7 +39,7 @@ async def source_findings(settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def right_findings(settings: Settings, kafka: KafkaSettings) -> Sequence[Finding]:
-    """Checks by the broker's own answer, without a record, whether this user may write what the two roles write."""
+    """Checks by the broker's own answer, without a record, whether this user may write the topics of the two roles."""
     switches = {"ingest": settings.ingest.is_on, "monitor": settings.monitor.is_on}
     return [await _right_finding(role, settings, kafka) for role, is_on in switches.items() if is_on]
 

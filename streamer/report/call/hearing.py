@@ -26,7 +26,7 @@ class Said(NamedTuple):
 
 
 class TurnHeard(NamedTuple):
-    """One turn: what was said and done in it, in this order.
+    """One turn: its words and actions, in this order.
 
     `meant_by_user` and `heard_by_user` are there in a call with a simulated user: what it meant to say, and what it
     understood the assistant to say.

@@ -1,4 +1,4 @@
-"""One recorded call as a report tells it: what was heard, and the score records that hold at its end."""
+"""One recorded call as a report shows it: the words and sounds, and the newest score records."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -144,7 +144,7 @@ class ReportedCall:
 
     @property
     def dead_air_times(self) -> int | None:
-        """How often there was dead air; None where nobody could have told."""
+        """How often there was dead air; None where it cannot be known."""
         times = sum(each.times for each in self.dead_air)
         return times if times or self._measured_dead_air_ms is not None else None
 

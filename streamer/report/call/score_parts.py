@@ -1,4 +1,4 @@
-"""The values in a row of a turn, or in the record of a call, one by one under their names, whatever they are. Pure."""
+"""The values in a row of a turn, or in the record of a call, one by one under their names. Pure."""
 
 import inspect
 from collections.abc import Iterator, Mapping

@@ -268,7 +268,7 @@ def _notes(call: ReportedCall, pixels: int) -> Markup:
         notes.append("Of some speech only the beginning is known: it is drawn as a line.")
     if pixels == MOST_PIXELS:
         notes.append(
-            f"The call is long: one pixel is {seconds(call.length_ms / pixels)}, and what is nearer is drawn as one."
+            f"The call is long: one pixel is {seconds(call.length_ms / pixels)}, and nearer events are drawn as one."
         )
     turns = {stretch.turn for stretch in call.heard.stretches}
     most = max(len(turns), len(call.overlaps), len(call.dead_air), len(call.heard.tools))

@@ -22,7 +22,7 @@ def transcript(call: ReportedCall) -> Markup:
     """The turns in their order."""
     turns = call.heard.turns
     if not turns:
-        return element("p", "Nothing in this recording says what was said.", class_="note")
+        return element("p", "This recording has no words.", class_="note")
     starts_ms: dict[int, float] = {}
     for stretch in call.heard.stretches:
         starts_ms.setdefault(stretch.turn, stretch.start_ms)

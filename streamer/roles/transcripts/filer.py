@@ -49,7 +49,7 @@ class TranscriptFiler:
         self._group_id = group_id
         self._files = files
         self._instruments = instruments
-        self._has_told = False
+        self._has_warned = False
 
     async def follow(self, stop: asyncio.Event) -> None:
         """Makes files until `stop` is set.
@@ -118,7 +118,7 @@ class TranscriptFiler:
                 await _pause(stop)
                 return
             self._instruments.inc("callgauge_transcript_files_total", ("written",))
-            self._has_told = False
+            self._has_warned = False
         await self._commit(consumer, partition, records[-1].offset + 1)
 
     async def _commit(self, consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> None:
@@ -129,8 +129,8 @@ class TranscriptFiler:
 
     def _tell(self, problem: str) -> None:
         """Logs a fault once for as long as it lasts."""
-        if not self._has_told:
-            self._has_told = True
+        if not self._has_warned:
+            self._has_warned = True
             log.error(
                 "transcript_files_wait",
                 problem=problem,

@@ -30,7 +30,7 @@ SILENT_SECONDS: Final = 600.0
 """Without `result.json`, a folder in which nothing changes for so long belongs to a call that crashed."""
 _OLD_SECONDS: Final = 60.0
 """Files that are older were not just copied: a run that is over needs no settling."""
-_MOST_TOLD: Final = 3
+_MOST_WARNINGS: Final = 3
 
 _CONTROL: Final = "control"
 # Two files share a topic: their numbers must never meet, whichever is read first, because a number is an event's identity.
@@ -77,7 +77,7 @@ class FollowedRecord:
         self._seen: dict[str, tuple[int, int]] = {}
         self._audit_seen: tuple[int, int] | None = None
         self._changed_at = time.monotonic()
-        self._told = 0
+        self._warnings = 0
 
     def events(self, *, run_is_over: bool) -> list[WireEvent]:
         """The new events, at the end `call_ended` among them; then the position is `ended`.
@@ -198,13 +198,13 @@ class FollowedRecord:
         try:
             document = read_document(path)
             entries = document["transcript"]
-            told = with_llm_latencies(tuple(entries), document.get("llm_prompts"))
+            with_latencies = with_llm_latencies(tuple(entries), document.get("llm_prompts"))
         except (RecordingError, KeyError, TypeError, AttributeError):
             return  # half written; if it stays so, the call ends without it
         place = self.position.files.setdefault(AUDIT_FILE, FilePosition())
         sent = Counter(place.sent)
         taken = 0
-        for raw, entry in zip(entries, told, strict=True):
+        for raw, entry in zip(entries, with_latencies, strict=True):
             text = compact_json(raw)
             digest = hashlib.blake2b(text, digest_size=8).hexdigest()
             if sent[digest]:
@@ -287,10 +287,10 @@ class FollowedRecord:
             place.sent.clear()  # the beginnings of the files are kept: by them the attempt is recognised
 
     def _tell(self, sentence: str) -> None:
-        self._told += 1
-        if self._told <= _MOST_TOLD:
+        self._warnings += 1
+        if self._warnings <= _MOST_WARNINGS:
             self.sentences.append(sentence)
-        elif self._told == _MOST_TOLD + 1:
+        elif self._warnings == _MOST_WARNINGS + 1:
             self.sentences.append(f"{self._folder}: more of that; nothing further is said of this call.")
 
 

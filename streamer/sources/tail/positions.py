@@ -1,6 +1,6 @@
 """The position of `callgauge tail` in a run: how far each file was sent, in a file that a restart continues from.
 
-It is written after Kafka has acknowledged what it covers. So a crash repeats at most the events since then, with the same ids,
+It is written after Kafka has acknowledged the events before it. So a crash repeats at most the events since then, with the same ids,
 and the evaluator drops them.
 """
 

@@ -25,9 +25,9 @@ from schemas.scores.record import NotApplicable, Result, Scored, Unscored, Unsco
 NO_CALLER: Final = NotApplicable(reason="there is no simulated caller")
 NO_TOOL: Final = NotApplicable(reason="no tool was used")
 NO_ANSWER: Final = NotApplicable(reason="no answer of a tool is known")
-NO_ARGUMENTS: Final = NotApplicable(reason="what the tools were given is not known")
-NO_SCHEMAS: Final = NotApplicable(reason="nobody said what the agent's tools take")
-NO_EXPECTED_STATE: Final = NotApplicable(reason="nobody said what the call should leave behind")
+NO_ARGUMENTS: Final = NotApplicable(reason="the arguments of the tools are not known")
+NO_SCHEMAS: Final = NotApplicable(reason="the schemas of the agent's tools are not known")
+NO_EXPECTED_STATE: Final = NotApplicable(reason="the expected final state is not known")
 NO_EXPECTED_SESSION: Final = NotApplicable(reason="the user need not be identified")
 NO_WAIT: Final = NotApplicable(reason="the user never waited for an answer")
 

@@ -30,7 +30,7 @@ _NO_EVENTS: Final = Unscored(reason=UnscoredReason.NO_SPEECH_EVENTS)
 _NO_USER: Final = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
 _NO_ASSISTANT: Final = Unscored(reason=UnscoredReason.NO_ASSISTANT_SPEECH)
 _NO_TIMES: Final = Unscored(reason=UnscoredReason.TIMES_UNKNOWN)
-_NO_WORDS: Final = NotApplicable(reason="what this side said is in no transcript")
+_NO_WORDS: Final = NotApplicable(reason="no transcript has the words of this side")
 GAPS: Final = -1
 """Stands for a time that is unknown because a start or an end of sound was lost."""
 _RATIO_DIGITS = 4

@@ -29,7 +29,7 @@ _SEEN_CHARS: Final = 64
 
 _NO_USER: Final = Unscored(reason=UnscoredReason.NO_USER_SPEECH)
 _NO_CALLER: Final = NotApplicable(reason="only a simulated caller knows what it meant to say")
-_NO_TRANSCRIBER: Final = NotApplicable(reason="the agent hears sound: what it understood is in no transcript")
+_NO_TRANSCRIBER: Final = NotApplicable(reason="the agent hears sound: no transcript has the words that it understood")
 _ONE_TRANSCRIPT: Final = NotApplicable(reason="there are no two transcripts of it")
 _RATE_DIGITS = 3  # as EVA rounds
 

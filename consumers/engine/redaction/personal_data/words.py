@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from consumers.engine.redaction.personal_data.vocabulary import NUMBER_WORDS
 
 MAX_LOOKED_AT: Final = 60
-"""Words and signs that are read on one side of a place, whatever they are."""
+"""Words and signs that are read on one side of a place, of any kind."""
 
 _WORD: Final = re.compile(
     r"(?P<SEALED>\[[A-Z][A-Z_]{1,39}\])|(?P<NUMBER>\d+)|(?P<WORD>[^\W\d_]+(?:['\u2019][^\W\d_]+)?)"

@@ -104,9 +104,9 @@ def texts_of(pieces: Iterable[TextPiece]) -> tuple[str, ...]:
     """The texts of these pieces, without a phrase whose single words follow: it announced them.
 
     Example:
-        >>> told = TextPiece(" ", "At nine.", is_phrase=True), TextPiece(" ", "At", is_phrase=False)
-        >>> told[1].append("nine.")
-        >>> texts_of(told)
+        >>> pieces = TextPiece(" ", "At nine.", is_phrase=True), TextPiece(" ", "At", is_phrase=False)
+        >>> pieces[1].append("nine.")
+        >>> texts_of(pieces)
         ('At nine.',)
     """
     texts: list[str] = []

@@ -47,7 +47,7 @@ class DamagedBatchError(UnreadableError):
     def __init__(self, what: str, expected_and_seen: str) -> None:
         super().__init__(
             what, expected_and_seen,
-            "Check the broker's disks (`kafka-dump-log.sh --deep-iteration`) and what is between it and callgauge.",
+            "Check the broker's disks (`kafka-dump-log.sh --deep-iteration`), and proxies between it and callgauge.",
         )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def checked(raw: bytes, *, check_crc: bool) -> Any:
         seen = f"expected message format {FORMAT}, of Kafka 0.11 and later, saw {batch.magic}"
         raise DamagedBatchError("the batch has an unknown format", seen)
     if check_crc and not batch.validate_crc():
-        raise DamagedBatchError("the batch's checksum is wrong", f"expected that of what is there, saw {batch.crc:08x}")
+        raise DamagedBatchError("the batch's checksum is wrong", f"expected the sum of its bytes, saw {batch.crc:08x}")
     return batch
 
 

@@ -57,7 +57,7 @@ class WebhookRoute:
     """The route for ElevenLabs' webhooks, of one tenant each."""
 
     def __init__(self, senders: Senders, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments) -> None:
-        """Stores what it works with; nothing is connected here. Call it inside a running event loop."""
+        """Stores its parts; nothing is connected here. Call it inside a running event loop."""
         self._senders = senders
         self._bodies = bodies
         self._writer = writer

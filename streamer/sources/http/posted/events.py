@@ -38,7 +38,7 @@ class EventsRoute:
     def __init__(
         self, senders: Senders, batches: Batches, bodies: Bodies, writer: AcknowledgedWriter, instruments: Instruments
     ) -> None:
-        """Stores what it works with; nothing is connected here."""
+        """Stores its parts; nothing is connected here."""
         self._senders = senders
         self._batches = batches
         self._bodies = bodies

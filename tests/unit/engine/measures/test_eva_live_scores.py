@@ -246,12 +246,12 @@ def test_production_says_what_it_cannot_know() -> None:
         "eva_turn_taking": "no_user_speech",
         "eva_response_speed": "no_user_speech",
         "eva_tool_call_validity": "no tool was used",
-        "eva_tool_schema_validity": "nobody said what the agent's tools take",
+        "eva_tool_schema_validity": "the schemas of the agent's tools are not known",
         "eva_conversation_correctly_finished": 1.0,
         "eva_conversation_completed_on_time": 1.0,
         "eva_conversation_valid_end": "there is no simulated caller",
-        "eva_authentication_success": "nobody said what the call should leave behind",
-        "eva_task_completion": "nobody said what the call should leave behind",
+        "eva_authentication_success": "the expected final state is not known",
+        "eva_task_completion": "the expected final state is not known",
         "eva_x_mean": "no_turn_judged",
         "eva_x_pass": "conciseness and conversation progression are not both judged",
     }
@@ -371,7 +371,7 @@ def test_the_tools_of_an_agent_count_in_the_end_as_they_did_live() -> None:
 def test_a_tool_of_which_nothing_more_is_told_was_used_all_the_same() -> None:
     feed = agent_ended(agent_call(tool_requested("book", "t1", 4_000)))
     assert metrics(feed, "eva_tool_call_validity") == ["no answer of a tool is known"]
-    assert metrics(feed, "eva_tool_schema_validity") == ["what the tools were given is not known"]
+    assert metrics(feed, "eva_tool_schema_validity") == ["the arguments of the tools are not known"]
     feed = agent_ended(agent_call())
     assert metrics(feed, "eva_tool_call_validity") == metrics(feed, "eva_tool_schema_validity") == ["no tool was used"]
 

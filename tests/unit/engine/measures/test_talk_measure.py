@@ -369,7 +369,7 @@ def test_an_agent_that_hears_sound_has_no_word_errors() -> None:
     feed.user_audio(7_000, 8_000)
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert value_of(rate(feed)) == "the agent hears sound: what it understood is in no transcript"
+    assert value_of(rate(feed)) == "the agent hears sound: no transcript has the words that it understood"
     assert (rate(feed).reference_words, rates_by_turn(feed)) == (0, {})
     turn = feed.turn_values(0)
     assert turn.user_disagreement is not None

@@ -36,7 +36,7 @@ async def test_a_new_partition_is_read_only_when_it_is_taken_over(make_shell: Ca
     assert shell.consumer.positions == {}
     had_begun = shell.writers[0].runs
     assert not shell.role.ready.is_set()
-    assert shell.role.problems() == ("evaluator: recalling what was written of partitions 0",)
+    assert shell.role.problems() == ("evaluator: reading the written records of partitions 0",)
     await shell.folds(4)  # is dropped: it is read again
     assert shell.folded == [[]]
     shell.takeover.gate.set()

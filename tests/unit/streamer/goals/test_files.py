@@ -159,7 +159,7 @@ def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing) -> Non
     (line,) = lines
     assert (line["event"], line["mistakes"]) == ("goal_file_broken", 1)
     assert line["first"] == f"{changing.path / 'a.yaml'}:2: subgoals: expected a list, seen {{}}."
-    assert line["now"] == "what it held before stays in use"
+    assert line["now"] == "its earlier content stays in use"
     assert changing.details("a") == "d"
     assert list(changing.folder.broken) == [changing.path / "a.yaml"]
     assert changing.reload() == []  # told once

@@ -352,7 +352,7 @@ def test_a_call_in_which_nobody_was_heard() -> None:
     call = replace(silent, elevenlabs=None, pipecat=None, audit=())
     text = words(whole(reported(call)))
     assert "Nothing in this recording says who spoke when" in text
-    assert "Nothing in this recording says what was said." in text
+    assert "This recording has no words." in text
 
 
 # Bounds.
