@@ -2,13 +2,15 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from schemas.closed_sets import PipelineType as PipelineType
 from schemas.wire import Name, Text, WireModel, WireTimeMs
 
 MAX_TOOLS: Final = 256
 """Most tools of one agent. EVA's agents have some fifteen."""
+MAX_RESPONSE_LATENCIES: Final = 10_000
+"""Most latencies of one call. A call of an hour has some hundreds of turns."""
 
 
 class AgentTool(WireModel):
@@ -43,6 +45,9 @@ class CallEnded(WireModel):
 
     `final_state` is the state that the call produced, in the form of `expected_state`. `final_state_hash` is its SHA-256 as EVA's
     run computed it; `eva_task_completion` uses it if it comes with the state.
+
+    `response_latencies_ms` are the waits for the assistant in the order of the turns, as the run itself measured them. They are
+    compared with the times of speech if there is one for each turn that has a latency.
     """
 
     type: Literal["call_ended"]
@@ -50,6 +55,7 @@ class CallEnded(WireModel):
     reason: Name | None = None
     final_state: dict[str, Any] | None = None
     final_state_hash: Name | None = None
+    response_latencies_ms: Annotated[list[FiniteFloat], Field(max_length=MAX_RESPONSE_LATENCIES)] | None = None
 
 
 class UserTextUpdated(WireModel):

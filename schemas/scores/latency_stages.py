@@ -71,12 +71,14 @@ class StageSource(StrEnum):
     - `pipecat`: pipecat and its services
     - `elevenlabs`: an ElevenLabs agent, in the record of its conversation
     - `audit`: the agent framework, in its audit log
+    - `run`: the run itself, in the `response_latencies_ms` of `call_ended`; EVA writes them to `response_latencies.json`
     - `speech`: callgauge, from the times at which speech began and ended
     """
 
     PIPECAT = "pipecat"
     ELEVENLABS = "elevenlabs"
     AUDIT = "audit"
+    RUN = "run"
     SPEECH = "speech"
 
     __hash__ = str.__hash__

@@ -1,7 +1,8 @@
 """Reads the files beside the events of an EVA record: the states before and after, the expected state, and the latencies.
 
-The files are `result.json`, `initial_scenario_db.json`, `final_scenario_db.json`, `agent_perf_stats.csv` and, if somebody put it
-there, the record of the data set as `dataset_record.json`. Each may be missing. The agent is the one of the run.
+The files are `result.json`, `initial_scenario_db.json`, `final_scenario_db.json`, `agent_perf_stats.csv`,
+`response_latencies.json` and, if somebody put it there, the record of the data set as `dataset_record.json`. Each may be
+missing. The agent is the one of the run.
 """
 
 import csv
@@ -12,13 +13,17 @@ from statistics import mean
 from typing import Any, Final
 
 from consumers.engine.measures.eva.call_metrics import DEFAULT_LANGUAGE, STAGES
+from schemas.scores.latency_stages import MAX_STAGE_SECONDS
+from schemas.units import MS_PER_SECOND
 from streamer.recordings.eva_agent import RunAgent, agent_of_run
 from streamer.recordings.eva_dataset import DataRecord, data_record
-from streamer.recordings.places import RESULT_FILE
+from streamer.recordings.json_files import kind_of
+from streamer.recordings.places import LATENCIES_FILE, RESULT_FILE
 from streamer.recordings.reader import RecordedCall, RecordingError, read_document, run_configs
 
 _TOKEN_COLUMNS: Final = {"mean_output_tokens": "output_tokens", "mean_reasoning_tokens": "reasoning_tokens"}
 _TOKEN_DIGITS: Final = 3
+_MS_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +114,32 @@ def _mean_ms(stage: object) -> float | None:
     return float(mean_ms) if isinstance(mean_ms, int | float) and not isinstance(mean_ms, bool) else None
 
 
+def _latencies_ms(path: Path) -> list[float] | None:
+    """The waits for the assistant that EVA measured itself. EVA's metrics do not read them, so only `with_state` does."""
+    if not path.is_file():
+        return None
+    latencies_s = read_document(path).get("latencies")
+    seen = kind_of(latencies_s)
+    if isinstance(latencies_s, list):
+        others = [each for each in latencies_s if not _is_length_s(each)]
+        if not others:
+            return [round(each * MS_PER_SECOND, _MS_DIGITS) for each in latencies_s]
+        seen = f"{kind_of(others[0])} in it that is no length of a wait"
+    raise RecordingError(
+        what="the latencies that EVA measured cannot be read",
+        where=str(path),
+        expected='"latencies" as a list of seconds',
+        seen=seen,
+        remedy="Repair it, or remove it: then only the times of speech have latencies.",
+    )
+
+
+def _is_length_s(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_STAGE_SECONDS
+
+
 def with_state(call: RecordedCall) -> RecordedCall:
-    """The call with its known states added to the control events that can carry them.
+    """The call with its known states, and EVA's own latencies, added to the control events that can carry them.
 
     Raises:
         RecordingError: A file has another shape.
@@ -118,7 +147,10 @@ def with_state(call: RecordedCall) -> RecordedCall:
     state = state_of_record(call.directory)
     supplied: Mapping[str, Mapping[str, Any]] = {
         "call_started": {"expected_state": state.data.expected_state, "tools": state.agent.event_tools},
-        "call_ended": {"final_state": state.final},
+        "call_ended": {
+            "final_state": state.final,
+            "response_latencies_ms": None if call.directory is None else _latencies_ms(call.directory / LATENCIES_FILE),
+        },
     }
     control = []
     for event in call.control:

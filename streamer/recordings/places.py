@@ -20,6 +20,7 @@ RESULT_FILE: Final = "result.json"
 # Where two names exist the first is newer and wins, as in EVA.
 PIPECAT_FILES: Final = ("framework_logs.jsonl", "pipecat_logs.jsonl")
 METRICS_FILE: Final = "pipecat_metrics.jsonl"
+LATENCIES_FILE: Final = "response_latencies.json"
 SIMULATOR_FILES: Final = ("user_simulator_events.jsonl", "elevenlabs_events.jsonl")
 RECORD_FILES: Final = (AUDIT_FILE, RESULT_FILE, *PIPECAT_FILES, *SIMULATOR_FILES)
 """A folder with one of them is the folder of one call."""

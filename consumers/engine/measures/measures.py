@@ -153,6 +153,8 @@ class Measures:
         """The records of turns that change at the end of the call, and the record of the call."""
         turns, heard = sorted(live.turns.turns), live.heard()
         self._fold_recorded(live, turns)
+        if self.eva.supplied.latencies_ms:
+            self.stages.fold_run(heard, turns, self.eva.supplied.latencies_ms)
         changed = self._dirty | self.stages.stale_turns(heard, self._dirty) | self._ratings.changed_turns
         changed |= self._transcripts.finish(context)
         metrics = self.eva.finish(live, heard, context)

@@ -16,7 +16,14 @@ from typing import Any, Final
 from streamer.recordings.eva_metrics import UnplacedMetricsError, dated, with_llm_latencies
 from streamer.recordings.eva_state import with_state
 from streamer.recordings.json_files import object_in
-from streamer.recordings.places import AUDIT_FILE, METRICS_FILE, PIPECAT_FILES, RESULT_FILE, SIMULATOR_FILES
+from streamer.recordings.places import (
+    AUDIT_FILE,
+    LATENCIES_FILE,
+    METRICS_FILE,
+    PIPECAT_FILES,
+    RESULT_FILE,
+    SIMULATOR_FILES,
+)
 from streamer.recordings.reader import RecordedCall, RecordingError, pipeline_type_of_run, read_document
 from streamer.sources.replay.playback import Source, WireEvent, compact_json, event_name, event_time_ms
 from streamer.sources.tail.growing_file import LINES_AT_A_TIME, MAX_LINE_BYTES, GrowingFile
@@ -35,7 +42,7 @@ _MOST_WARNINGS: Final = 3
 _CONTROL: Final = "control"
 # Two files share a topic: their numbers must never meet, whichever is read first, because a number is an event's identity.
 _NUMBERS: Final = 2
-_WATCHED: Final = (AUDIT_FILE, RESULT_FILE, METRICS_FILE, *PIPECAT_FILES, *SIMULATOR_FILES)
+_WATCHED: Final = (AUDIT_FILE, RESULT_FILE, METRICS_FILE, LATENCIES_FILE, *PIPECAT_FILES, *SIMULATOR_FILES)
 
 
 @dataclass(frozen=True, slots=True)

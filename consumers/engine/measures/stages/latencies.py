@@ -7,7 +7,7 @@ the audit log or an ElevenLabs agent's events: these are sources beside the repo
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -51,6 +51,7 @@ class StageLatencies:
         "_has_windows",
         "_is_full",
         "_max_values",
+        "_of_the_run_s",
         "_stale",
         "_used",
         "_values",
@@ -66,6 +67,7 @@ class StageLatencies:
         self._windows = TurnWindows()
         self._has_windows = False
         self._convai: dict[int, Mapping[str, float]] = {}
+        self._of_the_run_s: dict[int, float] = {}
         self._stale: set[int] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._is_full = False
@@ -91,6 +93,27 @@ class StageLatencies:
         self._convai[turn] = seconds  # replaced, never changed: values computed from it are compared with it
         self._stale.add(turn)
         self._unknown(InputSource.ELEVENLABS, [name for name in seconds if name not in CONVAI_METRICS])
+
+    def fold_run(self, heard: HeardTurns, turns: Iterable[int], latencies_ms: Sequence[float]) -> None:
+        """Takes the latencies that the run measured itself, at the close: only then is it known which turns have one.
+
+        Args:
+            heard: The turns of the call.
+            turns: Their numbers, in order.
+            latencies_ms: The latencies in the order of the turns. They name no turn, so unless there is one for each turn with a
+                latency they belong to none.
+        """
+        answered = [
+            number
+            for number, turn in heard.turns(turns).items()
+            if number >= 1 and turn.view is not None and turn.view.heard_ms is not None
+        ]
+        if len(answered) == len(latencies_ms):
+            by_turn_ms = dict(zip(answered, latencies_ms, strict=True))
+            self._of_the_run_s = {turn: latency_ms / MS_PER_SECOND for turn, latency_ms in by_turn_ms.items()}
+            self._stale.update(answered)
+        else:
+            self._counts[_UNMAPPED, InputSource.AUDIT.value] += len(latencies_ms)
 
     def drain_counts(self) -> list[Count]:
         """Counts of reports without a stage, since the last drain."""
@@ -118,7 +141,8 @@ class StageLatencies:
         turn = heard.turn(number)
         if turn is None or turn.view is None:
             return []
-        if heard.is_simulated and not self._values and number not in self._convai and not turn.tools:
+        is_reported = self._values or number in self._convai or number in self._of_the_run_s
+        if heard.is_simulated and not is_reported and not turn.tools:
             return []
         return stage_readings(self._reports(turn), turn.view.heard_ms)
 
@@ -195,6 +219,8 @@ class StageLatencies:
         # A copy follows its original, which thereby wins.
         known = sorted(CONVAI_METRICS.keys() & by_name, key=lambda name: CONVAI_METRICS[name].is_copy)
         found = [(CONVAI_METRICS[name].stage, StageSource.ELEVENLABS, by_name[name]) for name in known]
+        if turn.number in self._of_the_run_s:
+            found.append((Stage.VOICE_TO_VOICE, StageSource.RUN, self._of_the_run_s[turn.number]))
         for stage, source, seconds in (*self._own(turn), *found):
             if 0 < seconds <= MAX_STAGE_SECONDS:
                 reports.setdefault(stage, {}).setdefault(source, Reported(0, round(seconds, SECOND_DIGITS), ""))

@@ -15,6 +15,7 @@ DISAGREEMENT_SHARE = 0.2
 
 MS_PER_SECOND = 1000
 SECOND_DIGITS = 6
+_FROM_A_RECORD = frozenset({StageSource.ELEVENLABS, StageSource.RUN})
 _SPEECH = SOURCES.index(StageSource.SPEECH)
 
 
@@ -47,9 +48,9 @@ class StageReading(NamedTuple):
         stage = STAGES[self.stage]
         fields: dict[str, Any] = {"stage": stage, "latency_ms": self.latency_ms, "source": SOURCES[self.source]}
         if stage in FROM_USER_SILENCE:
-            # A source that measures from the end of the user's speech has that from a detector; ElevenLabs' record does not
-            # name its source.
-            fields["anchor"] = Anchor.RECORD if SOURCES[self.source] is StageSource.ELEVENLABS else Anchor.VAD
+            # A source that measures from the end of the user's speech has that from a detector; a record made after the call
+            # does not name its source.
+            fields["anchor"] = Anchor.RECORD if SOURCES[self.source] in _FROM_A_RECORD else Anchor.VAD
         if self.model:
             fields["model"] = self.model
         if self.others_ms:

@@ -426,6 +426,37 @@ def test_the_call_says_how_often_sources_disagree() -> None:
     assert agreement == {Stage.VOICE_TO_VOICE: StageAgreement(compared=3, disputed=1)}
 
 
+def closed_with(latencies_ms: list[float]) -> Phone:
+    """Two answered turns with waits of 1.1 s and one without an answer, and what the run says at the end."""
+    phone = Phone()
+    phone.greeting()
+    phone.turn(1000)
+    phone.turn(7000)
+    phone.turn(13_000, spoken=False)
+    phone.send("audit", {"type": "call_ended", "response_latencies_ms": latencies_ms}, 25_000)
+    phone.advance(60_000)
+    return phone
+
+
+def test_the_run_s_own_latencies_stand_beside_those_from_the_times_of_speech() -> None:
+    phone = closed_with([1150, 2100])
+    alike, apart = phone.stage(1, Stage.VOICE_TO_VOICE), phone.stage(2, Stage.VOICE_TO_VOICE)
+    assert (alike.latency_ms, alike.source, alike.anchor) == (1150, StageSource.RUN, Anchor.RECORD)
+    assert alike.others_ms == apart.others_ms == {StageSource.SPEECH: 1100}
+    assert (alike.is_disputed, apart.is_disputed) == (False, True)
+    assert phone.call_values().stages == {Stage.VOICE_TO_VOICE: StageAgreement(compared=2, disputed=1)}
+    assert (phone.latencies()[1], phone.latencies()[2]) == (1100, 1100)  # the measured score does not change
+    assert phone.counts("callgauge_stage_values_unmapped_total") == {}
+
+
+@pytest.mark.parametrize("latencies_ms", [[1150], [1150, 2100, 900]])
+def test_latencies_of_the_run_that_cannot_be_filed_under_turns_are_counted(latencies_ms: list[float]) -> None:
+    phone = closed_with(latencies_ms)
+    assert [Stage.VOICE_TO_VOICE in phone.stages(turn) for turn in (1, 2)] == [False, False]
+    assert phone.call_values().stages == {}
+    assert phone.counts("callgauge_stage_values_unmapped_total") == {("audit",): len(latencies_ms)}
+
+
 def test_events_about_stages_are_no_part_of_eva_s_history() -> None:
     def context(*, with_metrics: bool) -> Any:
         phone = Phone()

@@ -84,6 +84,30 @@ def test_the_hash_of_the_run_travels_with_its_state_only(tmp_path: Path) -> None
     assert with_state(_with(call, told)).control == (told,)
 
 
+def test_the_latencies_that_eva_measured_travel_with_the_end(tmp_path: Path) -> None:
+    directory = record(tmp_path, response_latencies={"latencies": [2.7009661, 3], "mean": 2.85, "max": 3, "count": 2})
+    (call,) = read_recordings(directory)
+    _, ended = with_state(with_control_events(call)).control
+    assert ended["response_latencies_ms"] == [2700.966, 3000]
+    told = {"type": "call_ended", "timestamp": 1, "response_latencies_ms": [1.0]}
+    assert with_state(_with(call, told)).control == (told,)
+
+
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [({}, "nothing"), ({"latencies": 2}, "a number"), ({"latencies": [1, "2"]}, "a text"), ({"latencies": [1e300]}, "a number")],
+)  # fmt: skip
+def test_latencies_of_another_shape_are_named_and_eva_s_metrics_do_without(
+    tmp_path: Path, content: Any, seen: str
+) -> None:
+    directory = record(tmp_path, response_latencies=content)
+    (call,) = read_recordings(directory)
+    with pytest.raises(RecordingError, match=f"seen {seen}") as raised:
+        with_state(with_control_events(call))
+    assert raised.value.where == str(directory / "response_latencies.json")
+    assert state_of_record(directory) == RecordedState()
+
+
 def _with(call: RecordedCall, event: dict[str, Any]) -> RecordedCall:
     return RecordedCall("7.1", "cascade", None, call.audit, None, None, control=(event,), directory=call.directory)
 
