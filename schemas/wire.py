@@ -1,8 +1,9 @@
 """The base of all wire models: how times and texts are read. Unknown fields are kept and never an error."""
 
-from typing import Annotated
+from math import isfinite
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, StringConstraints
 from pydantic_core import from_json, to_json
 
 from schemas.units import to_seconds
@@ -39,6 +40,26 @@ def _readable_id(value: object) -> int | None:
 
 EventId = Annotated[int | None, BeforeValidator(_readable_id)]
 """Number of an event among those of its call."""
+
+
+def without_infinity(value: Any) -> Any:
+    """Returns a JSON value with null for each number that no float can hold, such as `1e999`: it would be infinity.
+
+    Example:
+        >>> without_infinity({"fees": [1e999, 2.5], "code": "A1"})
+        {'fees': [None, 2.5], 'code': 'A1'}
+    """
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_infinity(each) for key, each in value.items()}
+    return [without_infinity(each) for each in value] if isinstance(value, list) else value
+
+
+JsonValue = Annotated[Any, AfterValidator(without_infinity)]
+"""A value of a producer that is kept as it is: arguments and answers of tools."""
+JsonObject = Annotated[dict[str, Any], AfterValidator(without_infinity)]
+"""An object of that kind: states, schemas."""
 
 
 class WireModel(BaseModel):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from schemas.wire import Name, Text, WireModel, WireTimeMs
+from schemas.wire import JsonValue, Name, Text, WireModel, WireTimeMs
 
 
 class AuditEntry(WireModel):
@@ -35,7 +35,7 @@ class ToolRequest(WireModel):
     """Name and arguments of a tool call."""
 
     tool: Name
-    parameters: Any = None
+    parameters: JsonValue = None
 
 
 class AuditToolCall(AuditEntry):
@@ -49,7 +49,7 @@ class ToolReply(WireModel):
     """Answer of a tool; `response` may be missing."""
 
     tool: Name
-    response: Any = None
+    response: JsonValue = None
 
 
 class AuditToolResponse(AuditEntry):

@@ -1,11 +1,11 @@
 """Control events of a call, which belong to none of the three sources: accepted on every input topic, never in EVA's history."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, FiniteFloat
 
 from schemas.closed_sets import PipelineType as PipelineType
-from schemas.wire import Name, Text, WireModel, WireTimeMs
+from schemas.wire import JsonObject, Name, Text, WireModel, WireTimeMs
 
 MAX_TOOLS: Final = 256
 """Most tools of one agent. EVA's agents have some fifteen."""
@@ -19,7 +19,7 @@ class AgentTool(WireModel):
     """
 
     name: Name
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     tool_type: Name | None = None
 
 
@@ -37,7 +37,7 @@ class CallStarted(WireModel):
     environment: Name | None = None
     goals: Name | None = None
     tools: Annotated[list[AgentTool], Field(max_length=MAX_TOOLS)] | None = None
-    expected_state: dict[str, Any] | None = None
+    expected_state: JsonObject | None = None
 
 
 class CallEnded(WireModel):
@@ -53,7 +53,7 @@ class CallEnded(WireModel):
     type: Literal["call_ended"]
     timestamp: WireTimeMs
     reason: Name | None = None
-    final_state: dict[str, Any] | None = None
+    final_state: JsonObject | None = None
     final_state_hash: Name | None = None
     response_latencies_ms: Annotated[list[FiniteFloat], Field(max_length=MAX_RESPONSE_LATENCIES)] | None = None
 

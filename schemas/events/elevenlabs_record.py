@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, model_validator
 
 from schemas.events.elevenlabs_agent import NO_WORDS
 from schemas.units import MS_PER_SECOND
-from schemas.wire import MAX_TIME_MS, EventId, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
+from schemas.wire import MAX_TIME_MS, EventId, JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 MAX_SECONDS = MAX_TIME_MS / MS_PER_SECOND
 LATENCY_METRIC = "convai_ttf_audio_since_silence"
@@ -41,7 +41,7 @@ class RecordedToolResult(WireModel):
     request_id: Name | None = None
     tool_name: Name
     type: Name | None = None
-    result_value: Any = None
+    result_value: JsonValue = None
     is_error: bool | None = None
     tool_has_been_called: bool | None = None
     tool_latency_secs: WireTimeSeconds | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, FiniteFloat
 
 from schemas.units import MS_PER_SECOND
-from schemas.wire import EventId, Name, Text, WireModel
+from schemas.wire import EventId, JsonValue, Name, Text, WireModel
 
 MAX_TOOL_SECONDS: Final = 86_400
 """Longest time of a tool that is plausible: a day."""
@@ -17,7 +17,7 @@ class ToolRequest(WireModel):
     tool_name: Name
     tool_call_id: Name
     tool_type: Name | None = None
-    parameters: Any = None
+    parameters: JsonValue = None
     event_id: EventId = None
 
 
@@ -34,7 +34,7 @@ class ToolReply(WireModel):
     is_called: bool | None = None
     is_blocked: bool | None = None
     truncated: bool | None = None
-    full_tool_result: Any = None
+    full_tool_result: JsonValue = None
     tool_latency_secs: Annotated[FiniteFloat, Field(ge=0, le=MAX_TOOL_SECONDS)] | None = None
     event_id: EventId = None
 
@@ -52,8 +52,8 @@ class McpToolState(WireModel):
     tool_name: Name
     tool_call_id: Name
     state: Name
-    parameters: Any = None
-    result: Any = None
+    parameters: JsonValue = None
+    result: JsonValue = None
     error_message: Text | None = None
     service_id: Any = None
     tool_description: Any = None

@@ -10,7 +10,7 @@ from schemas.closed_sets import Telling
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.pipecat_metrics import PipecatMetric
 from schemas.units import MS_PER_SECOND
-from schemas.wire import Name, Text, WireModel, WireTimeMs, WireTimeSeconds
+from schemas.wire import JsonValue, Name, Text, WireModel, WireTimeMs, WireTimeSeconds
 
 MAX_MESSAGE_MS: Final = 600_000
 """Longest turn of an assistant whose reported start is trusted: nobody listens for ten minutes."""
@@ -136,8 +136,8 @@ class FunctionCall(WireModel):
     tool_call_id: Name | None = None
     timestamp: WireTimeSeconds | None = None
     in_progress_at: WireTimeSeconds | None = None
-    arguments: Any = None
-    result: Any = None
+    arguments: JsonValue = None
+    result: JsonValue = None
     error: Text | None = None
 
     @property

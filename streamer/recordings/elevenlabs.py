@@ -18,6 +18,7 @@ from schemas.events.elevenlabs_record import (
     RecordEntry,
 )
 from schemas.units import MS_PER_SECOND
+from schemas.wire import without_infinity
 
 Event = dict[str, Any]
 _ROLES: Final = ("user", "agent")
@@ -228,6 +229,6 @@ def _tool_replied(result: RecordedToolResult, call_id: str) -> Event:
 def _parsed(text: str | None) -> Any:
     """Parameters as they were meant; text that is no JSON stays text."""
     try:
-        return None if text is None else from_json(text, allow_inf_nan=False)
+        return None if text is None else without_infinity(from_json(text, allow_inf_nan=False))
     except ValueError:
         return text

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
+from schemas.wire import without_infinity
 from streamer.recordings.reader import Events, RecordedCall
 
 Source = Literal["audit", "pipecat", "elevenlabs"]
@@ -238,7 +239,16 @@ def agent_event_name(event: Mapping[str, Any]) -> str:
 
 
 def compact_json(event: Mapping[str, Any]) -> bytes:
-    """The event as it travels. ASCII with escapes, so that a lone surrogate in a recording cannot break a replay."""
+    """The event as it travels. ASCII with escapes, so that a lone surrogate in a recording cannot break a replay. A number that no
+    float can hold is null.
+    """
+    try:
+        return _json_of(event)
+    except ValueError:  # 1e999 is infinity by now; to look for it in every event would cost more
+        return _json_of(without_infinity(dict(event)))
+
+
+def _json_of(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 

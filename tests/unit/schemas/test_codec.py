@@ -21,6 +21,7 @@ from schemas.events.simulator import (
 )
 from schemas.wire import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_TIME_MS
 
+OF_A_TOOL = {"tool_name": "t", "tool_call_id": "1"}
 A, P, E, J = InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.JUDGE
 USER = {"message_type": "user", "value": "Hello", "timestamp": "1790000000000"}
 MESSAGE = {"type": "assistant_message", "timestamp": 1790000000000}
@@ -184,7 +185,7 @@ def test_a_kind_under_the_other_key_changes_nothing_of_the_event(key: str) -> No
     assert _refusal(E, json.dumps(speech | {"data": 5}).encode()).where.endswith("data")
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 def test_a_number_that_json_does_not_have_is_null(number: str) -> None:
     event = {
         "message_type": "tool_response",
@@ -195,3 +196,25 @@ def test_a_number_that_json_does_not_have_is_null(number: str) -> None:
     assert decoded.value.response == {"fee": None, "of": "NaN"}
     sound = json.dumps(SOUND).replace("1790000000.5", number).encode()
     assert _refusal(E, sound).where == "audio_timestamp"
+
+
+@pytest.mark.parametrize(
+    ("source", "event", "place"),
+    [
+        (A, {"message_type": "tool_call", "value": {"tool": "t", "parameters": "?"}}, "value.parameters"),
+        (A, {"type": "call_started", "expected_state": {"fees": "?"}}, "expected_state.fees"),
+        (A, {"type": "call_ended", "final_state": {"fees": "?"}}, "final_state.fees"),
+        (P, {"type": "function_call_event", "data": {"kind": "function_call_completed", "result": "?"}}, "data.result"),
+        (P, {"type": "function_call_event", "data": {"kind": "function_call_started", "arguments": "?"}}, "data.arguments"),
+        (E, {"type": "agent_tool_request", "agent_tool_request": OF_A_TOOL | {"parameters": "?"}}, "data.parameters"),
+        (E, {"type": "mcp_tool_call", "mcp_tool_call": OF_A_TOOL | {"state": "success", "result": "?"}}, "data.result"),
+    ],
+)  # fmt: skip
+def test_a_number_that_no_float_holds_is_null_wherever_a_value_is_kept(
+    source: Any, event: dict[str, Any], place: str
+) -> None:
+    value = json.dumps({"timestamp": 1, **event}).replace('"?"', '{"all": [1e999, 2.5], "none": -1e999}').encode()
+    kept: Any = decode(source, value)
+    for name in place.split("."):
+        kept = kept[name] if isinstance(kept, dict) else getattr(kept, name)
+    assert kept == {"all": [None, 2.5], "none": None}

@@ -8,6 +8,7 @@ from consumers.engine.turns.bot.bot_turn import SpeechMoment
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.timeline.elements import ToolUse
 from schemas.events.codec import InputSource
+from schemas.wire import without_infinity
 
 
 class _Tool:
@@ -140,7 +141,7 @@ class ReportedTools:
 def _parsed(result: object) -> object:
     if isinstance(result, str) and result.lstrip()[:1] in ("{", "["):
         try:
-            return from_json(result, allow_inf_nan=False)
+            return without_infinity(from_json(result, allow_inf_nan=False))
         except ValueError:
             return result
     return result

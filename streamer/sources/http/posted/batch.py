@@ -178,7 +178,7 @@ class Batches:
                 f"expected CloudEvents attributes and types of at most {4 * MAX_NAME_CHARS} bytes",
             )  # fmt: skip
         try:
-            value = to_json(event)
+            value = to_json(event, inf_nan_mode="null")  # 1e999 is infinity by now
         except (PydanticSerializationError, ValueError) as error:
             return _refusal(place, RefusalReason.UNDECODABLE, "it cannot be written as JSON", type(error).__name__)
         source = input_source_of(stream)

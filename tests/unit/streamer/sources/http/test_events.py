@@ -51,6 +51,21 @@ async def test_events_of_every_stream_go_to_their_topics() -> None:
     assert receiver.count("callgauge_ingest_events_total", tenant="", source="audit") == 2
 
 
+async def test_a_number_that_no_float_holds_is_null() -> None:
+    receiver = Receiver()
+    event = {
+        "conversation_id": "c",
+        "message_type": "tool_response",
+        "timestamp": NOW_MS,
+        "value": {"tool": "fee", "response": "?"},
+    }
+    response = await receiver.post(
+        "/events", json.dumps(event).replace('"?"', "1e999").encode(), authorization=f"Bearer {TOKEN}"
+    )
+    assert response.status_code == 202
+    assert receiver.written[0][1]["value"] == {"tool": "fee", "response": None}
+
+
 async def test_a_request_that_comes_again_with_its_key_is_a_repeat() -> None:
     receiver = Receiver()
     for _ in range(2):

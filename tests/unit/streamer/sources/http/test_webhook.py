@@ -61,6 +61,13 @@ async def test_a_call_that_is_heard_live_gets_its_record_alone() -> None:
     assert [event.get("type") for _, event in receiver.written] == ["call_started", None]
 
 
+async def test_a_number_that_no_float_holds_stops_no_delivery() -> None:
+    receiver = Receiver()
+    body = body_of(*TALK, entry("agent", None, 8, tool_results=[{"tool_name": "fee", "result_value": "?"}]))
+    assert (await send(receiver, body.replace(b'"?"', b"1e999"))).text == "accepted\n"
+    assert receiver.written[-1][1]["transcript"][-1]["tool_results"] == [{"tool_name": "fee", "result_value": None}]
+
+
 @pytest.mark.parametrize("transcript", [{"transcript": []}, {"transcript": None}])
 async def test_a_call_without_words_is_a_call(transcript: dict[str, Any]) -> None:
     receiver = Receiver()
