@@ -176,8 +176,8 @@ class AgentEvents:
             bot, called.tool_call_id, called.tool_name, time_ms, called.parameters, called.event_id,
             is_exact=event.is_time_exact,
         )  # fmt: skip
-        if is_news and event.is_time_exact:
-            live.dead_air.tool_called(time_ms, live.broker_moment)
+        if is_news:
+            live.other_tool_called(time_ms, is_exact=event.is_time_exact)
 
     def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         replied = event.data
@@ -188,8 +188,8 @@ class AgentEvents:
             is_error=bool(replied.is_error), is_withheld=replied.full_tool_result is None, is_exact=event.is_time_exact,
             took_ms=replied.took_ms,
         )  # fmt: skip
-        if is_news and event.is_time_exact:
-            live.dead_air.tool_answered(time_ms, live.broker_moment)
+        if is_news:
+            live.other_tool_answered(time_ms, is_exact=event.is_time_exact)
 
     def _on_mcp_tool(self, event: McpToolCalled, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         """A tool that waits for approval does not run yet."""
@@ -198,15 +198,15 @@ class AgentEvents:
             is_news = self._tools.called(
                 bot, tool.tool_call_id, tool.tool_name, time_ms, tool.parameters, is_exact=is_exact
             )
-            if is_news and is_exact:
-                live.dead_air.tool_called(time_ms, live.broker_moment)
+            if is_news:
+                live.other_tool_called(time_ms, is_exact=is_exact)
         elif tool.state in _ENDED:
             is_news = self._tools.answered(
                 bot, tool.tool_call_id, tool.tool_name, time_ms, tool.answer, is_error=tool.state == _FAILED,
                 is_withheld=tool.answer is None, is_exact=is_exact,
             )  # fmt: skip
-            if is_news and is_exact:
-                live.dead_air.tool_answered(time_ms, live.broker_moment)
+            if is_news:
+                live.other_tool_answered(time_ms, is_exact=is_exact)
 
 
 def _shortest(text: str) -> tuple[int, str]:

@@ -46,7 +46,7 @@ class DeadAirWatch:
         "_declared_ms",
         "_due_at_ms",
         "_found",
-        "_has_other_source",
+        "_functions_gave_way",
         "_heard_by",
         "_is_line_down",
         "_last_start_ms",
@@ -80,7 +80,7 @@ class DeadAirWatch:
         self._is_line_down = False
         self._last_start_ms = 0
         self._running_tools = 0
-        self._has_other_source = False
+        self._functions_gave_way = False
         self._heard_by = HeardBy.TRANSCRIPT
         self._tool_called_ms: int | None = None
         self._counted_since_ms: int | None = None
@@ -136,12 +136,16 @@ class DeadAirWatch:
         self._wait(SilenceKind.TOOL_ANSWERED, time_ms, at, self._threshold_ms)
 
     def function_called(self, time_ms: int, at: BrokerMoment) -> None:
-        """Notes that pipecat reports a running tool; it counts until another source reports a tool."""
+        """Notes that pipecat reports a running tool; it counts until pipecat's tools give way."""
         self._wait(SilenceKind.FUNCTION_CALLED, time_ms, at)
 
     def function_settled(self, time_ms: int, at: BrokerMoment) -> None:
         """Notes that pipecat reports the end of that tool."""
         self._wait(SilenceKind.FUNCTION_SETTLED, time_ms, at, self._threshold_ms)
+
+    def functions_give_way(self, at: BrokerMoment) -> None:
+        """Drops pipecat's tools from this moment on; `FunctionCalls` has the rule."""
+        self._wait(SilenceKind.FUNCTIONS_GAVE_WAY, 0, at)
 
     def line_went_down(self, at: BrokerMoment) -> None:
         """Ends the watch: the call is over, and nobody waits for an answer."""
@@ -212,14 +216,14 @@ class DeadAirWatch:
                 self._on_someone_spoke(moment)
             case SilenceKind.WORDS_CAME:
                 self._on_words(moment)
-            case SilenceKind.TOOL_CALLED | SilenceKind.TOOL_ANSWERED:
-                self._on_other_tool(moment)
-            case SilenceKind.FUNCTION_CALLED | SilenceKind.FUNCTION_SETTLED if self._has_other_source:
+            case SilenceKind.FUNCTION_CALLED | SilenceKind.FUNCTION_SETTLED if self._functions_gave_way:
                 pass
-            case SilenceKind.FUNCTION_CALLED:
+            case SilenceKind.TOOL_CALLED | SilenceKind.FUNCTION_CALLED:
                 self._on_tool_called(moment)
-            case SilenceKind.FUNCTION_SETTLED:
+            case SilenceKind.TOOL_ANSWERED | SilenceKind.FUNCTION_SETTLED:
                 self._on_tool_answered(moment)
+            case SilenceKind.FUNCTIONS_GAVE_WAY:
+                self._on_functions_gave_way()
             case SilenceKind.LINE_DOWN:
                 self._hang_up()
 
@@ -259,14 +263,10 @@ class DeadAirWatch:
         self._words_until_ms = max(moment.broker_ms, self._words_until_ms) + spoken_ms
         self._due_at_ms = max(self._due_at_ms, self._words_until_ms + self._allowance_ms)
 
-    def _on_other_tool(self, moment: SilenceMoment) -> None:
-        if not self._has_other_source:
-            self._has_other_source = True
-            self._running_tools = 0  # pipecat's tools, whose reports are ignored from now on
-        if moment.kind is SilenceKind.TOOL_CALLED:
-            self._on_tool_called(moment)
-        else:
-            self._on_tool_answered(moment)
+    def _on_functions_gave_way(self) -> None:
+        if not self._functions_gave_way:
+            self._functions_gave_way = True
+            self._running_tools = 0  # they are all pipecat's: no other source has reported a tool before
 
     def _on_tool_called(self, moment: SilenceMoment) -> None:
         if moment.time_ms < self._user_end_ms:

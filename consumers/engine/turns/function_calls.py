@@ -1,4 +1,4 @@
-"""Tools of a call from pipecat's `FunctionCallObserver`; they count where no audit log has tools."""
+"""Tools of a call from pipecat's `FunctionCallObserver`; they count where no other source has tools."""
 
 from typing import Final
 
@@ -17,12 +17,12 @@ class FunctionCalls:
     cancelled tool runs no more and has no answer.
     """
 
-    __slots__ = ("_heard", "_log_has_tools", "_tools")
+    __slots__ = ("_gave_way_at", "_heard", "_tools")
 
     def __init__(self) -> None:
         self._tools = ReportedTools(InputSource.PIPECAT)
         self._heard: set[tuple[str, bool]] = set()
-        self._log_has_tools = False
+        self._gave_way_at: BrokerMoment | None = None
 
     def fold(
         self, call: FunctionCall, logged_ms: int, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None
@@ -36,7 +36,7 @@ class FunctionCalls:
         if (call_id, is_over) not in self._heard:
             self._heard.add((call_id, is_over))
             dead_air.function_settled(at_ms, at) if is_over else dead_air.function_called(at_ms, at)
-        if bot is None or self._log_has_tools:
+        if bot is None or self._gave_way_at is not None:
             return
         if not is_over:
             self._tools.called(bot, call_id, name, at_ms, call.arguments)
@@ -48,9 +48,14 @@ class FunctionCalls:
                 bot, call_id, name, at_ms, result, is_error=call.has_failed, is_withheld=call.withholds_result
             )
 
-    def give_way(self, bot: BotHistory | None) -> None:
-        """Drops these tools: the audit log has tools, and they are the call's."""
-        if not self._log_has_tools:
-            self._log_has_tools = True
-            if bot is not None:
-                self._tools.withdraw(bot)
+    def give_way(self, at: BrokerMoment, dead_air: DeadAirWatch, bot: BotHistory | None) -> None:
+        """Drops these tools: another source, the audit log or an ElevenLabs agent, has reported a tool at this moment.
+
+        They leave the timeline at once, the earlier ones too. A silence that one of them explains is decided in the broker's order,
+        so there they count until the first such moment in that order.
+        """
+        if self._gave_way_at is None and bot is not None:
+            self._tools.withdraw(bot)
+        if self._gave_way_at is None or at < self._gave_way_at:
+            self._gave_way_at = at
+            dead_air.functions_give_way(at)

@@ -223,18 +223,30 @@ class LiveCall:
             self.bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
     def tool_called(self, use: ToolUse, time_ms: int) -> None:
-        """Folds the call of a tool."""
-        self._function_calls.give_way(self.bot)
+        """Folds the call of a tool from the audit log."""
         if self.bot is not None:
             self.bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
-        self.dead_air.tool_called(time_ms, self.broker_moment)
+        self.other_tool_called(time_ms)
 
     def tool_answered(self, use: ToolUse, time_ms: int) -> None:
-        """Folds the answer of a tool."""
-        self._function_calls.give_way(self.bot)
+        """Folds the answer of a tool from the audit log."""
         if self.bot is not None:
             self.bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
-        self.dead_air.tool_answered(time_ms, self.broker_moment)
+        self.other_tool_answered(time_ms)
+
+    def other_tool_called(self, time_ms: int, *, is_exact: bool = True) -> None:
+        """Notes that another source than pipecat reports the call of a tool; a time that is not exact explains no silence."""
+        at = self.broker_moment
+        self._function_calls.give_way(at, self.dead_air, self.bot)
+        if is_exact:
+            self.dead_air.tool_called(time_ms, at)
+
+    def other_tool_answered(self, time_ms: int, *, is_exact: bool = True) -> None:
+        """Notes that another source than pipecat reports the answer of a tool."""
+        at = self.broker_moment
+        self._function_calls.give_way(at, self.dead_air, self.bot)
+        if is_exact:
+            self.dead_air.tool_answered(time_ms, at)
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Folds pipecat's report of a tool's progress."""

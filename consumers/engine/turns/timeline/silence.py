@@ -32,6 +32,7 @@ class SilenceKind(IntEnum):
     USER_STARTED = 7
     SOMEONE_SPOKE = 8
     WORDS_CAME = 9
+    FUNCTIONS_GAVE_WAY = 10
 
 
 class SilenceMoment(NamedTuple):

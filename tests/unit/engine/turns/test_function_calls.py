@@ -7,6 +7,7 @@ import pytest
 
 from consumers.engine.limits import Limits
 from schemas.scores.all_records import ToolOutcome, ToolUseFact
+from tests.support.calls.agent_calls import envelope_of, tool_replied, tool_requested
 from tests.support.fakes.engine_feed import T0_MS, Feed
 
 LIMITS = Limits(dead_air_ms=3_000, delivery_allowance_ms=500)
@@ -144,6 +145,26 @@ def test_where_the_audit_log_has_tools_it_is_the_one_that_counts_whatever_comes_
     assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_800]
     _end(feed)
     assert _tools(feed) == [(1, 0, "rebook", ToolOutcome.SUCCESS, 600)]
+
+
+@pytest.mark.parametrize("order", sorted(set(itertools.permutations("ppaa"))))
+def test_they_give_way_to_an_elevenlabs_agent_s_tools_as_well(order: tuple[str, ...]) -> None:
+    """The agent's tool runs from 2.2 s to 2.8 s, pipecat's report of it from 2.1 s to 2.9 s: one tool, and one silence."""
+    feed = _waiting_user()
+    agent, pipecat = iter((tool_requested, tool_replied)), iter((RUNS, DONE))
+    for source in order:
+        if source == "p":
+            moment = next(pipecat)
+            _report(feed, moment, 2_100 if moment == RUNS else 2_900)
+        else:
+            reported = next(agent)
+            at_ms = 2_200 if reported is tool_requested else 2_800
+            event = reported("rebook", "two", at_ms)
+            feed.send("user_sim", event, at_ms, envelope=envelope_of(event))
+    feed.advance(6_301)
+    assert [fact.silent_since_ms - T0_MS for fact in feed.records("dead_air")] == [2_800]
+    _end(feed)
+    assert [tool[:3] for tool in _tools(feed)] == [(1, 0, "rebook")]
 
 
 def test_a_call_that_was_never_settled_is_no_tool_that_runs_once_the_log_has_one() -> None:
