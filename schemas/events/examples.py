@@ -23,7 +23,8 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "EventsDropped": _event("events_dropped", data={"metrics": 12, "words": 3}),
     "TurnMarker": _event("turn_start", data={"frame": "UserStartedSpeakingFrame"}),
     "UserSpeaking": _event("user_started_speaking", data={"frame": "UserStartedSpeakingFrame"}),
-    "IgnoredLine": _event("error", data={"message": "the model is down"}),
+    "IgnoredLine": _event("transcript", data={"frame": " my flight"}),
+    "ProcessorFailed": _event("error", data={"message": "the model is down", "processor": "OpenAILLMService#0"}),
     "ToolLine": _event("tool_call", data={"tool_name": "find_booking", "arguments": {"code": "A1"}}),
     "SpeechEventRecord": _event(
         "speech_event", data={"kind": "user_speech_stopped", "timestamp": _AT_S, "started_at": _AT_S - 1.5}

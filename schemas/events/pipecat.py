@@ -78,9 +78,16 @@ class UserSpeaking(PipecatLine):
 
 
 class IgnoredLine(PipecatLine):
-    """Lines of the catalogue that no rule reads: fragments, contexts, errors, spoken transcripts."""
+    """Lines of the catalogue that no rule reads: fragments, contexts, spoken transcripts."""
 
-    type: Literal["transcript", "llm_context", "error", "s2s_transcript"]
+    type: Literal["transcript", "llm_context", "s2s_transcript"]
+    data: Any = None
+
+
+class ProcessorFailed(PipecatLine):
+    """A processor of the bot reports an error, also one from which it recovers. It is counted, and its text is not kept."""
+
+    type: Literal["error"]
     data: Any = None
 
 
@@ -267,6 +274,7 @@ PipecatEvent = Annotated[
     | TurnMarker
     | UserSpeaking
     | IgnoredLine
+    | ProcessorFailed
     | ToolLine
     | SpeechEventRecord
     | FunctionCallRecord

@@ -98,9 +98,9 @@ EVALUATOR_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_agent_errors_total", "counter", "events",
-        "Errors that ElevenLabs reports in a running conversation with an agent (`error`, `client_error`), for example a quota that "
-        "is used up.",
-        "evaluator",
+        "Errors that agents report while a call runs: processors of pipecat bots (`error`), and ElevenLabs (`error`, "
+        "`client_error`), for example a quota that is used up. An error from which the agent recovers counts too.",
+        "evaluator", (_EVENT_SOURCE,),
     ),
     Metric(
         "callgauge_replayed_elements_total", "counter", "elements",

@@ -324,7 +324,7 @@ class Call:
     def _on_agent_event(self, event: Any, time_ms: int, out: list[Effect]) -> None:
         # An error out of the past was counted when it happened, or before anybody watched.
         if isinstance(event, AgentFailed) and event.is_time_exact and not self._revisions.is_replaying:
-            out.append(Count("callgauge_agent_errors_total", ()))
+            out.append(Count("callgauge_agent_errors_total", (InputSource.ELEVENLABS.value,)))
         if self._agent.fold(event, time_ms, self.live, self._end):
             self._plan_close(CloseReason.ENDED)
 

@@ -22,6 +22,7 @@ from schemas.events.pipecat import (
     IgnoredLine,
     MessageRecord,
     ObserverRecord,
+    ProcessorFailed,
     SpeechEventRecord,
     ToolLine,
     TurnMarker,
@@ -59,6 +60,7 @@ FLEETING: Final = frozenset(
     ConversationInitiated,
     EventsDropped,
     Interruption,
+    ProcessorFailed,
 }
 """Events of which no text and no value is kept until the call closes: of an LLM call, the largest of all, only the time is kept.
 The bytes of every other event count, so a type that is missing here costs too much rather than nothing.

@@ -17,6 +17,7 @@ from schemas.events.pipecat import (
     LlmResponse,
     MessageRecord,
     ObserverRecord,
+    ProcessorFailed,
     SpeechEventRecord,
     TtsText,
     TurnMarker,
@@ -24,11 +25,13 @@ from schemas.events.pipecat import (
 )
 from schemas.events.pipecat_metrics import PipecatMetric
 
-PIPECAT_RECORDS: Final = (EventsDropped, FunctionCallRecord, MessageRecord, ObserverRecord, PipecatMetric)
+PIPECAT_RECORDS: Final = (
+    EventsDropped, FunctionCallRecord, MessageRecord, ObserverRecord, PipecatMetric, ProcessorFailed
+)  # fmt: skip
 
 
 def fold_pipecat_record(
-    event: EventsDropped | FunctionCallRecord | MessageRecord | ObserverRecord | PipecatMetric,
+    event: EventsDropped | FunctionCallRecord | MessageRecord | ObserverRecord | PipecatMetric | ProcessorFailed,
     time_ms: int,
     live: LiveCall,
     measures: Measures,
@@ -43,6 +46,9 @@ def fold_pipecat_record(
         counts += [
             Count("callgauge_source_events_dropped_total", (what.value,), count) for what, count in event.dropped()
         ]
+        return 0
+    if isinstance(event, ProcessorFailed):
+        counts.append(Count("callgauge_agent_errors_total", (InputSource.PIPECAT.value,)))
         return 0
     if isinstance(event, MessageRecord):
         text = event.data.content

@@ -1,4 +1,4 @@
-"""Checks by the newest records of the inputs whether callgauge understands what producers send."""
+"""Checks by the newest records of the inputs whether callgauge understands what producers send, and whether agents report errors."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from schemas.closed_sets import InputSource
 from schemas.events.codec import RefusedRecordError, decode
+from schemas.events.elevenlabs_agent import AgentFailed
 from schemas.events.envelope import read_envelope
 from schemas.events.misread import Misread, misread_of
+from schemas.events.pipecat import ProcessorFailed
 from streamer.operations.doctor.findings import Finding, Verdict, counted
 
 MAX_KINDS: Final = 16
@@ -27,6 +29,7 @@ class Understanding:
         self._read: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._misread: Counter[tuple[str, Misread]] = Counter()
+        self._errors: Counter[str] = Counter()
 
     def look(self, record: Any) -> None:
         """Looks at one record as the broker has it."""
@@ -39,12 +42,15 @@ class Understanding:
         except RefusedRecordError:
             self._refused[topic] += 1
             return
+        self._errors[topic] += isinstance(event, AgentFailed | ProcessorFailed)
         misread = misread_of(event)
         if misread is not None:
             self._misread[topic, misread] += 1
 
     def findings(self) -> Iterator[Finding]:
-        """Findings about refused records and about records that are not understood, by input; one if there are none."""
+        """Findings about records that are refused or not understood, and about errors of agents, by input. If everything is
+        understood, one says so.
+        """
         for topic, count in sorted(self._refused.items()):
             yield Finding(
                 "records", Verdict.WARNING,
@@ -56,6 +62,12 @@ class Understanding:
                 "records", Verdict.WARNING,
                 f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} are not understood: {misread.what}",
                 misread.what_to_do,
+            )  # fmt: skip
+        for topic, count in sorted((+self._errors).items()):
+            yield Finding(
+                "records", Verdict.WARNING,
+                f"{count} of the newest {counted(self._read[topic], 'record')} of {topic} are errors that agents report",
+                "The logs of the agents say what fails. `callgauge_agent_errors_total` counts these records.",
             )  # fmt: skip
         if self._read and not self._refused and not self._misread:
             yield Finding("records", Verdict.OK, f"the newest {counted(self._read.total(), 'record')} are understood")

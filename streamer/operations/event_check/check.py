@@ -3,12 +3,13 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.clock import wall_clock_ms
 from schemas.events.elevenlabs_agent import CarriedAgentEvent
+from schemas.events.pipecat import IgnoredLine, ToolLine
 from streamer.operations.event_check.coverage import RESULTS, Result, missing_for, names_of
 from streamer.settings.ingest import SenderSettings
 from streamer.sources.http.posted.batch import Accepted, Batches, Refusal
@@ -23,7 +24,11 @@ UNNAMED: Final = "the call"
 """Name for the conversation of events that have none in them: on Kafka it is in the key."""
 _LEAST_MS: Final = 10**11
 """March 1973 in milliseconds. A smaller time is in seconds."""
-_CARRIED: Final = frozenset(CarriedAgentEvent.model_fields["type"].annotation.__args__)  # type: ignore[union-attr]  # a Literal
+_CARRIED: Final = {
+    ("elevenlabs" if kind is CarriedAgentEvent else "pipecat", name)
+    for kind in (CarriedAgentEvent, IgnoredLine, ToolLine)
+    for name in get_args(kind.model_fields["type"].annotation)
+}
 
 
 @dataclass(slots=True)
@@ -101,7 +106,7 @@ def _note(posted: Posted, accepted: Accepted, findings: Findings) -> None:
         findings.in_seconds.append(posted.place)
     if accepted.unknown_type is not None:
         findings.unknown[name] += 1
-    elif stream == "elevenlabs" and name in _CARRIED:
+    elif (stream, name) in _CARRIED:
         findings.carried[name] += 1
     else:
         findings.read[name if name in CONTROL_EVENTS else f"{stream} {name}"] += 1

@@ -212,7 +212,7 @@ class CallReader:
         """A processor reports an error."""
         processor = getattr(frame, "processor", None)
         data = _present(message=text_of(frame.error), processor=getattr(processor, "name", None))
-        self._emit(Rank.METRICS, "error", data=data)  # callgauge does not score it, and a broken service reports many
+        self._emit(Rank.METRICS, "error", data=data)  # callgauge only counts it, and a broken service reports many
 
     def measured(self, frame: Any, now_s: float) -> None:
         """Services report what they spent and used."""

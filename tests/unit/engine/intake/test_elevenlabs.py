@@ -289,7 +289,7 @@ def test_an_error_of_the_agent_is_counted_with_its_header_and_without(kind: str,
     for at_ms, is_exact in ((1_000, True), (2_000, True), (3_000, False)):
         error = ERROR | {"type": kind, "timestamp": T0_MS + at_ms, "is_time_exact": is_exact}
         feed.send("user_sim", error, at_ms, envelope=envelope_of(error) if has_header else None)
-    assert feed.counts("callgauge_agent_errors_total") == {(): 2}
+    assert feed.counts("callgauge_agent_errors_total") == {("elevenlabs",): 2}
     assert feed.counts("callgauge_unknown_fields_total") == {}
 
 

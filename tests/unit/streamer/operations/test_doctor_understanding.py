@@ -36,6 +36,17 @@ def test_all_understood() -> None:
     ]
 
 
+def test_errors_of_agents_are_a_warning() -> None:
+    failed = {"type": "error", "timestamp": 1, "data": {"message": "the model is down"}}
+    of_the_agent = {"type": "client_error", "timestamp": 1, "error_event": {"code": 1008}}
+    found = _findings((PIPECAT, WORD), (PIPECAT, failed), (PIPECAT, failed), (ELEVENLABS, of_the_agent))
+    assert [each[:2] for each in found] == [
+        (Verdict.WARNING, f"1 of the newest 1 record of {ELEVENLABS} are errors that agents report"),
+        (Verdict.WARNING, f"2 of the newest 3 records of {PIPECAT} are errors that agents report"),
+        (Verdict.OK, "the newest 4 records are understood"),
+    ]
+
+
 def test_what_is_refused_and_what_is_not_understood_with_the_remedy() -> None:
     bad = {"type": "tts_text", "timestamp": 1}
     refused, misread = _findings((PIPECAT, WORD), (PIPECAT, bad), (PIPECAT, WRONG_KIND), (PIPECAT, WRONG_KIND))
