@@ -56,11 +56,10 @@ class GrowingFile:
             with self.path.open("rb") as file:
                 if self._is_known(file):
                     return list(self._next(file, is_complete=is_complete))
-                if not self._is_another(file):
-                    return []
+                is_another = is_complete or self._is_another(file)
         except FileNotFoundError:
             return []
-        return self._behind_rotation()
+        return self._behind_rotation(is_another=is_another)
 
     def is_here(self) -> bool:
         """Whether the path has a file that begins as the one that was read."""
@@ -70,8 +69,10 @@ class GrowingFile:
         except FileNotFoundError:
             return False
 
-    def _behind_rotation(self) -> list[Line]:
-        """The rest of the file that was here before; then the position is at the beginning of the new one."""
+    def _behind_rotation(self, *, is_another: bool) -> list[Line]:
+        """The rest of the file that was here before; then the position is at the beginning of the new one. Nothing while the file that
+        is here may be the old one, written again.
+        """
         found: list[Line] = []
         for before in sorted(self.path.parent.glob(f"{self.path.name}.*")):
             with before.open("rb") as file:
@@ -81,6 +82,8 @@ class GrowingFile:
                         return found
                     break
         else:
+            if not is_another:
+                return []
             self.replaced += 1
         self.place.offset, self.place.head, self.place.head_bytes = 0, "", 0
         return found

@@ -231,6 +231,92 @@ def test_a_rotated_log_goes_on_where_it_was(tail: Tail, record: Path) -> None:
     assert tail.said == []
 
 
+def test_a_rotated_log_is_read_to_its_end_before_the_new_one(
+    tail: Tail, record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing_file, "LINES_AT_A_TIME", 3)
+    append(record / LOG, lines(word(0)))
+    tail.look()
+    append(record / LOG, lines(*map(word, range(1, 8))))
+    (record / LOG).rename(record / f"{LOG}.1")
+    append(record / LOG, lines(word(8)))
+    tail.look(6)
+    assert tail.sent.values("1", "pipecat") == [word(number) for number in range(9)]
+    assert tail.said == []
+
+
+def test_a_short_log_behind_a_long_one_that_was_rotated_is_read(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(*map(word, range(9))))
+    tail.look()
+    append(record / LOG, lines(word(9)))
+    (record / LOG).rename(record / f"{LOG}.1")
+    append(record / LOG, lines(word(10)))
+    tail.look(2)
+    assert tail.sent.values("1", "pipecat") == [word(number) for number in range(11)]
+    assert tail.said == []
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_short_file_in_the_place_of_a_long_one_is_another_one_when_nobody_writes_any_more(
+    tail: Tail, record: Path, *, is_over: bool
+) -> None:
+    append(record / LOG, lines(*map(word, range(9))))
+    tail.look()
+    (record / LOG).write_bytes(lines(word(10)))
+    if is_over:
+        write_end(record)
+    tail.look(4)
+    assert tail.sent.values("1", "pipecat")[9:] == ([word(10)] if is_over else [])
+    assert ["another file has taken its place" in sentence for sentence in tail.said] == [True] * is_over
+
+
+def test_of_several_rotated_logs_the_one_that_was_read_goes_on(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    append(record / LOG, lines(word(2)))
+    (record / LOG).rename(record / f"{LOG}.2")
+    append(record / f"{LOG}.1", lines(word(7), word(8)))  # of another writer, and before ours in the order of names
+    append(record / LOG, lines(word(3)))
+    tail.look(2)
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(3)]
+    assert tail.said == []
+
+
+def test_a_file_that_begins_with_the_same_line_and_goes_on_otherwise_is_another_one(tail: Tail, record: Path) -> None:
+    append(record / LOG, lines(word(1), word(2)))
+    tail.look()
+    (record / LOG).write_bytes(lines(word(1), word(5), word(6)))
+    tail.look(2)
+    assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(1), word(5), word(6)]
+    assert ["another file has taken its place" in sentence for sentence in tail.said] == [True]
+
+
+def test_a_file_is_recognised_by_a_beginning_of_bounded_length(tmp_path: Path) -> None:
+    place = FilePosition()
+    append(tmp_path / LOG, lines(*map(word, range(50))))
+    GrowingFile(tmp_path / LOG, place).lines(is_complete=False)
+    assert place.head_bytes == growing_file.HEAD_BYTES < place.offset
+
+
+def test_a_position_is_on_the_disk_before_it_takes_the_place_of_the_last_one(
+    tail: Tail, record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a machine that loses its power can come back with an empty position."""
+    append(record / LOG, lines(word(1)))
+    tail.look()
+    before = (tmp_path / POSITION_FILE).read_bytes()
+    synced: list[tuple[bytes, bytes]] = []
+
+    def fsync(descriptor: int) -> None:
+        with open(f"/proc/self/fd/{descriptor}", "rb") as file:  # noqa: PTH123 - a descriptor, no path
+            synced.append((file.read(), (tmp_path / POSITION_FILE).read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    append(record / LOG, lines(word(2)))
+    tail.look()
+    assert synced == [((tmp_path / POSITION_FILE).read_bytes(), before)]
+
+
 def test_a_log_that_is_written_anew_with_the_same_lines_repeats_none(tail: Tail, record: Path) -> None:
     append(record / LOG, lines(word(1), word(2)))
     tail.look()
