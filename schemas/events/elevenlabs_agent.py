@@ -84,10 +84,19 @@ class TimedAgentEvent(AgentEvent):
 
     `is_time_exact` is false if that time only gives the order of events: when a bridge joins a call and receives its past, or
     in a record with whole seconds. No latency is estimated from such times.
+
+    `is_from_record` marks an event that a producer made from the record of the conversation. It counts only in a call without
+    live events, whichever come first.
     """
 
     timestamp: WireTimeMs
     is_time_exact: bool = True
+    is_from_record: bool = False
+
+    def _key(self, event_id: int | None, words: str) -> bytes | None:
+        """Type, id and words. An event that is made from a record is no repeat of the live one."""
+        kind = f"{self.type} of the record" if self.is_from_record else self.type
+        return None if event_id is None else f"{kind}\0{event_id}\0{words}".encode("utf-8", "surrogatepass")
 
 
 class UserTranscript(TimedAgentEvent):
@@ -100,7 +109,7 @@ class UserTranscript(TimedAgentEvent):
     def identity(self) -> bytes | None:
         """Id and words."""
         said = self.user_transcription_event
-        return _identity(self.type, said.event_id, said.user_transcript)
+        return self._key(said.event_id, said.user_transcript)
 
 
 class AgentResponse(TimedAgentEvent):
@@ -113,7 +122,7 @@ class AgentResponse(TimedAgentEvent):
     def identity(self) -> bytes | None:
         """Id and words: a turn with a tool has several answers."""
         said = self.agent_response_event
-        return _identity(self.type, said.event_id, said.agent_response)
+        return self._key(said.event_id, said.agent_response)
 
 
 class AgentResponseCorrection(TimedAgentEvent):
@@ -126,7 +135,7 @@ class AgentResponseCorrection(TimedAgentEvent):
     def identity(self) -> bytes | None:
         """Id, and the words as understood."""
         said = self.agent_response_correction_event
-        return _identity(self.type, said.event_id, said.corrected_agent_response)
+        return self._key(said.event_id, said.corrected_agent_response)
 
 
 class Interruption(TimedAgentEvent):
@@ -138,7 +147,7 @@ class Interruption(TimedAgentEvent):
     @property
     def identity(self) -> bytes | None:
         """The id up to which sound was dropped."""
-        return _identity(self.type, self.interruption_event.event_id, "")
+        return self._key(self.interruption_event.event_id, "")
 
 
 class ToolRequested(TimedAgentEvent):
@@ -154,7 +163,7 @@ class ToolRequested(TimedAgentEvent):
     @property
     def identity(self) -> bytes | None:
         """The call of the tool."""
-        return _identity(self.type, 0, self.data.tool_call_id)
+        return self._key(0, self.data.tool_call_id)
 
 
 class ToolReplied(TimedAgentEvent):
@@ -173,7 +182,7 @@ class ToolReplied(TimedAgentEvent):
     @property
     def identity(self) -> bytes | None:
         """The call of the tool."""
-        return _identity(self.type, 0, self.data.tool_call_id)
+        return self._key(0, self.data.tool_call_id)
 
 
 class McpToolCalled(TimedAgentEvent):
@@ -185,7 +194,7 @@ class McpToolCalled(TimedAgentEvent):
     @property
     def identity(self) -> bytes | None:
         """The call of the tool, and its state."""
-        return _identity(self.type, 0, f"{self.data.tool_call_id}\0{self.data.state}")
+        return self._key(0, f"{self.data.tool_call_id}\0{self.data.state}")
 
 
 class ConversationInitiated(TimedAgentEvent):
@@ -251,7 +260,3 @@ TypedAgentEvent = Annotated[
     | CarriedAgentEvent,
     Field(discriminator="type"),
 ]
-
-
-def _identity(kind: str, event_id: int | None, words: str) -> bytes | None:
-    return None if event_id is None else f"{kind}\0{event_id}\0{words}".encode("utf-8", "surrogatepass")

@@ -53,10 +53,6 @@ class SenderSettings(BaseModel):
     elevenlabs_secret: WebhookSecret | None = Field(
         None, examples=["wsec_..."], description="the secret itself; without one, the webhook is switched off"
     )
-    elevenlabs_monitored: bool = Field(
-        default=False,
-        description="whether live events of these calls arrive too; a webhook then only adds the record of its call",
-    )
     events_per_second: int = Field(
         2_000, gt=0, le=1_000_000, description="events that a sender may post, over ten seconds on average"
     )
@@ -90,8 +86,8 @@ class IngestSettings(SenderSettings):
     tenants_file: Path | None = Field(
         None,
         examples=["/run/secrets/tenants.toml"],
-        description="TOML file with a table for each tenant, which has the tenant's own token, elevenlabs_secret, "
-        "elevenlabs_monitored and events_per_second",
+        description="TOML file with a table for each tenant, which has the tenant's own token, elevenlabs_secret and "
+        "events_per_second",
     )
 
     @field_validator("tenants_file")

@@ -229,7 +229,7 @@ def test_without_its_secret_a_source_says_what_to_set(name: str, needed: str, mo
 def test_every_variable_of_a_container_is_a_setting() -> None:
     for name in OURS:
         shell = {key: "x" for key, value in SERVICES[name]["environment"].items() if value is None}
-        shell |= {"CALLGAUGE_INGEST__ELEVENLABS_MONITORED": "true", "CALLGAUGE_MONITOR__BASE_URL": "https://localhost"}
+        shell |= {"CALLGAUGE_MONITOR__BASE_URL": "https://localhost"}
         variables = _variables(name, **shell)
         load_settings(None, {}, variables)  # refuses what it does not know below a part of the settings
         assert near_misses(variables) == ()

@@ -46,6 +46,19 @@ def test_what_comes_again_changes_nothing(drawn: tuple[list[Json], Json | None],
 
 
 @given(agent_calls(), st.data())
+def test_events_made_from_the_record_add_nothing_to_live_ones_whichever_come_first(
+    drawn: tuple[list[Json], Json | None], data: st.DataObject
+) -> None:
+    events = _all_of(drawn)
+    recorded = [{**event, "is_from_record": True} for event in events if "type" in event]
+    both = data.draw(st.permutations([*events, *recorded]))
+    alone, together = (final_state(run(arrivals_of(each, control=STARTED))) for each in (events, both))
+    for state in (alone, together):
+        del state["closed", None, 0]["events"]
+    assert together == alone
+
+
+@given(agent_calls(), st.data())
 def test_a_snapshot_anywhere_changes_nothing(drawn: tuple[list[Json], Json | None], data: st.DataObject) -> None:
     arrivals = arrivals_of(data.draw(st.permutations(_all_of(drawn))), control=STARTED)
     place = data.draw(st.integers(0, len(arrivals)))

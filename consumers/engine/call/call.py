@@ -118,6 +118,8 @@ class Call:
             self._end.heard(broker_ms)
         if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
             return "repeated"
+        if source is InputSource.ELEVENLABS and self._agent.repeats_live(event):
+            return "repeated"
         self.events += rule is not _VERDICT
         revisions, live, limits = self._revisions, self.live, self._limits
         is_replayed = revisions.is_replaying

@@ -21,6 +21,7 @@ from schemas.events.elevenlabs_agent import (
     ConversationInitiated,
     Interruption,
     McpToolCalled,
+    TimedAgentEvent,
     ToolReplied,
     ToolRequested,
     UserTranscript,
@@ -41,6 +42,10 @@ AGENT_EVENTS: Final = (
     ConversationRecord,
 )
 """Types of events of an ElevenLabs agent and its provider that a rule reads."""
+_OF_A_TURN: Final = (
+    UserTranscript, AgentResponse, AgentResponseCorrection, Interruption, ToolRequested, ToolReplied, McpToolCalled
+)  # fmt: skip
+"""Types of events that are part of a turn."""
 
 MAX_REPLIES_OF_AN_ID: Final = 256
 """Answers with the same id, or without one, that a correction can match; a provider gives each answer an id of its own."""
@@ -70,14 +75,22 @@ class _Reply(NamedTuple):
 
 
 class AgentEvents:
-    """The agent's events of one call. EVA's history has none of them, and a call with a simulated caller does not need them."""
+    """The agent's events of one call. EVA's history has none of them, and a call with a simulated caller does not need them.
 
-    __slots__ = ("_heard", "_replies", "_tools")
+    Events that are made from the record of the conversation give way to live ones: with the first live event of a turn they leave
+    the timeline, and further ones are repeats.
+    """
+
+    __slots__ = ("_has_live", "_live", "_recorded")
 
     def __init__(self) -> None:
-        self._replies: dict[int, list[_Reply]] = {}
-        self._heard: dict[int, dict[str, str]] = {}
-        self._tools = ReportedTools(InputSource.ELEVENLABS)
+        self._live = _AgentStream()
+        self._recorded = _AgentStream()
+        self._has_live = False
+
+    def repeats_live(self, event: Any) -> bool:
+        """Whether the event is made from a record of which the live events are here."""
+        return self._has_live and isinstance(event, TimedAgentEvent) and event.is_from_record
 
     def fold(self, event: Any, time_ms: int, live: LiveCall, end: CallEnd) -> bool:
         """Folds one event, received at `time_ms`, or the record of the conversation.
@@ -88,8 +101,16 @@ class AgentEvents:
         if isinstance(event, ConversationRecord):
             return self._on_record(event, live, end)
         end.awaits_record = True
-        if live.bot is not None:
-            self._on_event(event, time_ms, live, live.bot)
+        bot = live.bot
+        if bot is None:
+            return False
+        if event.is_from_record:
+            self._recorded.fold(event, time_ms, live, bot)
+            return False
+        if not self._has_live and isinstance(event, _OF_A_TURN):
+            self._has_live = True
+            self._recorded.withdraw(bot)
+        self._live.fold(event, time_ms, live, bot)
         return False
 
     def _on_record(self, record: ConversationRecord, live: LiveCall, end: CallEnd) -> bool:
@@ -98,7 +119,29 @@ class AgentEvents:
             end.recorded(live.broker_moment)
         return record.is_final
 
-    def _on_event(self, event: Any, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
+
+class _AgentStream:
+    """The events of one call from one producer: live ones, or those of the record."""
+
+    __slots__ = ("_heard", "_keys", "_replies", "_tools")
+
+    def __init__(self) -> None:
+        self._keys: list[int] = []
+        self._replies: dict[int, list[_Reply]] = {}
+        self._heard: dict[int, dict[str, str]] = {}
+        self._tools = ReportedTools(InputSource.ELEVENLABS)
+
+    def withdraw(self, bot: BotHistory) -> None:
+        """Removes these events from the timeline, and forgets them."""
+        for key in self._keys:
+            bot.timeline.remove(key)
+        self._tools.withdraw(bot)
+        self._keys.clear()
+        self._replies.clear()
+        self._heard.clear()
+
+    def fold(self, event: Any, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
+        """Folds one event."""
         match event:
             case UserTranscript():
                 self._on_user(event, time_ms, live, bot)
@@ -123,7 +166,8 @@ class AgentEvents:
         if text in NO_WORDS:
             return
         words = Words(is_user=True, rank=_USER_RANK, ref=text, event_id=said.event_id)
-        bot.from_agent(SpeechMoment.AGENT_HEARD, time_ms, said.event_id, AgentWords((words,), event.is_time_exact))
+        heard = AgentWords((words,), event.is_time_exact)
+        self._keys.append(bot.from_agent(SpeechMoment.AGENT_HEARD, time_ms, said.event_id, heard))
         if event.is_time_exact and not bot.machine.has_user_events:
             live.user_fell_silent(time_ms, bot.machine.turn)
 
@@ -133,6 +177,7 @@ class AgentEvents:
         if not reply.text:
             return
         key = bot.from_agent(SpeechMoment.AGENT_SAID, time_ms, said.event_id, reply.said(None))
+        self._keys.append(key)
         event_id = _WITHOUT_ID if said.event_id is None else said.event_id
         replies = self._replies.setdefault(event_id, [])
         if len(replies) < MAX_REPLIES_OF_AN_ID:
@@ -166,7 +211,7 @@ class AgentEvents:
                 bot.timeline.replace(reply.key, said)
 
     def _on_interruption(self, event: Interruption, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
-        bot.from_agent(SpeechMoment.AGENT_CUT_OFF, time_ms, event.interruption_event.event_id, ())
+        self._keys.append(bot.from_agent(SpeechMoment.AGENT_CUT_OFF, time_ms, event.interruption_event.event_id, ()))
         if event.is_time_exact:
             live.someone_speaks(time_ms)
 

@@ -59,15 +59,6 @@ def secret_findings(settings: Settings) -> Iterator[Finding]:
         return
     agents = f"the calls of {counted(len(monitor.agents), 'agent')}" if monitor.agents else "the calls of all agents"
     yield Finding("monitor", Verdict.OK, f"follows {agents} at {monitor.base_url}")
-    both = [name for name, each in ingest.senders().items() if each.elevenlabs_secret and not each.elevenlabs_monitored]
-    if ingest.is_on and both:
-        whose = ", ".join(name or "everybody" for name in both)
-        yield Finding(
-            "monitor", Verdict.WARNING,
-            f"calls that the monitor follows come from the webhook (of {whose}) again, event by event",
-            "Set elevenlabs_monitored=true for that webhook, which then adds the record of each call alone; or leave it, if "
-            "its calls are of agents that the monitor does not follow.",
-        )  # fmt: skip
 
 
 def address_finding(settings: Settings) -> Finding:

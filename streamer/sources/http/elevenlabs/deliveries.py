@@ -37,7 +37,7 @@ class Delivery(NamedTuple):
 def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
     """Turns the body of a webhook into records: the call's start, the events of its transcript, its record.
 
-    These are all events of the call, unless `elevenlabs_monitored` says so; then only the start and the record.
+    The events are marked as made from the record: the evaluator leaves them out of a call that has live events.
 
     Args:
         content: The body, with a signature that holds.
@@ -62,8 +62,7 @@ def records_of_delivery(content: bytes, sender: Sender) -> Delivery:
     begin_ms = call.events[0]["timestamp"]
     started = {"type": "call_started", "timestamp": begin_ms, "agent": call.agent, "tenant": sender.tenant or None}
     records = [_control(conversation_id, started)]
-    if not sender.settings.elevenlabs_monitored:
-        records += list(_agent_records(conversation_id, call.events[:-1]))
+    records += _agent_records(conversation_id, tuple({**event, "is_from_record": True} for event in call.events[:-1]))
     last = compact_json(call.events[-1])
     if len(last) <= MAX_VALUE_BYTES:
         records += list(_agent_records(conversation_id, call.events[-1:], first=len(call.events)))

@@ -279,6 +279,54 @@ def test_an_mcp_tool_of_the_record_is_a_tool() -> None:
     assert (use.tool, use.outcome, use.duration_ms) == ("track", "success", 500)
 
 
+RECORDED = (
+    said("Welcome.", 0, 1), heard("My badge is lost", 4_100, 2), tool_requested("find", "find-1", 4_200),
+    tool_replied("find", "find-1", 4_300), said("Which one?", 6_200, 2),
+)  # fmt: skip
+HEARD_LIVE = (
+    said("Welcome.", 10, 1), heard("My badge is lost", 4_000, 2), tool_requested("find", "find-1", 4_050),
+    tool_replied("find", "find-1", 4_450), said("Which one?", 5_000, 2),
+)  # fmt: skip
+
+
+def of_the_record(*events: Json) -> list[Json]:
+    return [event | {"is_from_record": True} for event in events]
+
+
+def found_in(feed: Feed) -> tuple[Any, ...]:
+    """Turns, latencies, durations of tools and words of a call, which then closes."""
+    turns = feed.turns()
+    feed.advance(3_600_000)
+    tools = {each.index: each.duration_ms for each in feed.records("tool_call")}
+    words = {turn: feed.turn_values(turn).talk.assistant.words for turn in (0, 1)}
+    return turns, feed.latencies()[1], tools, words
+
+
+def test_a_call_of_which_only_the_record_came_has_turns() -> None:
+    feed = fed(*of_the_record(*RECORDED))
+    assert found_in(feed) == ({0, 1}, 2_100.0, {0: 100}, {0: 1, 1: 2})
+
+
+@pytest.mark.parametrize("recorded_first", range(6))
+def test_live_events_count_alone_whichever_come_first(recorded_first: int) -> None:
+    recorded = of_the_record(*RECORDED)
+    feed = Feed()
+    for event in (*recorded[:recorded_first], *HEARD_LIVE[:3], *recorded[recorded_first:], *HEARD_LIVE[3:]):
+        feed.send("user_sim", event, 10_000, envelope=envelope_of(event))
+    assert found_in(feed) == ({0, 1}, 1_000.0, {0: 400}, {0: 1, 1: 2})
+    assert feed.counts("callgauge_events_total")["elevenlabs", "repeated"] == len(RECORDED) - recorded_first
+
+
+def test_a_live_event_that_is_no_part_of_a_turn_leaves_the_record_s_turns() -> None:
+    initiated = {
+        "type": "conversation_initiation_metadata",
+        "timestamp": T0_MS,
+        "conversation_initiation_metadata_event": {},
+    }
+    feed = fed(*of_the_record(*RECORDED), initiated)
+    assert found_in(feed)[:2] == ({0, 1}, 2_100.0)
+
+
 ERROR: Json = {"type": "error", "error_event": {"code": 1008, "message": "the quota is used up"}}
 
 

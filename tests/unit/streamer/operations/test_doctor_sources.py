@@ -65,11 +65,9 @@ def test_who_may_send_is_told_without_a_secret() -> None:
     assert monitor.seen.startswith("off: ")
 
 
-def test_calls_that_come_by_the_monitor_and_by_the_webhook_are_a_warning() -> None:
+def test_the_monitor_and_the_webhook_may_have_the_same_calls() -> None:
     monitor = {"api_key": KEY, "agents": "a,b"}
     *_, last = secret_findings(settings_of({"elevenlabs_secret": "wsec"}, monitor))
-    assert (told(last), "elevenlabs_monitored=true" in last.what_to_do) == (("monitor", Verdict.WARNING), True)
-    *_, last = secret_findings(settings_of({"elevenlabs_secret": "wsec", "elevenlabs_monitored": True}, monitor))
     assert (last.verdict, last.seen) == (Verdict.OK, "follows the calls of 2 agents at https://api.elevenlabs.io")
 
 
