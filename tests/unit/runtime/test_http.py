@@ -91,6 +91,17 @@ async def test_openmetrics_is_spoken_to_who_asks_for_it(serving: Serving) -> Non
     assert answer.text.endswith("# EOF\n")
 
 
+async def test_a_page_is_compressed_for_readers_that_accept_it(serving: Serving) -> None:
+    serving.instruments.inc("callgauge_overlap_seconds_total", ("ava",))
+    plain = await serving.get("/metrics", OPENMETRICS | {"accept-encoding": "identity"})
+    packed = await serving.get("/metrics", OPENMETRICS | {"accept-encoding": "br, gzip;q=0.5"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.text == plain.text  # the client has unpacked it
+    assert int(packed.headers["content-length"]) * 4 < int(plain.headers["content-length"])
+    assert packed.headers["vary"] == plain.headers["vary"] == "accept-encoding"
+
+
 async def test_gauges_are_read_on_the_event_loop_and_rendered_off_it(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
