@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from consumers.exporter.interruptions import Interruptions
 from consumers.exporter.running_progress import RunningProgress
 from consumers.exporter.user_turns import UserTurns
 from schemas.scores.all_records import AnyScoreRecord, CallValues, ClosedFact
@@ -22,11 +23,13 @@ class CallSoFar(NamedTuple):
     Attributes:
         goals: Its progress.
         user_turns: Waits for an answer in its newest turn.
+        interruptions: Those in turns that it has not left.
         is_over: Whether it only waits for verdicts.
     """
 
     goals: CallGoals = CallGoals()
     user_turns: UserTurns = UserTurns()
+    interruptions: Interruptions = Interruptions()
     is_over: bool = False
 
     @property
@@ -37,7 +40,9 @@ class CallSoFar(NamedTuple):
     def after(self, record: AnyScoreRecord) -> "CallSoFar":
         """Returns the call after one more record."""
         is_over = self.is_over or (isinstance(record, CallValues) and record.is_over)
-        return CallSoFar(self.goals.after(record), self.user_turns.after(record), is_over)
+        return CallSoFar(
+            self.goals.after(record), self.user_turns.after(record), self.interruptions.after(record), is_over
+        )
 
 
 @dataclass(slots=True)

@@ -100,6 +100,8 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
     where, who = (agent, environment), (agent, record.labels.tenant, environment)
     if new_waits := call.user_turns.new_waits(record):
         yield Counted("callgauge_user_turns_total", who, new_waits)
+    for speaker in call.interruptions.counted(record):
+        yield Counted("callgauge_interruptions_total", (*where, speaker))
     match record:
         case VoiceToVoiceLatency():
             yield from _latency(record, who)
@@ -108,8 +110,7 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
                 yield Counted("callgauge_calls_started_total", who)
                 yield from _at_zero(who)
         case InterruptionFact():
-            if record.is_first:
-                yield Counted("callgauge_interruptions_total", (*where, record.by))
+            pass  # it counts when the call leaves its turn
         case DeadAirFact():
             if record.is_first:
                 yield Counted("callgauge_dead_air_total", who)

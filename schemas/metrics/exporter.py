@@ -173,8 +173,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "callgauge_interruptions_total", "counter", "interruptions",
-        "Times one side started to speak while the other still spoke, by who started, each counted once, when it is first known; one "
-        "that is withdrawn later stays counted.",
+        "Times one side started to speak while the other still spoke, by who started, each counted once, when the call leaves its "
+        "turn, or at the next row of a turn if it is known later; one that is withdrawn after that stays counted.",
         "exporter", (*_WHERE, _BY),
     ),
     Metric(

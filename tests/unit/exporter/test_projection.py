@@ -257,17 +257,7 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("the greeting is turn 0 and no turn", row(base=FIRST, turn=0), []),
     ("nor is turn -1", row(base=FIRST, turn=-1), []),
     ("a row that is withdrawn", row(is_withdrawn=True, revision=2), []),
-    ("the user interrupts", InterruptionFact(**FIRST, turn=1, name="interruption_by_user"), [
-        Counted("callgauge_interruptions_total", (*WHERE, "user"))
-    ]),
-    ("the assistant interrupts", InterruptionFact(**FIRST, turn=1, name="interruption_by_assistant"), [
-        Counted("callgauge_interruptions_total", (*WHERE, "assistant"))
-    ]),
-    (
-        "an interruption withdrawn stays counted",
-        InterruptionFact(**AnyRecord, turn=1, name="interruption_by_user", is_withdrawn=True),
-        [],
-    ),
+    ("an interruption waits for the end of its turn", InterruptionFact(**FIRST, turn=1, name="interruption_by_user"), []),
     ("dead air", DeadAirFact(**FIRST | DEAD_AIR), [WAIT, Counted("callgauge_dead_air_total", WHO)]),
     ("dead air said again", DeadAirFact(**AnyRecord | DEAD_AIR), []),
     ("a tool answers", ToolUseFact(**FIRST | TOOL), [Counted("callgauge_tool_calls_total", (*WHERE, "book", "error"))]),
