@@ -232,6 +232,41 @@ def test_a_moved_limit_fails_the_cases_of_its_alert(alert: Rule, tmp_path: Path)
     assert _survivors(alert, tmp_path) == []
 
 
+def _other_tables() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The table of objectives with one of its values changed: what it is, and the table."""
+    for number, row in enumerate(SLO["burn"]):
+        for key, others in (
+            ("factor", (0.8 * row["factor"], 1.2 * row["factor"])),
+            ("events", (round(0.8 * row["events"]), round(1.2 * row["events"]))),
+            ("long", _windows_beside(row["long"])),
+            ("short", _windows_beside(row["short"])),
+        ):
+            for other in others:
+                table = copy.deepcopy(SLO)
+                table["burn"][number][key] = other
+                yield f"{row['severity']} {row['factor']}: {key} {other}", table
+    for severity, wait in SLO["burn_waits"].items():
+        for other in ("0s", f"{2 * seconds(wait)}s"):
+            yield f"{severity}: wait {other}", {**SLO, "burn_waits": {**SLO["burn_waits"], severity: other}}
+    for number, objective in enumerate(SLO["objectives"]):
+        table = copy.deepcopy(SLO)
+        table["objectives"][number]["objective"] = 1 - 0.8 * (1 - objective["objective"])
+        yield f"{objective['name']}: a budget of four fifths", table
+
+
+def _windows_beside(window: str) -> tuple[str, str]:
+    """Half and twice of it, in minutes."""
+    return f"{seconds(window) // 120}m", f"{seconds(window) // 30}m"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("what", "table"), list(_other_tables()), ids=[what for what, _ in _other_tables()])
+def test_a_changed_value_of_the_table_fails_a_case(what: str, table: dict[str, Any], tmp_path: Path) -> None:
+    document = rules_of(table, BY_HAND)
+    burning = [name for name in sorted({alert["alert"] for alert in ALERTS}) if "BurnRate" in name]
+    assert any(case.mistakes(case.seen(document, tmp_path)) for name in burning for case in _cases(name)), what
+
+
 @every_alert
 def test_every_alert_has_a_limit_to_move_or_none_at_all(alert: Rule) -> None:
     assert list(_mutants(alert)) or alert["expr"].endswith(" > 0")
