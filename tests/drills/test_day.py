@@ -4,20 +4,27 @@ from pathlib import Path
 
 import pytest
 
+from streamer.offline.side_by_side import usable_cores
 from streamer.sources.simulator.incidents import Incident
 from streamer.sources.simulator.speech import AGENTS
 from tests.drills.virtual_time import World, alerts_of, minute, scraped
 
 DAY = 24 * 60
 AFTER = 60
-EVERY = 5
+EVERY = 2
+LINES = (2, 1, 2, 1)
+"""Calls at a time of each agent, some 45 an hour each. Agents with one are below the floors of the short windows."""
 
 
 @pytest.mark.long
 def test_a_healthy_day_wakes_nobody_and_a_slow_model_does(tmp_path: Path) -> None:
     minutes = DAY + AFTER
-    world = World("live", 8, minutes, [Incident("llm_slow", AGENTS[0], minute(DAY))])
-    seen = alerts_of(scraped([world], minutes), minutes, EVERY, tmp_path)
+    troubles = [Incident("llm_slow", AGENTS[0], minute(DAY))]
+    worlds = [
+        World("live", lines, minutes, troubles, agents=(agent,), seed=seed)
+        for seed, (agent, lines) in enumerate(zip(AGENTS, LINES, strict=True))
+    ]
+    seen = alerts_of(scraped(worlds, minutes, processes=usable_cores()), minutes, EVERY, tmp_path)
     assert [each for each in seen if each.at <= DAY * 60] == []
     slow = {alert: min((each.at / 60 - DAY for each in seen if each.alert == alert), default=None) for alert in PAGES}
     for alert, within in PAGES.items():

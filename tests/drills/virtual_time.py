@@ -4,10 +4,9 @@ No clock runs: windows and waits of the rules are the real ones, and the same se
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +24,7 @@ from schemas.scores.all_records import AnyScoreRecord, ClosedFact
 from streamer.goals.files import read_goal_file
 from streamer.goals.index import GoalIndex
 from streamer.offline.arrivals import arrivals_of
+from streamer.offline.side_by_side import results_in_order
 from streamer.roles.demo import GOALS_FOLDER
 from streamer.sources.replay.playback import PlayedCall, WireEvent
 from streamer.sources.simulator.incidents import Incident, with_incidents
@@ -32,14 +32,24 @@ from streamer.sources.simulator.profile import HEALTHY, Profile
 from streamer.sources.simulator.speech import AGENTS
 from streamer.sources.simulator.traffic import simulated_traffic
 from tests.deploy.firing import Firing, firings, rules_for
+from tests.drills.series import SCRAPE_SECONDS, Series, series_name
 
 START_MS: Final = 1_795_000_000_000
-SCRAPE_SECONDS: Final = 30
 RULES: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "callgauge.rules.yml"
 _DAY: Final = 24 * 60
+_TENANT, _ENVIRONMENT = "TENANT", "ENVIRONMENT"
+"""Names in the calls themselves, to be replaced by those of a world: calls that are the same in two worlds are evaluated once."""
+_CALLS_REMEMBERED: Final = 256
+"""Calls whose evaluation is kept: more than a world of a short drill has. Until their trouble begins, worlds have the same calls."""
 _CONTROL: Final = frozenset({"call_started", "call_ended", "user_text_updated"})
 _ALL_EDGES: Final = "callgauge_turn_response_latency_seconds"
 """The histogram of which rules take a quantile; of others they read single edges."""
+
+
+Seen = Callable[[str, Mapping[str, str], int, float], None]
+"""Takes the metric, labels, time in ms and increment of one sample."""
+Increments = list[tuple[str, int, float]]
+"""Series, time in ms, and by how much it grows then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +80,18 @@ class World:
     seed: int = 7
     bot_announces: bool = False
 
-    def calls(self) -> Iterator[PlayedCall]:
-        """All calls that begin in its time."""
+    def calls(self) -> Iterator[tuple[str, PlayedCall]]:
+        """Yields all calls that begin in its time, each with its tenant. The calls themselves name neither tenant nor environment."""
         for number, tenant in enumerate(self.tenants):
             incidents = self.incidents if self.troubled_tenant in (None, tenant) else ()
             for played in simulated_traffic(
-                self.seed + number, concurrent_calls=self.lines, start_ms=START_MS, tenant=tenant,
-                environment=self.environment, profile_of=with_incidents(self.usual, incidents), agents=self.agents,
+                self.seed + number, concurrent_calls=self.lines, start_ms=START_MS, tenant=_TENANT,
+                environment=_ENVIRONMENT, profile_of=with_incidents(self.usual, incidents), agents=self.agents,
             ):  # fmt: skip
                 if played.start_offset_ms >= self.minutes * 60_000:
                     break
-                yield replace(played, events=tuple(map(_from_the_bot, played.events))) if self.bot_announces else played
+                is_moved = self.bot_announces
+                yield tenant, replace(played, events=tuple(map(_from_the_bot, played.events))) if is_moved else played
 
 
 def _from_the_bot(event: WireEvent) -> WireEvent:
@@ -92,44 +103,13 @@ def minute(number: float) -> int:
     return START_MS + round(number * 60_000)
 
 
-@dataclass(slots=True)
-class Series:
-    """Increments of counters by scrape, and gauges."""
-
-    scrapes: int
-    _added: defaultdict[str, list[float]] = field(init=False)
-    calls: int = 0
-    events: int = 0
-
-    def __post_init__(self) -> None:
-        self._added = defaultdict(lambda: [0.0] * self.scrapes)
-
-    def add(self, name: str, labels: Mapping[str, str], at_ms: int, by: float) -> None:
-        """Adds to a counter, or to the steps of a gauge; 0 makes it appear."""
-        place = -(-(at_ms - START_MS) // (SCRAPE_SECONDS * 1000))
-        pairs = ",".join(f'{key}="{value}"' for key, value in labels.items())
-        added = self._added[f"{name}{{{pairs}}}"]
-        if 0 <= place < self.scrapes:
-            added[place] += by
-
-    def notation(self) -> dict[str, str]:
-        """Values in promtool's notation. Every counter is there from the first scrape, as if the process had run before."""
-        return {name: " ".join(f"{value:g}" for value in _sums(added)) for name, added in self._added.items()}
-
-
-def _sums(added: Iterable[float]) -> Iterator[float]:
-    total = 0.0
-    for each in added:
-        total += each
-        yield total
-
-
 @cache
-def _asked() -> tuple[frozenset[str], frozenset[str]]:
-    """Metrics and edges that any rule reads."""
+def _asked() -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
+    """Metrics that any rule reads, and the edges of histograms."""
     text = RULES.read_text(encoding="utf-8")
     names = {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"\bcallgauge_\w+", text)}
-    return frozenset(names | set(re.findall(r"\bcallgauge_\w+", text))), frozenset(re.findall(r'le="([\d.]+)"', text))
+    edges = re.findall(r'(callgauge_\w+)_bucket\{le="([\d.]+)"', text)
+    return frozenset(names | set(re.findall(r"\bcallgauge_\w+", text))), frozenset(edges)
 
 
 @cache
@@ -145,18 +125,16 @@ class _DemoGoals:
         return _goals().of_agent(agent) if agent is not None else None
 
 
-def _records(played: PlayedCall, series: Series) -> Iterator[AnyScoreRecord]:
-    """What the engine publishes of one call, in order."""
+def _records(played: PlayedCall, seen: Seen) -> Iterator[AnyScoreRecord]:
+    """Yields what the engine publishes of one call, in order, and counts the events that it reads."""
     engine = PartitionEvaluator(Limits(), "drill", ChosenGoals(_DemoGoals()))
     for arrival in arrivals_of(played.conversation_id, played.events, []):
-        series.events += 1
         if arrival is None:
             continue
         while (due_ms := engine.next_wakeup()) is not None and due_ms <= arrival.broker_time_ms:
             yield from _written(engine.advance(due_ms))
         yield from _written(engine.receive(arrival))
-        source = {"source": arrival.source.value}
-        series.add("callgauge_events_total", {**source, "outcome": "folded"}, arrival.broker_time_ms, 1)
+        seen("callgauge_events_total", {"source": arrival.source.value, "outcome": "folded"}, arrival.broker_time_ms, 1)
     while (due_ms := engine.next_wakeup()) is not None:
         yield from _written(engine.advance(due_ms))
 
@@ -170,19 +148,19 @@ def _written(effects: Iterable[Effect]) -> Iterator[AnyScoreRecord]:
                 yield from closing
 
 
-def scraped(worlds: Sequence[World], minutes: int) -> Series:
-    """Runs the calls of all worlds, and returns what Prometheus scrapes in this time."""
-    series = Series(minutes * 60 // SCRAPE_SECONDS + 1)
-    series.add("callgauge_build_info", {"version": "drill"}, START_MS, 1)
-    series.add("callgauge_calls_open", {}, START_MS, 1)
-    for world in worlds:
-        for played in world.calls():
-            series.calls += 1
-            _count(_records(played, series), series)
-    return series
+@lru_cache(_CALLS_REMEMBERED)
+def _increments(played: PlayedCall) -> Increments:
+    """Returns what one call adds to which series in which millisecond."""
+    found: Increments = []
+
+    def seen(metric: str, labels: Mapping[str, str], at_ms: int, by: float) -> None:
+        found.append((series_name(metric, labels), at_ms, by))
+
+    _count(_records(played, seen), seen)
+    return found
 
 
-def _count(records: Iterable[AnyScoreRecord], series: Series) -> None:
+def _count(records: Iterable[AnyScoreRecord], seen: Seen) -> None:
     asked, edges = _asked()
     so_far, is_running = CallSoFar(), False
     for record in records:
@@ -193,19 +171,43 @@ def _count(records: Iterable[AnyScoreRecord], series: Series) -> None:
             metric = metric_named(sample.metric)
             labels = dict(zip(map(str, metric.labels), map(str, sample.labels), strict=True))
             if isinstance(sample, Counted):
-                series.add(sample.metric, labels, at_ms, sample.by)
+                seen(sample.metric, labels, at_ms, sample.by)
                 continue
-            series.add(f"{sample.metric}_count", labels, at_ms, 1)
+            seen(f"{sample.metric}_count", labels, at_ms, 1)
             for edge, text in zip((*metric.edges, float("inf")), metric.le_values, strict=True):
-                if text in edges or sample.metric == _ALL_EDGES:
-                    series.add(f"{sample.metric}_bucket", {**labels, "le": text}, at_ms, sample.value <= edge)
+                if (sample.metric, text) in edges or sample.metric == _ALL_EDGES:
+                    seen(f"{sample.metric}_bucket", {**labels, "le": text}, at_ms, sample.value <= edge)
         so_far = so_far.after(record)
         who = {"agent": record.labels.agent, "tenant": record.labels.tenant, "environment": record.labels.environment}
         if not is_running and record.labels.agent != "unknown":
             is_running = True
-            series.add("callgauge_calls_active", who, at_ms, 1)
+            seen("callgauge_calls_active", who, at_ms, 1)
         if is_running and isinstance(record, ClosedFact):
-            series.add("callgauge_calls_active", who, at_ms, -1)
+            seen("callgauge_calls_active", who, at_ms, -1)
+
+
+def scraped(worlds: Sequence[World], minutes: int, *, processes: int = 1) -> Series:
+    """Runs the calls of all worlds, and returns what Prometheus scrapes in this time.
+
+    Args:
+        worlds: Those of one environment have different agents, tenants or seeds.
+        minutes: How long is scraped.
+        processes: How many work beside each other, each on a world of its own.
+    """
+    series = Series(START_MS, minutes)
+    series.add(series_name("callgauge_build_info", {"version": "drill"}), START_MS, 1)
+    series.add(series_name("callgauge_calls_open", {}), START_MS, 1)
+    for each in results_in_order(worlds, partial(_scraped, minutes=minutes), processes):
+        series.merge(each)
+    return series
+
+
+def _scraped(world: World, minutes: int) -> Series:
+    series = Series(START_MS, minutes)
+    for tenant, played in world.calls():
+        for name, at_ms, by in _increments(played):
+            series.add(name.replace(_TENANT, tenant).replace(_ENVIRONMENT, world.environment), at_ms, by)
+    return series
 
 
 def alerts_of(series: Series, minutes: int, every: int, work: Path) -> list[Firing]:
@@ -216,22 +218,7 @@ def alerts_of(series: Series, minutes: int, every: int, work: Path) -> list[Firi
     alerts = sorted(name for name in names if not re.search(left_out, name))
     rules = work / "rules.yml"
     rules.write_text(yaml.safe_dump(rules_for(document, alerts)), encoding="utf-8")
-    last_seen = _last_events(series)
     times = range(0, minutes * 60 + 1, every * 60)
     return firings(
-        rules, series.notation() | last_seen, interval=SCRAPE_SECONDS, every=30, alerts=alerts, times=times, work=work,
+        rules, series.notation(), interval=SCRAPE_SECONDS, every=30, alerts=alerts, times=times, work=work,
     )  # fmt: skip
-
-
-def _last_events(series: Series) -> dict[str, str]:
-    """When each source was heard last, on promtool's clock, which begins at 0."""
-    found = {}
-    for name, added in series._added.items():
-        if name.startswith("callgauge_events_total"):
-            source = re.findall(r'source="(\w+)"', name)[0]
-            last, seen = 0, []
-            for place, each in enumerate(added):
-                last = place * SCRAPE_SECONDS if each else last
-                seen.append(str(last))
-            found[f'callgauge_source_last_event_timestamp_seconds{{source="{source}"}}'] = " ".join(seen)
-    return found
