@@ -74,6 +74,10 @@ class Process:
         """Wait until it has printed `text`; all it printed."""
         return wait_for(lambda: f"{text!r} in:\n{self.text}", lambda: self.text if text in self.text else None, seconds)
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal and waits for nothing."""
+        self._popen.send_signal(number)
+
     def signalled(self, number: signal.Signals, seconds: float = 10) -> tuple[int, float]:
         """Send a signal and wait for the end: exit code, and how long it took."""
         begin = time.monotonic()

@@ -16,7 +16,7 @@ from tests.support.patience import patient
 _TABLE: Final = Path(__file__).parents[1] / "durations.json"
 _LEAST_SECONDS: Final = 1.0
 """What is faster than this is not in the table: nothing is gained by its place."""
-_ONE_BY_ONE: Final = ("tests/integration/", "tests/properties/")
+_ONE_BY_ONE: Final = ("tests/drills/test_pipeline.py", "tests/integration/", "tests/properties/")
 """Where a file is too long for one worker. Elsewhere a file stays together, with what its tests share."""
 _TOGETHER: Final = ("tests/integration/test_process.py", "tests/integration/test_security.py")
 """Files whose tests share what takes long to make: a broker that may be frozen, rights on a secured one."""

@@ -1,0 +1,177 @@
+"""A small installation that can be broken: evaluators, an exporter, a judge, live calls, and Prometheus with the shipped rules.
+
+Everything is real, and so are the windows of the rules: what fires comes after minutes.
+"""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import yaml
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import RecordsToDelete
+
+from consumers.runtime.kafka.connection import KafkaSettings
+from schemas.events.codec import InputSource
+from schemas.topics import TOPIC_BY_SOURCE
+from tests.drills.pipeline.notified import Notice, Notices, receiving
+from tests.integration.metrics_page import address_in
+from tests.integration.processes import Process, started, wait_for
+from tests.support.required_tools import require_tool
+
+PROMETHEUS: Final = Path(__file__).parents[3] / "deploy" / "prometheus"
+START_SECONDS: Final = 60
+CALLS: Final = 8
+"""Calls at a time: two of each agent."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """What runs, and what was sent of it.
+
+    Attributes:
+        evaluators: The processes, to be killed or frozen.
+        notices: What Prometheus sent.
+        pages: The address of `/metrics` of each role, of the first process that has it.
+    """
+
+    environment: Mapping[str, str]
+    notices: Notices
+    evaluators: Sequence[Process]
+    pages: Mapping[str, str]
+
+    def strike(self, number: signal.Signals, processes: Sequence[Process]) -> float:
+        """Sends a signal to these processes and returns when, on the monotonic clock."""
+        for process in processes:
+            process.send(number)
+        return time.monotonic()
+
+    def rests(self, seconds: float) -> None:
+        """Lets so much time pass: that nothing happens has no moment to wait for."""
+        time.sleep(seconds)
+
+    def fires(self, alert: str, within_minutes: float, since: float, **labels: str) -> Notice:
+        """Waits until an alert fires, and returns what was sent.
+
+        Raises:
+            AssertionError: It did not fire in time.
+        """
+        left = since + within_minutes * 60 - time.monotonic()
+        wanted = f"{alert} within {within_minutes} min; sent: {sorted({each.alert for each in self.notices.all})}"
+        return wait_for(wanted, lambda: self.notices.first(alert, **labels), left)
+
+    def send(self, source: InputSource, values: Sequence[bytes]) -> None:
+        """Writes records to an input topic."""
+
+        async def put() -> None:
+            async with AIOKafkaProducer(bootstrap_servers=self.environment["CALLGAUGE_BOOTSTRAP"]) as producer:
+                for number, value in enumerate(values):
+                    await producer.send(self._topic(source), value, key=f"c-{number}".encode())
+                await producer.flush()
+
+        asyncio.run(put())
+
+    def delete_inputs(self) -> int:
+        """Deletes all that is in the input topics, as a retention that is too short does, and returns how many records there were."""
+        kafka = KafkaSettings(bootstrap_servers=self.environment["CALLGAUGE_BOOTSTRAP"])
+
+        async def delete() -> int:
+            consumer, admin = kafka.consumer("drill"), kafka.admin("drill")
+            await consumer.start()
+            await admin.start()
+            try:
+                topics = [self._topic(source) for source in TOPIC_BY_SOURCE]
+                described = await admin.describe_topics(topics)
+                partitions = [
+                    TopicPartition(topic["topic"], each["partition"])
+                    for topic in described for each in topic["partitions"]
+                ]  # fmt: skip
+                begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+                await admin.delete_records({each: RecordsToDelete(before_offset=ends[each]) for each in partitions})
+                return int(sum(ends.values()) - sum(begins.values()))
+            finally:
+                await consumer.stop()
+                await admin.close()
+
+        return asyncio.run(delete())
+
+    def _topic(self, source: InputSource) -> str:
+        return self.environment["CALLGAUGE_TOPIC_PREFIX"] + TOPIC_BY_SOURCE[source]
+
+
+@contextmanager
+def scene(
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    evaluators: int = 2,
+    judge: Mapping[str, str] | None = None,
+    traffic: Sequence[str] = (),
+) -> Iterator[Scene]:
+    """Starts everything; yields when Prometheus has read every process and calls are under way.
+
+    Args:
+        environment: Variables of every process; their topics are there.
+        folder: For logs and data.
+        evaluators: How many.
+        judge: Variables of a judge; None for no judge.
+        traffic: Further arguments of `callgauge simulate`.
+    """
+    with ExitStack() as stack:
+
+        def role(name: str, number: int = 0) -> Process:
+            log, more = folder / f"{name}-{number}.log", judge or {}
+            return stack.enter_context(started(log, "run", "--roles", name, **{**environment, **more}))
+
+        evaluating = [role("evaluator", number) for number in range(evaluators)]
+        others = {"exporter": role("exporter")} | ({"judge": role("judge")} if judge is not None else {})
+        pages = {name: _page(process) for name, process in {"evaluator": evaluating[0], **others}.items()}
+        targets = [*map(_page, evaluating[1:]), *pages.values()]
+        notices = stack.enter_context(receiving())
+        stack.enter_context(prometheus(folder, targets, notices.address))
+        simulate = ("simulate", "--calls", str(CALLS), "--seed", "7", "--environment", "live", *traffic)
+        stack.enter_context(started(folder / "traffic.log", *simulate, **environment))
+        wait_for("the watchdog", lambda: notices.first("CallgaugeWatchdog"), 4 * START_SECONDS)
+        yield Scene(environment, notices, evaluating, pages)
+
+
+def _page(process: Process) -> str:
+    return wait_for(lambda: f"an address in:\n{process.text}", lambda: address_in(process.text), START_SECONDS)
+
+
+@contextmanager
+def prometheus(folder: Path, pages: Sequence[str], receiver: str) -> Iterator[None]:
+    """Runs a real Prometheus with the shipped configuration and rules on these pages; alerts go to the receiver."""
+    path = require_tool("prometheus", "apt-get install prometheus")
+    configuration = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
+    configuration["rule_files"] = [str(PROMETHEUS / "rules" / "*.yml")]
+    configuration["scrape_configs"] = [
+        {"job_name": "drill", "static_configs": [{"targets": [urlsplit(page).netloc for page in pages]}]}
+    ]
+    configuration["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [receiver]}]}]}
+    file = folder / "prometheus.yml"
+    file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = (
+        f"--config.file={file}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
+    with (
+        (folder / "prometheus.log").open("w") as log,
+        subprocess.Popen([path, *arguments], stdout=log, stderr=log) as server,
+    ):
+        try:
+            yield
+        finally:
+            server.terminate()
+            server.wait(START_SECONDS)
