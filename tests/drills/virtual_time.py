@@ -125,7 +125,7 @@ class _DemoGoals:
         return _goals().of_agent(agent) if agent is not None else None
 
 
-def _records(played: PlayedCall, seen: Seen) -> Iterator[AnyScoreRecord]:
+def records_of(played: PlayedCall, seen: Seen) -> Iterator[AnyScoreRecord]:
     """Yields what the engine publishes of one call, in order, and counts the events that it reads."""
     engine = PartitionEvaluator(Limits(), "drill", ChosenGoals(_DemoGoals()))
     for arrival in arrivals_of(played.conversation_id, played.events, []):
@@ -156,7 +156,7 @@ def _increments(played: PlayedCall) -> Increments:
     def seen(metric: str, labels: Mapping[str, str], at_ms: int, by: float) -> None:
         found.append((series_name(metric, labels), at_ms, by))
 
-    _count(_records(played, seen), seen)
+    _count(records_of(played, seen), seen)
     return found
 
 
