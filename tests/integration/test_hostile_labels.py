@@ -1,0 +1,135 @@
+"""Ten thousand agents with hostile names: the page of a real exporter stays small, and is read in time while scores stream in."""
+
+import json
+import random
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+
+from consumers.runtime.registry import MAX_SERIES
+from schemas.scores.all_records import STAGE_PREFIX
+from schemas.scores.latency_stages import Stage
+from tests.integration.metrics_page import address_in, answer_of, total
+from tests.integration.processes import started, wait_for
+from tests.support.patience import patient
+
+pytestmark = pytest.mark.kafka
+
+AGENTS: Final = 10_000
+STAGES_EVERY: Final = 10
+"""One call of so many has a row with stages, of which each is a histogram: some fifty would fill the page."""
+RECORDS_PER_SECOND: Final = 500
+PAGE_SECONDS: Final = 0.5
+"""Processor time for a page."""
+SCRAPE_SECONDS: Final = 1.0
+OPENMETRICS: Final = {"accept": "application/openmetrics-text; version=1.0.0", "accept-encoding": "gzip"}
+HOSTILE: Final = ('"', "\\", "\n", "\x00", "{", "}", ",", "=", "é", "\u202e", "🎧", " ")
+_RECORD: Final = {
+    "index": 0, "revision": 1, "is_first": True, "input_hash": "0", "offsets": {}, "event_time_ms": 0, "code_version": "1",
+    "schema_version": 2, "turn": 1, "status": "provisional",
+}  # fmt: skip
+
+
+def name(rng: random.Random, kind: str, number: int) -> str:
+    """A name of up to 120 characters, full of what means something on the page."""
+    return f"{kind}{number}" + "".join(rng.choices(HOSTILE, k=rng.randrange(100)))
+
+
+def records_of(rng: random.Random, number: int) -> Iterator[Mapping[str, Any]]:
+    """The scores of a call of an agent that nobody has heard of: a latency, an interruption, and now and then a row with all stages."""
+    who = {label: name(rng, label, number) for label in ("agent", "tenant", "environment")}
+    now_ms = time.time_ns() // 1_000_000
+    common = {**_RECORD, "conversation_id": f"c-{number}", "caused_at_ms": now_ms, "labels": who}
+    result = {"outcome": "scored", "value": rng.randrange(4000)}
+    where = {"anchor": "vad", "source": "pipecat"}
+    yield {**common, **where, "kind": "score", "name": "voice_to_voice_latency_ms", "result": result}
+    yield {**common, "kind": "fact", "name": "interruption_by_assistant"}
+    if number % STAGES_EVERY:
+        return
+    stages = [{"stage": stage, "source": "pipecat", "latency_ms": 300} for stage in Stage]
+    known = [f"{STAGE_PREFIX}{stage}" for stage in Stage]
+    yield {
+        **common, **where, "kind": "score", "name": "turn", "voice_to_voice_ms": result, "stages": stages, "first_known": known
+    }  # fmt: skip
+
+
+class Scores:
+    """Writes such calls to `scores`."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._producer = Producer({"bootstrap.servers": environment["CALLGAUGE_BOOTSTRAP"], "linger.ms": 20})
+        self._topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores"
+        self._rng = random.Random(7)  # noqa: S311 - the same names at each run
+        self.records = 0
+        self._calls = 0
+
+    def send(self, calls: int) -> None:
+        """Writes the records of so many calls of new agents."""
+        for _ in range(calls):
+            for record in records_of(self._rng, self._calls):
+                self._producer.produce(self._topic, json.dumps(record).encode(), record["conversation_id"].encode())
+                self.records += 1
+            self._calls += 1
+            self._producer.poll(0)
+        self._producer.flush()
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Writes calls for the length of the block, at a steady pace."""
+        ends = Event()
+
+        def stream() -> None:
+            while not ends.wait(0.1):
+                self.send(RECORDS_PER_SECOND // 20)
+
+        thread = Thread(target=stream)
+        thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            thread.join()
+
+
+def series_of(page: str) -> list[str]:
+    """Lines of the page that are series; a name cannot make a line of its own."""
+    lines = [line for line in page.split("\n") if line and not line.startswith("#")]
+    assert all(re.match(r"(callgauge|process|python)_\w+(\{.*\})? \S+", line) for line in lines)
+    return lines
+
+
+def test_hostile_names_of_ten_thousand_agents_leave_the_page_small_and_quick(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with started(tmp_path / "log", "run", "--roles", "exporter", **environment) as exporter:
+        address = wait_for(lambda: exporter.text, lambda: address_in(exporter.text), 30)
+        wait_for(lambda: exporter.text, lambda: "exporter_ready" in exporter.text, 30)
+        scores = Scores(environment)
+        scores.send(AGENTS)
+        wait_for("the scores to be read", lambda: total(address, "callgauge_scores_read_total") >= scores.records, 120)
+
+        before = exporter.processor_seconds
+        pages = [answer_of(address, OPENMETRICS) for _ in range(3)]
+        spent = (exporter.processor_seconds - before) / len(pages)
+        assert {page.headers["content-encoding"] for page in pages} == {"gzip"}
+        assert len(series_of(pages[0].text)) <= MAX_SERIES
+        assert total(address, "callgauge_label_overflow_total", label="agent") > AGENTS / 2
+        assert total(address, "callgauge_scores_refused_total") == 0
+        assert spent <= patient(PAGE_SECONDS)
+
+        with scores.streaming(), httpx.Client() as client:
+            seconds = []
+            for _ in range(5):
+                begin = time.monotonic()
+                client.get(address, headers=OPENMETRICS, timeout=patient(30)).raise_for_status()
+                seconds.append(time.monotonic() - begin)
+        assert min(seconds) <= patient(SCRAPE_SECONDS), seconds
+        print(f"page: {spent:.2f} s of processor time; under load {sorted(seconds)}; {len(pages[0].text)} characters")
