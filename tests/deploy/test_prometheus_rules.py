@@ -23,6 +23,7 @@ RULES_FILE = PROMETHEUS / "rules" / "callgauge.rules.yml"
 RUNBOOKS = ROOT / "deploy" / "runbooks"
 CASES = Path(__file__).parent / "alerts"
 SLO = yaml.safe_load((ROOT / "deploy" / "slo.yaml").read_text(encoding="utf-8"))
+ADDRESSES = yaml.safe_load((ROOT / "deploy" / "addresses.yaml").read_text(encoding="utf-8"))
 BY_HAND = yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text(encoding="utf-8"))
 
 Rule = dict[str, Any]
@@ -93,9 +94,9 @@ def test_an_objective_that_cannot_burn_fast_enough_is_refused() -> None:
     with pytest.raises(
         generate_rules.ObjectiveError, match=r"response-latency: 14\.4 times its budget of 0\.07 is 1\.008"
     ):
-        rules_of(table, BY_HAND)
+        rules_of(table, BY_HAND, ADDRESSES)
     table["objectives"][0]["objective"] = 0.94
-    rules_of(table, BY_HAND)
+    rules_of(table, BY_HAND, ADDRESSES)
 
 
 def test_limits_of_burn_rates_follow_from_the_table() -> None:
@@ -103,7 +104,7 @@ def test_limits_of_burn_rates_follow_from_the_table() -> None:
     table["objectives"][0]["objective"] = 0.98
     (alert,) = [
         rule
-        for rule in _rules(rules_of(table, BY_HAND), "alert")
+        for rule in _rules(rules_of(table, BY_HAND, ADDRESSES), "alert")
         if rule["alert"] == "CallgaugeSLOBurnRateHigh" and rule["labels"]["level"] == "agent"
     ]
     assert re.findall(r"ratio_rate(\w+) > ([\d.]+)", alert["expr"]) == [
@@ -120,11 +121,27 @@ def test_every_objective_says_where_its_number_is_from() -> None:
         assert 0 < objective.budget < 0.5
 
 
-def test_the_address_of_the_runbooks_is_a_setting_and_whole() -> None:
-    for base in (None, "https://wiki.test/voice/"):
-        for alert in _rules(rules_of(SLO, BY_HAND, base), "alert"):
-            expected = SLO["runbooks"] if base is None else "https://wiki.test/voice"
-            assert alert["annotations"]["runbook_url"] == f"{expected}/{alert['alert']}.md"
+def test_links_of_alerts_are_whole_and_lead_where_the_addresses_say() -> None:
+    addresses = {"runbooks": "https://wiki.test/voice/", "console": "https://calls.test"}
+    alerts = _rules(rules_of(SLO, BY_HAND, addresses), "alert")
+    calls = {
+        alert["alert"]: alert["annotations"].get("calls_url") for alert in alerts if "calls_url" in alert["annotations"]
+    }
+    for alert in alerts:
+        assert alert["annotations"]["runbook_url"] == f"https://wiki.test/voice/{alert['alert']}.md"
+        assert ("calls_url" in alert["annotations"]) == (alert["labels"]["component"] == "agent")
+    query = "agent={{ $labels.agent | urlquery }}&environment={{ $labels.environment | urlquery }}"
+    assert calls["CallgaugeDeadAir"] == f"https://calls.test/calls?{query}"
+
+
+def test_every_address_is_in_one_file() -> None:
+    """A copy in another file would keep its old value."""
+    written_by_hand = [
+        path for path in (ROOT / "deploy").rglob("*.*") if path.suffix in {".py", ".yaml", ".yml", ".tmpl"}
+    ]
+    for address in ADDRESSES.values():
+        found = {path.name for path in written_by_hand if address in path.read_text(encoding="utf-8")}
+        assert found <= {"addresses.yaml", "callgauge.rules.yml"}
 
 
 def test_quiet_environments_are_in_every_rule_about_callers() -> None:
@@ -287,7 +304,7 @@ def test_an_alert_says_who_cares_and_why(alert: Rule) -> None:
     assert alert["labels"]["severity"] in {"critical", "warning", "info", "none"}
     assert alert["labels"]["component"]
     assert alert["labels"]["team"] == SLO["teams"][alert["labels"]["component"]]
-    assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
+    assert set(alert["annotations"]) - {"calls_url"} == {"summary", "description", "runbook_url"}
     assert not re.search(r"\d", re.sub(r"{{.*?}}", "", alert["annotations"]["summary"]))  # what is felt, no numbers
     for value in re.findall(r"{{([^}]*\$value[^}]*)}}", alert["annotations"]["description"]):
         assert "| humanize" in value

@@ -46,6 +46,7 @@ def _has_java() -> bool:
 JAVA = Tool("Java 17 or newer", "default-jre-headless", _has_java)
 MAVEN = Tool("Maven", "maven", lambda: shutil.which("mvn") is not None)
 PROMTOOL = Tool("promtool", "prometheus", lambda: shutil.which("promtool") is not None)
+AMTOOL = Tool("amtool", "prometheus-alertmanager", lambda: shutil.which("amtool") is not None)
 JQ = Tool("jq", "jq", lambda: shutil.which("jq") is not None)
 CHROMIUM = Tool("Chromium", "chromium", lambda: shutil.which("chromium") is not None)
 
@@ -118,7 +119,7 @@ def _no_services() -> Iterator[None]:
 
 def main() -> None:
     """Installs, or names in one sentence, what a full run of the tests needs."""
-    missing = provide(PROMTOOL, JQ, CHROMIUM)
+    missing = provide(PROMTOOL, AMTOOL, JQ, CHROMIUM)
     if not os.environ.get("CALLGAUGE_TEST_BOOTSTRAP"):
         without_java = provide(JAVA, MAVEN)
         missing += () if without_java and has_docker() else without_java
