@@ -16,7 +16,14 @@ CATALOGUE_SERIES: Mapping[str, frozenset[str]] = {
 }
 FROM_PROMETHEUS: Mapping[str, frozenset[str]] = {
     "up": frozenset({"job", "instance"}),
-    "ALERTS": frozenset({"alertname", "alertstate", "agent", "tenant", "environment", "stage", "level"}),
+    "ALERTS": frozenset(
+        {"alertname", "alertstate", "agent", "tenant", "environment", "stage", "level", "severity", "team", "component"}
+    ),
+    # Of every process, from Prometheus' own client.
+    **{
+        f"process_{name}": frozenset({"job", "instance"})
+        for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "start_time_seconds")
+    },
 }
 _DROP_LE = {"histogram_quantile"}
 _EXACT = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)  # a tuple: they cannot be hashed

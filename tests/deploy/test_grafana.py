@@ -1,45 +1,63 @@
-"""The dashboard, judged without Grafana: generated, complete, on the grid, asking only for what exists."""
+"""The dashboards, judged without Grafana: generated, complete, on the grid, asking only for what exists."""
 
-import importlib.util
+import importlib
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from schemas.metrics.catalogue import METRICS
 from tests.deploy.promql_labels import labels_of
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
-OVERVIEW: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "overview.json").read_text(encoding="utf-8"))
-PANELS = [panel for panel in OVERVIEW["panels"] if panel["type"] != "row"]
+BOARDS: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((GRAFANA / "dashboards").iterdir())
+}
+PANELS = [panel for board in BOARDS.values() for panel in board["panels"] if panel["type"] != "row"]
+every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=list(BOARDS))
 every_panel = pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+ADDRESSES = yaml.safe_load((GRAFANA.parent / "addresses.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(GRAFANA)
+    yield importlib.import_module("generate_dashboards")
+    for name in ("generate_dashboards", "charts", "overview", "pipeline"):
+        del sys.modules[name]
 
 
 @pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")  # Grafana 11 cannot read version 2
-def test_the_committed_file_is_what_the_generator_writes() -> None:
-    spec = importlib.util.spec_from_file_location("generate_overview", GRAFANA / "generate_overview.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generator = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generator)
-    assert (GRAFANA / "dashboards" / "overview.json").read_text(encoding="utf-8") == generator.render_overview(), (
-        "run: python deploy/grafana/generate_overview.py"
-    )
+def test_the_committed_files_are_what_the_generator_writes(generator: Any) -> None:
+    written: dict[Path, str] = generator.rendered()
+    assert {path.stem for path in written if path.suffix == ".json"} == set(BOARDS)
+    for path, text in written.items():
+        assert path.read_text(encoding="utf-8") == text, "run: python deploy/grafana/generate_dashboards.py"
 
 
-def test_ids_and_titles_are_unique() -> None:
-    assert OVERVIEW["uid"] == "callgauge-overview"
+@every_board
+def test_ids_and_titles_are_unique(board: dict[str, Any]) -> None:
     for key in ("id", "title"):
-        values = [panel[key] for panel in OVERVIEW["panels"]]
+        values = [panel[key] for panel in board["panels"]]
         assert len(set(values)) == len(values)
 
 
-def test_every_row_is_full_and_nothing_overlaps() -> None:
+def test_a_dashboard_keeps_its_address() -> None:
+    assert {name: board["uid"] for name, board in BOARDS.items()} == {
+        "overview": "callgauge-overview", "pipeline": "callgauge-pipeline",
+    }  # fmt: skip
+
+
+@every_board
+def test_every_row_is_full_and_nothing_overlaps(board: dict[str, Any]) -> None:
     cells: set[tuple[int, int]] = set()
-    for panel in OVERVIEW["panels"]:
+    for panel in board["panels"]:
         grid = panel["gridPos"]
         covered = {
             (x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])
@@ -51,14 +69,53 @@ def test_every_row_is_full_and_nothing_overlaps() -> None:
 
 
 def test_data_source_and_agent_are_chosen_on_the_page() -> None:
-    variables = {variable["name"]: variable for variable in OVERVIEW["templating"]["list"]}
-    assert list(variables) == ["datasource", "agent"]
-    agent = variables["agent"]
+    for name, board in BOARDS.items():
+        variables = {variable["name"]: variable for variable in board["templating"]["list"]}
+        assert list(variables) == (["datasource", "agent"] if name == "overview" else ["datasource"])
+        assert board["editable"] is False
+    agent = BOARDS["overview"]["templating"]["list"][1]
     assert (agent["multi"], agent["includeAll"], agent["allValue"], agent["refresh"]) == (True, True, ".+", 2)
     asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", agent["query"])
     assert asked is not None
     assert asked[2] in labels_of(asked[1])
-    assert OVERVIEW["editable"] is False
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_exemplar_leads_to_the_page_of_its_call() -> None:
+    """Grafana takes two dollar signs for one in this file, and no name after one for a variable of the environment."""
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text(encoding="utf-8"))[
+        "datasources"
+    ]
+    (link,) = source["jsonData"]["exemplarTraceIdDestinations"]
+    assert link["name"] == "conversation_id"  # as the exporter attaches it
+    assert link["url"].replace("$$", "$") == f"{ADDRESSES['console']}/calls/${{__value.raw}}"
+    assert "datasourceUid" not in link
+
+
+def test_an_alert_in_the_table_leads_to_its_runbook_and_its_calls() -> None:
+    (table,) = [panel for panel in PANELS if panel["type"] == "table"]
+    links = {link["title"]: link["url"] for link in table["fieldConfig"]["defaults"]["links"]}
+    assert links["Runbook"] == f"{ADDRESSES['runbooks']}/${{__data.fields.alertname}}.md"
+    fields = dict(re.findall(r"(\w+)=\${__data\.fields\.(\w+):percentencode}", links["Calls"].partition("?")[2]))
+    assert fields == {name: name for name in ("agent", "tenant", "environment")}
+    assert links["Calls"].startswith(f"{ADDRESSES['console']}/calls?")
+    (query,) = table["targets"]
+    assert (query["format"], query["instant"]) == ("table", True)
+
+
+@every_board
+def test_dashboards_lead_to_each_other_and_to_the_calls_and_mark_pages(board: dict[str, Any]) -> None:
+    others, calls = board["links"]
+    assert (others["type"], others["tags"], others["keepTime"]) == ("dashboards", board["tags"], True)
+    assert calls["url"] == f"{ADDRESSES['console']}/calls"
+    (pages,) = board["annotations"]["list"]
+    labels_of(pages["expr"])
+    assert 'severity="critical"' in pages["expr"]
+
+
+# -- panels ------------------------------------------------------------------------------------------------------------
 
 
 @every_panel
@@ -76,12 +133,14 @@ def test_a_panel_asks_for_what_exists(panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
         assert target["datasource"] == SOURCE
         labels = labels_of(target["expr"].replace("$__rate_interval", "5m"))
-        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == labels  # else lines could not be told apart
+        if panel["type"] != "table":  # its columns are the labels
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == labels  # else lines could not be told apart
         assert re.findall(r"\[(.*?)\]", target["expr"]) == ["$__rate_interval"] * target["expr"].count("[")
         chosen = target["expr"].count('{agent=~"$agent"')
-        selectors = re.findall(r"callgauge_\w+", target["expr"])
+        selectors = re.findall(r"(?:callgauge|process)_\w+", target["expr"])
         assert chosen in {0, len(selectors)}
-        assert (chosen == 0) == all("agent" not in labels_of(name) for name in selectors)
+        if panel in BOARDS["overview"]["panels"]:
+            assert (chosen == 0) == all("agent" not in labels_of(name) for name in selectors)
 
 
 def test_what_an_on_call_engineer_needs_is_there() -> None:
@@ -111,6 +170,23 @@ def test_what_an_on_call_engineer_needs_is_there() -> None:
     ):
         assert needed in asked
     assert "heatmap" in {panel["type"] for panel in PANELS}
+
+
+def test_the_people_who_run_it_see_what_their_alerts_are_about() -> None:
+    """Each metric of an alert about callgauge itself is on a dashboard, so that a page has a picture."""
+    rules = yaml.safe_load((GRAFANA.parent / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
+    alerts = [rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule]
+    recorded = {
+        rule["record"]: rule["expr"] for group in rules["groups"] for rule in group["rules"] if "record" in rule
+    }
+    asked = " ".join(target["expr"] for panel in PANELS for target in panel["targets"])
+    metrics = {metric.name for metric in METRICS}
+    for alert in alerts:
+        if alert["labels"]["component"] == "agent":
+            continue
+        text = " ".join([alert["expr"], *(expr for name, expr in recorded.items() if name in alert["expr"])])
+        missing = {name for name in metrics if re.search(rf"\b{name}(_bucket|_count)?\b", text) and name not in asked}
+        assert missing == set(), alert["alert"]
 
 
 def test_latency_panels_show_exemplars() -> None:

@@ -1,0 +1,273 @@
+"""The dashboard Grafana shows first: what callers feel now, and whether these numbers are fresh."""
+
+from charts import LATENCY, Chart, Row, per_minute, quantile
+
+from schemas.scores.latency_stages import CONTRIBUTIONS, Stage
+
+_STAGES = "callgauge_stage_latency_seconds"
+_SERVICE_STAGES = "endpointing|stt_trailing|llm_first_token|tool_request|tool_run|tts_first_byte"
+_CONTRIBUTIONS = "|".join(stage for stage in CONTRIBUTIONS.values() if stage is not Stage.FIRST_REQUEST)
+"""A wait for the greeting begins with the first request, not with the user's last sound."""
+
+
+def _share_of_turns(series: str, by: str = "") -> str:
+    counted = f"sum{f' by ({by})' if by else ''} (rate({series}[$__rate_interval]))"
+    return f'{counted} / scalar(sum(rate(callgauge_turns_total{{agent=~"$agent"}}[$__rate_interval])) > 0)'
+
+
+def rows(console: str, runbooks: str) -> tuple[Row, ...]:
+    """Returns the rows of the dashboard.
+
+    Args:
+        console: Address of the console, for the pages of calls.
+        runbooks: Address of the folder of runbooks.
+    """
+    return (_alerts(console, runbooks), *_ROWS, _FRESHNESS)
+
+
+def _alerts(console: str, runbooks: str) -> Row:
+    labels = "&".join(f"{name}=${{__data.fields.{name}:percentencode}}" for name in ("agent", "tenant", "environment"))
+    table = Chart(
+        "Alerts",
+        "Alerts that fire, or will if their trouble lasts. The watchdog is always here: without it Prometheus has no rules.",
+        "short",
+        24,
+        {"": 'ALERTS{alertname=~"Callgauge.+"}'},
+        "table",
+        {"Runbook": f"{runbooks}/${{__data.fields.alertname}}.md", "Calls": f"{console}/calls?{labels}"},
+    )
+    return "What is wrong", (table,)
+
+
+_ROWS: tuple[Row, ...] = (
+    (
+        "Calls",
+        (
+            Chart(
+                "Calls active",
+                "Calls running now: begun and not closed yet.",
+                "short",
+                6,
+                {"active": 'sum(callgauge_calls_active{agent=~"$agent"})'},
+                "number",
+            ),
+            Chart(
+                "Calls started and ended",
+                "Calls per minute. The lines follow each other; a gap that stays means that calls do not close.",
+                "cpm",
+                9,
+                {
+                    "started": per_minute('callgauge_calls_started_total{agent=~"$agent"}'),
+                    "ended": per_minute('callgauge_calls_ended_total{agent=~"$agent"}'),
+                },
+            ),
+            Chart(
+                "Why calls ended",
+                "Closed calls per minute by reason. `ended` and `session_ended` are regular; `idle` means that no end "
+                "was ever sent.",
+                "cpm",
+                9,
+                {"{{outcome}}": per_minute('callgauge_calls_ended_total{agent=~"$agent"}', "outcome")},
+                "areas",
+            ),
+        ),
+    ),
+    (
+        "Voice to voice",
+        (
+            Chart(
+                "Voice-to-voice latency",
+                "From the end of the user's audio to the start of the assistant's. The objective is 95 % of turns "
+                "within 1.5 s. A point names one turn's conversation. The first value of each turn counts, as the caller felt it; "
+                "`callgauge_turns_final_total` has the values at the close.",
+                "s",
+                12,
+                {f"p{share * 100:.0f}": quantile(share, LATENCY) for share in (0.5, 0.95, 0.99)},
+            ),
+            Chart(
+                "Voice-to-voice latency, all turns",
+                "How many turns took how long. Two bands mean two kinds of turns, often those with and without a tool.",
+                "s",
+                12,
+                {"{{le}}": f"sum by (le) (increase({LATENCY}))"},
+                "heatmap",
+            ),
+        ),
+    ),
+    (
+        "Where the time goes",
+        (
+            Chart(
+                "Stages of an answer, median",
+                "How long each stage takes in half of the turns, as whoever measured it says. Stages overlap, and not every "
+                "source measures all of them.",
+                "s",
+                9,
+                {
+                    "{{stage}}": "histogram_quantile(0.5, sum by (le, stage) (rate("
+                    f'{_STAGES}_bucket{{agent=~"$agent",stage=~"{_SERVICE_STAGES}"}}[$__rate_interval])))'
+                },
+            ),
+            Chart(
+                "What a wait is made of, mean",
+                "Of the turns for which pipecat reports a latency breakdown: its contributions, which add up to the wait from the "
+                "user's last sound to the bot's first.",
+                "s",
+                9,
+                {
+                    "{{stage}}": "sum by (stage) (rate("
+                    f'{_STAGES}_sum{{agent=~"$agent",stage=~"{_CONTRIBUTIONS}"}}[$__rate_interval])) / scalar(sum(rate('
+                    f'{_STAGES}_count{{agent=~"$agent",stage="endpointing_wait"}}[$__rate_interval])) > 0)'
+                },
+                "areas",
+            ),
+            Chart(
+                "Sources that disagree",
+                "Stages of turns, per minute, for which two sources gave numbers further apart than measuring twice explains: a "
+                "clock is skewed, or one measures something else.",
+                "cpm",
+                6,
+                {"{{stage}}": per_minute('callgauge_stage_disagreements_total{agent=~"$agent"}', "stage")},
+            ),
+        ),
+    ),
+    (
+        "Conversation",
+        (
+            Chart(
+                "Turns",
+                "Turns begun per minute, without the greeting.",
+                "cpm",
+                6,
+                {"turns": per_minute('callgauge_turns_total{agent=~"$agent"}')},
+            ),
+            Chart(
+                "Interruptions",
+                "Interruptions per turn, by who spoke over the other.",
+                "percentunit",
+                6,
+                {"by {{by}}": _share_of_turns('callgauge_interruptions_total{agent=~"$agent"}', "by")},
+            ),
+            Chart(
+                "Dead air",
+                "Share of turns in which the user had spoken and nobody answered for longer than the threshold.",
+                "percentunit",
+                6,
+                {"dead air": _share_of_turns('callgauge_dead_air_total{agent=~"$agent"}')},
+            ),
+            Chart(
+                "Turns without a latency",
+                "Share of turns that the latency does not count: unmeasured, by what was missing, and overlapped, "
+                "where the assistant spoke first.",
+                "percentunit",
+                6,
+                {
+                    "{{reason}}": _share_of_turns('callgauge_turns_unmeasured_total{agent=~"$agent"}', "reason"),
+                    "overlapped": _share_of_turns('callgauge_turns_overlapped_total{agent=~"$agent"}'),
+                },
+            ),
+        ),
+    ),
+    (
+        "Tools",
+        (
+            Chart(
+                "Tool calls",
+                "Tool calls per minute by how they ended.",
+                "cpm",
+                12,
+                {"{{outcome}}": per_minute('callgauge_tool_calls_total{agent=~"$agent"}', "outcome")},
+                "areas",
+            ),
+            Chart(
+                "Tool errors",
+                "Share of each tool's calls that failed or were never answered.",
+                "percentunit",
+                12,
+                {
+                    "{{tool}}": "sum by (tool) (rate(callgauge_tool_calls_total"
+                    '{agent=~"$agent",outcome=~"error|unanswered"}[$__rate_interval])) / (sum by (tool) '
+                    '(rate(callgauge_tool_calls_total{agent=~"$agent"}[$__rate_interval])) > 0)'
+                },
+            ),
+        ),
+    ),
+    (
+        "Progress",
+        (
+            Chart(
+                "Progress of running calls",
+                "Mean share of their subgoals that running calls have reached, as far as it is known. A line that falls "
+                "may only mean that new calls have begun.",
+                "percentunit",
+                6,
+                {
+                    "{{agent}}": 'sum by (agent) (callgauge_progress_active{agent=~"$agent"}) / (sum by (agent) '
+                    '(callgauge_calls_with_goals_active{agent=~"$agent",progress="known"}) > 0)'
+                },
+            ),
+            Chart(
+                "Subgoals",
+                "Subgoals reached per minute by what checked them, beside those of the calls that began.",
+                "cpm",
+                6,
+                {
+                    "reached, {{checked_by}}": per_minute(
+                        'callgauge_subgoals_reached_total{agent=~"$agent"}', "checked_by"
+                    ),
+                    "of new calls": per_minute('callgauge_subgoals_total{agent=~"$agent"}'),
+                },
+            ),
+            Chart(
+                "Stalls",
+                "Calls per minute that went on for too many turns, or for too long, without reaching a further subgoal.",
+                "cpm",
+                6,
+                {"by {{by}}": per_minute('callgauge_progress_stalls_total{agent=~"$agent"}', "by")},
+                "areas",
+            ),
+            Chart(
+                "Success",
+                "Share of the calls with goals that closed with every subgoal reached, of those where that is known.",
+                "percentunit",
+                6,
+                {
+                    "{{agent}}": "sum by (agent) (rate(callgauge_calls_scored_total"
+                    '{agent=~"$agent",outcome="success"}[$__rate_interval])) / (sum by (agent) '
+                    '(rate(callgauge_calls_scored_total{agent=~"$agent"}[$__rate_interval])) > 0)'
+                },
+            ),
+        ),
+    ),
+)
+
+_FRESHNESS: Row = (
+    "Are these numbers fresh? (all agents)",
+    (
+        Chart(
+            "Evaluator behind",
+            "Age of the oldest event not yet processed. Above a minute every number here is old.",
+            "s",
+            8,
+            {"{{topic}}": "max by (topic) (callgauge_consumer_lag_seconds)"},
+        ),
+        Chart(
+            "Event to score",
+            "From the broker's timestamp of an event to the metric that it changed, without waits that are meant.",
+            "s",
+            8,
+            {
+                f"p{share * 100:.0f}": quantile(share, "callgauge_event_to_score_seconds_bucket[$__rate_interval]")
+                for share in (0.5, 0.99)
+            },
+        ),
+        Chart(
+            "Events",
+            "Events per minute by what became of them. `late` costs work, `quarantined` is lost to the scores.",
+            "cpm",
+            8,
+            {"{{outcome}}": per_minute("callgauge_events_total", "outcome")},
+            "areas",
+        ),
+    ),
+)

@@ -1,0 +1,104 @@
+"""Every query of the dashboards on real data: real calls over Kafka, a judge that answers, a real Prometheus that scrapes."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from streamer.sources.simulator.speech import AGENTS
+from tests.integration.metrics_page import address_in
+from tests.integration.processes import ran, started, wait_for
+from tests.support.conformance_data import RECORD, needs_conformance
+from tests.support.fakes.scripted_openai import grades, scripted_openai
+from tests.support.monitoring import prometheus
+
+pytestmark = [needs_conformance(RECORD.name), pytest.mark.service(limits__closing_grace_ms="1500")]
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RULES = DEPLOY / "prometheus" / "rules" / "callgauge.rules.yml"
+GOALS = {
+    "id": "any",
+    "agents": list(AGENTS),
+    "subgoals": [
+        {"id": "spoke", "details": "It speaks.", "check": {"kind": "says", "speaker": "assistant", "pattern": "\\w"}},
+        {"id": "polite", "details": "The assistant is polite.", "check": {"kind": "judge"}},
+    ],
+}
+CALLS = "8"
+DATA_SECONDS = 90
+WINDOW = "30s"
+
+
+def _queries() -> dict[str, str]:
+    """The expressions of all panels by where they are, for all agents."""
+    found = {}
+    for path in (DEPLOY / "grafana" / "dashboards").iterdir():
+        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+            for target in panel.get("targets", ()):
+                expression = target["expr"].replace("$__rate_interval", WINDOW).replace("$agent", ".+")
+                found[f"{path.stem}: {panel['title']}: {target['legendFormat']}"] = expression
+    return found
+
+
+@pytest.fixture
+def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
+    """Prometheus with the shipped rules, beside all roles and calls that go well and badly."""
+    (tmp_path / "goals").mkdir()
+    (tmp_path / "goals" / "any.yaml").write_text(yaml.safe_dump(GOALS), encoding="utf-8")
+    with ExitStack() as running:
+        model = running.enter_context(scripted_openai(lambda _: grades("C")))
+        judged = {
+            "OPENAI_API_KEY": "key",
+            "OPENAI_BASE_URL": model.url,
+            "CALLGAUGE_GOALS__FOLDER": str(tmp_path / "goals"),
+        }
+        service = running.enter_context(started(tmp_path / "run.log", "run", **environment, **judged))
+        metrics = wait_for("the address of /metrics", lambda: address_in(service.text), 30)
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [
+                {"job_name": "any", "static_configs": [{"targets": [httpx.URL(metrics).netloc.decode()]}]}
+            ],
+        }
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        options = ("--enable-feature=exemplar-storage",)
+        found = running.enter_context(prometheus(tmp_path / "prometheus.yml", tmp_path, *options))
+        for profile in ("healthy", "awkward"):
+            options = ("--calls", CALLS, "--profile", profile, "--seed", "7")
+            running.enter_context(started(tmp_path / f"{profile}.log", "simulate", *options, **environment))
+        ran("replay", str(RECORD), "--speed", "max", "--agent", AGENTS[0], **environment)  # a call that closes at once
+        yield found
+
+
+def _has_numbers(address: str, expression: str) -> bool:
+    answer = httpx.get(f"{address}/api/v1/query", params={"query": expression}).json()
+    assert answer["status"] == "success", (expression, answer)
+    return any(math.isfinite(float(series["value"][1])) for series in answer["data"]["result"])
+
+
+def test_every_query_of_a_dashboard_returns_series_and_an_exemplar_names_its_call(address: str) -> None:
+    queries = _queries()
+    assert len(queries) > 40
+    empty = set(queries)
+
+    def still_empty() -> bool:
+        empty.difference_update([name for name in empty if _has_numbers(address, queries[name])])
+        return not empty
+
+    wait_for(lambda: f"data of {sorted(empty)}", still_empty, DATA_SECONDS)
+    (latencies,) = [
+        query for name, query in queries.items() if name.startswith("overview: Voice-to-voice latency: p95")
+    ]
+    (series,) = re.findall(r"callgauge_\w+", latencies)
+    times = {"start": "0", "end": "99999999999"}
+    found = httpx.get(f"{address}/api/v1/query_exemplars", params={"query": series, **times}).json()["data"]
+    labels = [exemplar["labels"] for each in found for exemplar in each["exemplars"]]
+    assert labels
+    assert all(set(each) == {"conversation_id"} for each in labels)
