@@ -225,6 +225,11 @@ AT_ONCE: list[tuple[str, list[Labels], set[str]]] = [
         },
     ),
     (
+        "a budget that burns slowly elsewhere",
+        [_labels("CallgaugeSLOBurnRateElevated", agent="desk")],
+        {"CallgaugeSLOBurnRateElevated agent"},
+    ),
+    (
         "an agent that fails in other ways is heard all the same",
         [_labels(f"Callgauge{name}", agent="desk") for name in ("AgentMute", "ToolErrors", "StageSlow")],
         {"CallgaugeAgentMute agent", "CallgaugeToolErrors agent", "CallgaugeStageSlow agent"},

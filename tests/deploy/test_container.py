@@ -185,7 +185,7 @@ SOURCES = ("ingest", "monitor")
 
 
 def test_the_services_are_those_described() -> None:
-    assert list(SERVICES) == ["kafka", *OURS, "prometheus", "grafana"]
+    assert list(SERVICES) == ["kafka", *OURS, "prometheus", "alertmanager", "grafana"]
     assert {name: SERVICES[name]["command"] for name in OURS} == OURS
     for service in SERVICES.values():
         for needed in service.get("depends_on", ()):
@@ -320,6 +320,35 @@ def test_prometheus_scrapes_a_service_at_its_port_and_keeps_exemplars() -> None:
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
     assert mounts["./prometheus/prometheus.yml"] == "/etc/prometheus/prometheus.yml"
     assert mounts["./prometheus/rules"] == "/etc/prometheus/rules"  # `rules/*.yml` beside the configuration
+
+
+def test_prometheus_sends_its_alerts_to_alertmanager_which_finds_its_files() -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    (group,) = config["alerting"]["alertmanagers"]
+    service = SERVICES["alertmanager"]
+    assert group["static_configs"] == [{"targets": ["alertmanager:9093"]}]
+    assert service["ports"] == ["127.0.0.1:9093:9093"]
+    mounts = dict(volume.split(":")[:2] for volume in service["volumes"])
+    options = dict(option.lstrip("-").split("=", 1) for option in service["command"])
+    folder, _, name = options["config.file"].rpartition("/")
+    assert mounts["./alertmanager"] == folder
+    routing = (DEPLOY / "alertmanager" / name).read_text(encoding="utf-8")
+    assert options["storage.path"] == mounts["alertmanager-data"]
+    secrets = set(re.findall(r"_file: (\S+)/[^/\s]+$", routing, re.M))
+    assert secrets == {f"{folder}/secrets"}
+    # What is put there must not be committed.
+    assert (DEPLOY / "alertmanager" / "secrets" / ".gitignore").read_text(encoding="utf-8").splitlines()[1] == "*"
+
+
+def test_no_container_takes_all_the_memory_or_is_killed_while_it_writes() -> None:
+    for name in OURS:
+        assert SERVICES[name]["mem_limit"] == "1g"
+    for name in ("kafka", "callgauge", "ingest"):
+        assert SERVICES[name]["stop_grace_period"] == "30s"  # the default of Docker is 10 s
+
+
+def test_a_key_of_the_shell_reaches_the_judge_and_none_is_needed() -> None:
+    assert SERVICES["callgauge"]["environment"]["OPENAI_API_KEY"] is None
 
 
 def test_grafana_finds_its_data_source_and_its_dashboards() -> None:
