@@ -68,8 +68,8 @@ def address(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
             ],
         }
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        options = ("--enable-feature=exemplar-storage",)
-        found = running.enter_context(prometheus(tmp_path / "prometheus.yml", tmp_path, *options))
+        keeps_exemplars = "--enable-feature=exemplar-storage"
+        found = running.enter_context(prometheus(tmp_path / "prometheus.yml", tmp_path, keeps_exemplars))
         for profile in ("healthy", "awkward"):
             options = ("--calls", CALLS, "--profile", profile, "--seed", "7")
             running.enter_context(started(tmp_path / f"{profile}.log", "simulate", *options, **environment))

@@ -48,6 +48,7 @@ MAVEN = Tool("Maven", "maven", lambda: shutil.which("mvn") is not None)
 PROMTOOL = Tool("promtool", "prometheus", lambda: shutil.which("promtool") is not None)
 AMTOOL = Tool("amtool", "prometheus-alertmanager", lambda: shutil.which("amtool") is not None)
 JQ = Tool("jq", "jq", lambda: shutil.which("jq") is not None)
+NPM = Tool("npm", "npm", lambda: shutil.which("npm") is not None)
 CHROMIUM = Tool("Chromium", "chromium", lambda: shutil.which("chromium") is not None)
 
 
@@ -119,7 +120,7 @@ def _no_services() -> Iterator[None]:
 
 def main() -> None:
     """Installs, or names in one sentence, what a full run of the tests needs."""
-    missing = provide(PROMTOOL, AMTOOL, JQ, CHROMIUM)
+    missing = provide(PROMTOOL, AMTOOL, JQ, CHROMIUM, NPM)
     if not os.environ.get("CALLGAUGE_TEST_BOOTSTRAP"):
         without_java = provide(JAVA, MAVEN)
         missing += () if without_java and has_docker() else without_java
