@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
-LogFormat = Literal["console", "json"]
+LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -36,6 +36,13 @@ def about_record(record: Any) -> dict[str, Any]:
     }
 
 
+def is_json(log_format: LogFormat, stream: TextIO | None = None) -> bool:
+    """Whether the lines of this format are JSON on this stream, which is standard error by default."""
+    if log_format == "auto":
+        return not (stream if stream is not None else sys.stderr).isatty()
+    return log_format == "json"
+
+
 def configure_logging(
     log_format: LogFormat,
     level: LogLevel = "info",
@@ -45,7 +52,7 @@ def configure_logging(
     """Sets up structlog and the standard library's root logger for this process.
 
     Args:
-        log_format: `console` for people, `json` for one object a line.
+        log_format: `console` for people, `json` for one object a line; `auto` is `console` on a terminal, otherwise `json`.
         level: Lowest level of our own lines. Lines of libraries start at warning.
         stream: Target of the lines; standard error by default, because standard output is for results.
         redact: Removes personal data from a text. It is applied to every field and traceback: nothing of a call is logged on
@@ -59,7 +66,7 @@ def configure_logging(
     ]
     foreign: list[structlog.typing.Processor] = [structlog.stdlib.add_logger_name]
     renderer: Any
-    if log_format == "json":
+    if is_json(log_format, output):
         shared.append(structlog.processors.format_exc_info)
         foreign.append(_name_foreign)
         renderer = structlog.processors.JSONRenderer(sort_keys=True)

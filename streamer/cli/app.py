@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "report": "Writes one HTML page about recorded calls.",
     "transcript": "Writes transcripts of recorded calls in ElevenLabs' format.",
     "schema": "Prints the JSON Schema of a record type.",
+    "settings": "Lists every setting, its value, and where the value comes from.",
     "doctor": "Checks settings, broker, topics and consumer groups.",
     "topics": "Shows the topic table; creates and checks topics.",
     "quarantine": "Shows refused records, and puts them back after a fix.",

@@ -10,7 +10,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import first_of
 from streamer.cli.options import ConfigOption, HttpPortOption
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.roles.demo import Demo
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.operations.doctor.examination import examine
 from streamer.operations.doctor.findings import Finding, Verdict
 from streamer.quiet_libraries import quiet_libraries

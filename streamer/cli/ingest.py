@@ -4,7 +4,7 @@ import typer
 
 from streamer.cli.options import BootstrapOption, ConfigOption, HttpPortOption, PrefixOption
 from streamer.cli.run import run_roles
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 
 app = typer.Typer(add_completion=False)
 

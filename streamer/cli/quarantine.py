@@ -16,7 +16,7 @@ from schemas.events.codec import RefusalReason
 from schemas.topics import SOURCE_BY_TOPIC
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.record_reader import RecordGoneError, record_reader
 from streamer.cluster.rights import PUT_BACK_NEEDS

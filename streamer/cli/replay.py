@@ -14,7 +14,7 @@ from consumers.runtime.clock import wall_clock_ms
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import PATHS_HELP, SINCE_HELP, AgentOption, BootstrapOption, ConfigOption, PrefixOption
 from streamer.cli.publishing import publish_calls
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
 from streamer.sources.replay.replayed_calls import ID_MARK, ReplayPlan, amount_of, calls_to_play
 from streamer.terminal import error_console, say

@@ -11,7 +11,7 @@ import typer
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.errors import OperatorError
 from streamer.cli.options import AgentOption, ConfigOption, GoalsOption, JudgeOption, JudgeSwitch, PathsArgument
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.offline.contexts import folded_recording
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring

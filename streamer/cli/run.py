@@ -9,7 +9,7 @@ import structlog
 import typer
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.logs import configure_logging
+from consumers.runtime.logs import configure_logging, is_json
 from streamer.cli.exit_codes import STOP_OVERDUE
 from streamer.cli.options import (
     BootstrapOption,
@@ -17,8 +17,9 @@ from streamer.cli.options import (
     HttpPortOption,
     PrefixOption,
 )
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.roles.running import ROLE_NAMES, STOP_SECONDS, RoleName, Service
+from streamer.roles.start_facts import start_facts
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import say
@@ -70,7 +71,7 @@ def run(
     The first signal lets the roles finish, which may take 10 s; a second one ends the process at once.
 
     Every setting is an environment variable, CALLGAUGE_ and its name, and a line of a TOML file. The command line wins
-    over the environment, and the environment over the file.
+    over the environment, and the environment over the file. `callgauge settings` lists all of them.
 
     Examples:
         callgauge run --bootstrap kafka:9092
@@ -106,10 +107,13 @@ async def _run(settings: Settings, roles: tuple[RoleName, ...]) -> None:
 
 async def _announce(service: Service, settings: Settings, roles: tuple[RoleName, ...]) -> None:
     await service.ready.wait()
-    if settings.log_format == "json":  # a plain sentence would be no log line
-        log.info("service_ready", roles=roles, bootstrap=settings.bootstrap, metrics_url=service.metrics_url)
-    else:
-        say(f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: {service.metrics_url}")
+    facts = await asyncio.to_thread(start_facts, settings, roles)
+    if is_json(settings.log_format):  # a plain sentence would be no log line
+        log.info("service_ready", roles=roles, bootstrap=settings.bootstrap, metrics_url=service.metrics_url, **facts)
+        return
+    say(f"callgauge runs {' and '.join(roles)} on {settings.bootstrap}; metrics: {service.metrics_url}")
+    for subject, fact in facts.items():
+        say(f"  {subject + ':':<13}{fact}")
 
 
 async def _end_in_time(service: Service) -> None:

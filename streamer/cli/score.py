@@ -17,7 +17,7 @@ from streamer.cli.options import (
     ProcessesOption,
 )
 from streamer.cli.printing import found_calls, print_calls, printed_calls
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.offline.call_work import (
     BrokenOff,
     CallOutput,

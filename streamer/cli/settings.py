@@ -1,25 +1,75 @@
-"""How the options of a command become settings."""
+"""The command `settings`: every setting, its default, its value, and where the value comes from."""
 
-import os
-from pathlib import Path
-from typing import Any
+import json
+from typing import Annotated
 
-from streamer.settings.all_settings import Settings, load_settings, near_misses
-from streamer.terminal import say
+import typer
+from rich.table import Table
+
+from streamer.cli.options import BootstrapOption, ConfigOption, HttpPortOption, PrefixOption
+from streamer.cli.settings_options import given_from
+from streamer.settings.all_settings import settings_of
+from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
+from streamer.terminal import output_console, safe
+
+app = typer.Typer(add_completion=False)
 
 
-def settings_from(config: Path | None, **options: Any) -> Settings:
-    """The settings, with the options of the command line above all others.
+@app.command()
+def settings(
+    *,
+    changed: Annotated[bool, typer.Option("--changed", help="Only those that somebody has set.")] = False,
+    as_toml: Annotated[bool, typer.Option("--toml", help="A settings file, with the meaning of each.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    http_port: HttpPortOption = None,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Lists every setting, its value, and where the value comes from.
 
-    Prints a warning for each environment variable that looks like a misspelt setting.
+    The command line wins over environment variables, these over the settings file, and that over the default. The variable
+    of a setting is CALLGAUGE_ and its name: goals.folder is CALLGAUGE_GOALS__FOLDER, with two underscores.
 
-    Args:
-        config: A TOML file; None takes the one that CALLGAUGE_CONFIG names, if any.
-        options: Values by the names of the settings; None means that the option was not given.
+    Secrets are hidden. With --toml the secrets are left out too, so that the file can be shown to anybody.
 
-    Raises:
-        SettingsError: At least one setting cannot be used.
+    Examples:
+        callgauge settings --changed
+        callgauge settings --toml > callgauge.toml
+        callgauge settings --json | jq 'select(.setting == "goals.folder")'
     """
-    for warning in near_misses(os.environ):
-        say(f"Warning: {warning}")
-    return load_settings(config, options)
+    if as_toml and as_json:
+        raise typer.BadParameter("--toml and --json exclude each other: give one of them.")
+    given = given_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
+    listed = listed_settings(settings_of(given), given)
+    if changed:
+        listed = tuple(each for each in listed if each.is_set)
+    if as_toml:
+        typer.echo(settings_file(listed), nl=False)
+    elif as_json:
+        for each in listed:
+            typer.echo(json.dumps(_as_json(each), ensure_ascii=False))
+    else:
+        output_console().print(_table(listed))
+
+
+def _as_json(setting: ListedSetting) -> dict[str, object]:
+    return {
+        "setting": setting.full_name, "value": setting.value, "default": setting.default, "from": setting.origin,
+        "variable": setting.variable, "description": setting.description,
+    }  # fmt: skip
+
+
+def _table(listed: tuple[ListedSetting, ...]) -> Table:
+    """A line for each setting; the values that somebody has set are bold, and their defaults stand beside them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("setting", no_wrap=True)
+    for column in ("value", "from", "default"):
+        table.add_column(column, overflow="fold")
+    for each in listed:
+        cells = (each.full_name, safe(shown_value(each.value)), safe(each.origin))
+        if each.is_set:
+            table.add_row(*cells, shown_value(each.default), style="bold")
+        else:
+            table.add_row(*cells)
+    return table

@@ -12,7 +12,7 @@ from rich.progress import Progress, TextColumn
 from consumers.runtime.clock import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
 from streamer.cli.publishing import publish_calls
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
 from streamer.sources.replay.playback import PlayedCall
 from streamer.sources.simulator.incidents import Incident, IncidentName, with_incidents

@@ -12,7 +12,7 @@ from consumers.runtime.kafka.access import require_access
 from consumers.runtime.stopping import first_of
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import AgentOption, BootstrapOption, ConfigOption, PrefixOption
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.cluster.rights import TRAFFIC_NEEDS
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals

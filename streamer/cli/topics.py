@@ -14,7 +14,7 @@ from schemas.topic_rules import Severity, TopicFault, topic_faults
 from schemas.topics import TOPICS, Topic
 from schemas.units import DAY_MS
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.cluster.topic_admin import TopicState, create_topics, topic_states
 from streamer.terminal import output_console, say
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from streamer.cli.options import AgentOption, ArrivalOption, ConfigOption, PathsArgument
-from streamer.cli.settings import settings_from
+from streamer.cli.settings_options import settings_from
 from streamer.offline.scored_recordings import plan_from
 from streamer.offline.scoring import RecordedScoring
 from streamer.offline.screen import reading_progress, tell_refused

@@ -48,10 +48,8 @@ from streamer.settings.monitor import MonitorSettings
 from streamer.settings.redaction import RedactionSettings
 from streamer.settings.snapshots import SnapshotSettings
 from streamer.settings.transcripts import TranscriptSettings
+from streamer.settings.variables import CONFIG_VARIABLE, ENV_PREFIX, NESTING, Given, Names, variable_of
 
-ENV_PREFIX: Final = "CALLGAUGE_"
-CONFIG_VARIABLE: Final = "CALLGAUGE_CONFIG"
-_NESTING: Final = "__"
 _MAX_PORT: Final = 65_535
 _MAX_SHOWN_CHARS: Final = 60
 
@@ -94,7 +92,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
-        env_nested_delimiter=_NESTING,
+        env_nested_delimiter=NESTING,
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,  # secrets are among it
@@ -144,7 +142,10 @@ class Settings(BaseSettings):
         ge=5_000,
         description="most series on /metrics; beyond it, further names of agents and tools are `other`",
     )
-    log_format: LogFormat = Field("console", description="log lines for people (console) or for machines (json)")
+    log_format: LogFormat = Field(
+        "auto",
+        description="log lines for people (console) or for machines (json); auto takes console on a terminal, otherwise json",
+    )
     log_level: LogLevel = Field("info", description="least level of our own log lines; libraries' start at warning")
     limits: LimitSettings = Field(LimitSettings(), description="bounds of the engine, each with its unit in its name")
     goals: GoalSettings = Field(GoalSettings(), description="what calls are for, and how that is judged")
@@ -205,11 +206,30 @@ def load_settings(
     Raises:
         SettingsError: At least one setting cannot be used; the error names all of them.
     """
+    return settings_of(given_values(config_file, options, environment))
+
+
+def given_values(
+    config_file: Path | None, options: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> Given:
+    """Collects the values that were given for settings. The arguments are those of `load_settings`.
+
+    Raises:
+        SettingsError: The settings file cannot be read.
+    """
     env = os.environ if environment is None else environment
     named = env.get(CONFIG_VARIABLE)
     path = config_file or (Path(named) if named else None)
     in_file = {} if path is None else _read_toml(path)
-    given = {name: value for name, value in options.items() if value is not None}
+    return Given({name: value for name, value in options.items() if value is not None}, env, in_file, path)
+
+
+def settings_of(given: Given) -> Settings:
+    """Makes the settings of the given values and the defaults.
+
+    Raises:
+        SettingsError: At least one setting cannot be used; the error names all of them.
+    """
 
     class Gathered(Settings):
         @classmethod
@@ -222,70 +242,24 @@ def load_settings(
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             variables = EnvSettingsSource(settings_cls)
-            variables.env_vars = {name.lower(): value for name, value in env.items()}
-            sources = init_settings, variables, InitSettingsSource(settings_cls, in_file)
-            return (*sources, InitSettingsSource(settings_cls, {"judge": _openai_settings(env, in_file)}))
+            variables.env_vars = {name.lower(): value for name, value in given.environment.items()}
+            sources = init_settings, variables, InitSettingsSource(settings_cls, dict(given.in_file))
+            return (*sources, InitSettingsSource(settings_cls, {"judge": given.of_openai()}))
 
     try:
-        return Gathered(**given)
+        return Gathered(**given.options)
     except UnreadableSettingError as error:
         example = next((text for block, text in _EXAMPLE_OF_BLOCK.items() if f'"{block}"' in str(error)), "")
         raise SettingsError([f"{error}: expected JSON. Set its parts one by one, for example {example}"]) from None
     except ValidationError as error:
-        places = _Places(given, env, in_file, path)
-        raise SettingsError(
-            _mistakes(error.errors(include_url=False), places)
-        ) from None  # its text holds the values, secrets included
+        mistakes = _mistakes(error.errors(include_url=False), given)
+        raise SettingsError(mistakes) from None  # its text holds the values, secrets included
 
 
-def near_misses(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables that look like a misspelt setting, each as a sentence.
-
-    Others that begin with CALLGAUGE_ are left alone: Kubernetes sets some for every service of that name.
-    """
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE}
-    found = []
-    for name in sorted(environment):
-        if name.startswith(ENV_PREFIX) and name not in known and _NESTING not in name:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
-            found += [f"{name} is set but is no setting and changes nothing; did you mean {match}?" for match in close]
-    return tuple(found)
-
-
-def _openai_settings(env: Mapping[str, str], in_file: Mapping[str, Any]) -> dict[str, str]:
-    """Key and endpoint from the variables of OpenAI's own client, for people who have set them already.
-
-    The key is ignored if a key file of ours is set: our settings always win.
-    """
-    block = in_file.get("judge", {})
-    has_key_file = f"{ENV_PREFIX}JUDGE{_NESTING}API_KEY_FILE" in env or (
-        isinstance(block, Mapping) and "api_key_file" in block
-    )
-    found = {"api_key": env.get("OPENAI_API_KEY", ""), "base_url": env.get("OPENAI_BASE_URL", "")}
-    return {name: value for name, value in found.items() if value and not (name == "api_key" and has_key_file)}
-
-
-class _Places:
-    """The source of each value, so that a message names the option, variable or line that a person wrote."""
-
-    def __init__(
-        self, given: Mapping[str, Any], environment: Mapping[str, str], in_file: Mapping[str, Any], path: Path | None
-    ) -> None:
-        self._given = given
-        self._environment = {name.upper() for name in environment}
-        self._in_file = in_file
-        self._path = path
-
-    def of(self, names: tuple[str, ...]) -> str:
-        """For example `--http-port`, `CALLGAUGE_HTTP_PORT` or `http_port in callgauge.toml`."""
-        if names[0] in self._given:
-            return "--" + names[0].replace("_", "-")
-        variable = _variable(names)
-        if variable in self._environment or _variable(names[:1]) in self._environment:
-            return variable
-        if names[0] in self._in_file:
-            return f"{'.'.join(names)} in {self._path} ({variable})"
-        return variable
+def setting_names() -> tuple[Names, ...]:
+    """Every setting: first those without a block, then block by block."""
+    alone = tuple((name,) for name in Settings.model_fields if name not in BLOCKS)
+    return alone + tuple((block, name) for block, model in BLOCKS.items() for name in model.model_fields)
 
 
 _EXAMPLE_OF_BLOCK: Final = {
@@ -316,35 +290,35 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _mistakes(details: Iterable[Mapping[str, Any]], places: _Places) -> Iterator[str]:
+def _mistakes(details: Iterable[Mapping[str, Any]], given: Given) -> Iterator[str]:
     for detail in details:
         names = tuple(str(part) for part in detail["loc"] if part != "[key]")
         if detail["type"] == MISTAKES_ERROR:  # several values that do not fit together, found by their owner
-            given = detail["input"] if isinstance(detail["input"], Mapping) else {}
+            values = detail["input"] if isinstance(detail["input"], Mapping) else {}
             for each in detail["ctx"]["mistakes"]:
-                value = given.get(each.field)
-                yield _mistake((*names, each.field), value, each.text, places, shows_example=value is None)
+                value = values.get(each.field)
+                yield _mistake((*names, each.field), value, each.text, given, shows_example=value is None)
         elif detail["type"] == "extra_forbidden":
             known = (f"{'.'.join((*names[:-1], name))}" for name in _fields_beside(names))
             close = difflib.get_close_matches(".".join(names), list(known), n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_fields_beside(names))}."
-            yield f"{places.of(names)}: there is no such setting; {hint}"
+            yield f"{given.place(names)}: there is no such setting; {hint}"
         else:
-            yield _mistake(names, detail["input"], _expected(detail), places)
+            yield _mistake(names, detail["input"], _expected(detail), given)
 
 
-def _mistake(names: tuple[str, ...], value: object, text: str, places: _Places, *, shows_example: bool = True) -> str:
-    where = places.of(names)
+def _mistake(names: tuple[str, ...], value: object, text: str, given: Given, *, shows_example: bool = True) -> str:
+    where = given.place(names)
     field = _fields_beside(names).get(names[-1])
     if field is None:
         return f"{where}: {text}"
     if (example := _EXAMPLE_OF_BLOCK.get(names[-1])) is None:
         where += f" is {_seen(value, field)}"
         default = field.get_default(call_default_factory=True)
-        example = f"{_variable(names)}={field.examples[0] if field.examples else default}"
+        example = f"{variable_of(names)}={field.examples[0] if field.examples else default}"
     meaning = (field.description or "").rstrip(".")
     told = f"{where}: {text} ({meaning})."
-    return f"{told} For example {example}" if shows_example and not _is_secret(field.annotation) else told
+    return f"{told} For example {example}" if shows_example and not is_secret(field.annotation) else told
 
 
 def _expected(detail: Mapping[str, Any]) -> str:
@@ -364,26 +338,23 @@ def _expected(detail: Mapping[str, Any]) -> str:
 def _seen(value: object, field: FieldInfo) -> str:
     if value is None:
         return "not set"
-    if _is_secret(field.annotation):
+    if is_secret(field.annotation):
         return "set"
     shown = repr(value)
     return shown if len(shown) <= _MAX_SHOWN_CHARS else shown[: _MAX_SHOWN_CHARS - 3] + "..."
 
 
-def _is_secret(annotation: Any) -> bool:
-    return annotation is SecretStr or any(_is_secret(part) for part in get_args(annotation))
-
-
-def _variable(names: tuple[str, ...]) -> str:
-    return ENV_PREFIX + _NESTING.join(names).upper()
+def is_secret(annotation: Any) -> bool:
+    """Whether values of this type are secrets, which are never shown."""
+    return annotation is SecretStr or any(is_secret(part) for part in get_args(annotation))
 
 
 def _fields_beside(names: tuple[str, ...]) -> Mapping[str, FieldInfo]:
     """The settings on the same level as the last of the names."""
-    return Settings.model_fields if len(names) == 1 else _BLOCKS[names[0]].model_fields
+    return Settings.model_fields if len(names) == 1 else BLOCKS[names[0]].model_fields
 
 
-_BLOCKS: Final[Mapping[str, type[BaseModel]]] = {
+BLOCKS: Final[Mapping[str, type[BaseModel]]] = {
     name: field.annotation
     for name, field in Settings.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)

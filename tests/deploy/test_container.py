@@ -19,7 +19,8 @@ from pydantic import SecretStr
 
 from consumers.runtime.http.server import HttpSettings, MetricsServer
 from consumers.runtime.registry import Instruments
-from streamer.settings.all_settings import load_settings, near_misses
+from streamer.settings.all_settings import load_settings, setting_names
+from streamer.settings.variables import near_misses
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -232,7 +233,7 @@ def test_every_variable_of_a_container_is_a_setting() -> None:
         shell |= {"CALLGAUGE_MONITOR__BASE_URL": "https://localhost"}
         variables = _variables(name, **shell)
         load_settings(None, {}, variables)  # refuses what it does not know below a part of the settings
-        assert near_misses(variables) == ()
+        assert near_misses(variables, setting_names()) == ()
 
 
 def test_a_container_listens_where_its_port_is_published() -> None:

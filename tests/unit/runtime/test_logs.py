@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import structlog
 
-from consumers.runtime.logs import LogFormat, about_record, configure_logging
+from consumers.runtime.logs import LogFormat, about_record, configure_logging, is_json
 
 
 def test_json_lines_hold_the_event_and_its_facts() -> None:
@@ -53,6 +53,21 @@ def test_a_line_about_a_record_says_which(key: bytes | None, conversation_id: st
     assert about_record(Record(key)) == {
         "conversation_id": conversation_id, "topic": "scores", "partition": 3, "offset": 41,
     }  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_format_machines_get_json_and_people_get_text() -> None:
+    for output, is_for_machines in ((io.StringIO(), True), (Terminal(), False)):
+        configure_logging("auto", stream=output)
+        structlog.get_logger().info("partitions_assigned", partitions=[0])
+        assert output.getvalue().startswith("{") is is_for_machines
+        assert is_json("auto", output) is is_for_machines
+    assert is_json("json", Terminal())
+    assert not is_json("console", io.StringIO())
 
 
 def test_lines_for_people_are_plain_text_where_there_is_no_terminal() -> None:

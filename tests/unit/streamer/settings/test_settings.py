@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.settings.all_settings import Settings, SettingsError, load_settings, near_misses
+from streamer.settings.all_settings import Settings, SettingsError, load_settings
 
 
 def loaded(environment: dict[str, str] | None = None, config: Path | None = None, **options: object) -> Settings:
@@ -120,18 +120,6 @@ def test_a_file_that_is_missing_or_no_toml_is_told(tmp_path: Path) -> None:
     assert "is not TOML" in mistakes(config=broken)[0]
     broken.write_bytes(b"\xff")
     assert "is not TOML" in mistakes(config=broken)[0]
-
-
-def test_a_slip_in_a_variable_is_noticed_and_what_others_set_is_not() -> None:
-    others = {
-        "CALLGAUGE_PORT": "tcp://10.0.0.1:8080",
-        "CALLGAUGE_SERVICE_HOST": "10.0.0.1",
-        "CALLGAUGE_TEST_BOOTSTRAP": "",
-    }
-    assert near_misses({**others, "CALLGAUGE_HTTP_PORT": "1", "CALLGAUGE_LIMITS__IDLE_MS": "1", "PATH": ""}) == ()
-    (told,) = near_misses({"CALLGAUGE_BOOTSTRP": "a:1"})
-    assert "did you mean CALLGAUGE_BOOTSTRAP?" in told
-    loaded(others)
 
 
 def security(**settings: object) -> dict[str, str]:
