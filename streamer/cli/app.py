@@ -13,26 +13,40 @@ from typer.core import TyperCommand, TyperGroup
 
 from streamer.version import installed_version
 
-COMMANDS: Final = {
-    "demo": "Shows callgauge at work, without any set-up.",
-    "run": "Runs the evaluator, the exporter, the judge and, if it is set up, the receiver of events.",
-    "ingest": "Receives events over HTTP: ElevenLabs' webhooks and POST /events.",
-    "replay": "Plays recorded calls, or evaluates past traffic again.",
-    "tail": "Sends a run of EVA to the topics while EVA writes it.",
-    "simulate": "Sends simulated calls to the topics in real time.",
-    "context": "Prints EVA's metric context of recorded calls.",
-    "score": "Scores recorded calls and prints the score records.",
-    "report": "Writes one HTML page about recorded calls.",
-    "transcript": "Writes transcripts of recorded calls in ElevenLabs' format.",
-    "schema": "Prints the JSON Schema of a record type.",
-    "settings": "Lists every setting, its value, and where the value comes from.",
-    "doctor": "Checks settings, broker, topics and consumer groups.",
-    "topics": "Shows the topic table; creates and checks topics.",
-    "quarantine": "Shows refused records, and puts them back after a fix.",
-    "goals": "Checks goal files.",
-    "events": "Checks events of a bot without sending them.",
+GROUPS: Final = {
+    "live": {
+        "demo": "Shows callgauge at work, without any set-up.",
+        "run": "Runs the roles: evaluator, exporter, judge, receivers.",
+        "ingest": "Receives events over HTTP: webhooks and POST /events.",
+        "tail": "Sends a run of EVA to the topics while EVA writes it.",
+        "simulate": "Sends simulated calls to the topics in real time.",
+    },
+    "recorded": {
+        "report": "Writes one HTML page about recorded calls.",
+        "score": "Scores recorded calls and prints the score records.",
+        "replay": "Plays recorded calls, or evaluates past traffic again.",
+        "transcript": "Writes transcripts in ElevenLabs' format.",
+        "context": "Prints EVA's metric context of recorded calls.",
+    },
+    "operate": {
+        "settings": "Lists every setting, its value and its origin.",
+        "doctor": "Checks settings, broker, topics and consumer groups.",
+        "topics": "Shows the topic table; creates and checks topics.",
+        "goals": "Checks goal files.",
+        "events": "Checks events of a bot without sending them.",
+        "quarantine": "Shows refused records, and puts them back after a fix.",
+        "schema": "Prints the JSON Schema of a record type.",
+    },
 }
-"""Each command and the first sentence of its help."""
+"""Commands by their purpose, each with the first sentence of its help. The list fits a terminal of 24 rows and 80 columns."""
+COMMANDS: Final = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+_HEAD: Final = """\
+Usage: callgauge COMMAND [OPTIONS]      evaluates voice-agent calls while they run
+       callgauge COMMAND --help         explains a command; --version, -h
+"""
+_NO_COMMAND: Final = 2
+_GROUP_CHARS: Final = max(map(len, GROUPS))
+_NAME_CHARS: Final = max(map(len, COMMANDS))
 
 _EXAMPLES: Final = re.compile(r"Examples?:\n")
 
@@ -43,6 +57,15 @@ class _LazyCommands(TyperGroup):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.commands = {name: TyperCommand(name, help=summary) for name, summary in COMMANDS.items()}
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Writes the list of commands: a line each, by purpose."""
+        formatter.write(_HEAD)
+        for group, commands in GROUPS.items():
+            formatter.write("\n")
+            for place, (name, summary) in enumerate(commands.items()):
+                heading = "" if place else group
+                formatter.write(f"{heading:<{_GROUP_CHARS}}  {name:<{_NAME_CHARS}}  {summary}\n")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Finds the command that the arguments begin with, and imports it."""
@@ -67,10 +90,11 @@ def help_text(docstring: str) -> str:
 app = typer.Typer(
     name="callgauge",
     cls=_LazyCommands,
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a defect must look like one
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -82,9 +106,13 @@ def _print_version(*, wanted: bool) -> None:
 
 @app.callback()
 def callgauge(
+    context: typer.Context,
     *,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Evaluates voice-agent calls while they run. `callgauge demo` shows it without any set-up."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), nl=False)
+        raise typer.Exit(_NO_COMMAND)

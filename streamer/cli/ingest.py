@@ -17,7 +17,7 @@ def ingest(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Receives events over HTTP: ElevenLabs' webhooks and POST /events.
+    """Receives events over HTTP: webhooks and POST /events.
 
     It listens on port 8090 (CALLGAUGE_INGEST__PORT) of this machine (CALLGAUGE_INGEST__HOST=0.0.0.0 is every network),
     and answers when Kafka has acknowledged. /metrics, /readyz and /healthz are on the port of --http-port. `callgauge run`

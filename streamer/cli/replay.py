@@ -15,6 +15,7 @@ from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import PATHS_HELP, SINCE_HELP, AgentOption, BootstrapOption, ConfigOption, PrefixOption
 from streamer.cli.publishing import publish_calls
 from streamer.cli.settings_options import settings_from
+from streamer.report.drawing.numbers import counted
 from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
 from streamer.sources.replay.replayed_calls import ID_MARK, ReplayPlan, amount_of, calls_to_play
 from streamer.terminal import error_console, say
@@ -134,6 +135,7 @@ def replay(
     compared, and calls whose records have an older schema version are left out. Differences are a result: exit code 0.
 
     Examples:
+        callgauge replay sample
         callgauge replay records/1.1.2 --speed 20
         callgauge replay calls.jsonl.gz --speed max --agent booking-bot
         callgauge replay records --goals '{id}'
@@ -175,7 +177,9 @@ def replay(
     if not completed:
         say(f"Stopped: {progress.events_published} of {amount.events} events were sent.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
-    say(f"Played {progress.calls_finished} calls, {progress.events_published} events, to {settings.bootstrap}.")
+    say(
+        f"Played {counted(progress.calls_finished, 'call')}, {progress.events_published} events, to {settings.bootstrap}."
+    )
 
 
 def _require_one_kind(context: typer.Context, *, from_topics: bool) -> None:

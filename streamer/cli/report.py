@@ -16,7 +16,7 @@ from streamer.offline.contexts import folded_recording
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
 from streamer.offline.screen import reading_progress, tell_refused
-from streamer.recordings.goals import read_recorded_goals
+from streamer.recordings.goals import goals_for
 from streamer.report.call.hearing import heard_in
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.numbers import counted
@@ -47,8 +47,9 @@ def report(
     paths: PathsArgument,
     *,
     html: Annotated[
-        Path, typer.Option("--html", metavar="FILE", help="Where the page is written. A file there is replaced.")
-    ],
+        Path,
+        typer.Option("--html", "-o", "--output", metavar="FILE", help="The page; a file there is replaced."),
+    ] = Path("callgauge-report.html"),
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
     agent: AgentOption = None,
@@ -62,13 +63,14 @@ def report(
     Personal data is redacted in all texts, by the settings. Goals, judge and scores are those of `callgauge score`.
 
     Examples:
+        callgauge report sample
         callgauge report records/1.1.2 --html report.html
         callgauge report calls.jsonl.gz --goals goals/ --html report.html
     """
     settings = settings_from(config)
     asks_judge = judge is JudgeSwitch.ON
     plan = plan_from(settings, asks_judge=asks_judge)
-    sets = None if goals is None else read_recorded_goals(goals)
+    sets = goals_for(paths, goals)
     _require_place(html)
     redactor = Redactor(settings.redaction)
     calls: list[ReportedCall] = []

@@ -57,7 +57,7 @@ def run(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Runs the evaluator, the exporter, the judge and, if it is set up, the receiver of events.
+    """Runs the roles: evaluator, exporter, judge, receivers.
 
     The evaluator rebuilds calls from their events and writes scores. The exporter turns scores into metrics. The judge
     asks a model the questions of the evaluator. Ingest receives events over HTTP; `callgauge ingest --help` explains it.

@@ -30,7 +30,7 @@ from streamer.offline.call_work import (
 )
 from streamer.offline.scored_recordings import plan_from, score_all
 from streamer.offline.scoring import RecordedScoring
-from streamer.recordings.goals import read_recorded_goals
+from streamer.recordings.goals import goals_for
 from streamer.recordings.reader import RecordingError, read_call
 from streamer.terminal import say
 
@@ -82,6 +82,7 @@ def score(
     all of them. A call that cannot be read is named and left out, and the exit code is 1.
 
     Examples:
+        callgauge score sample
         callgauge score output/my-run > scores.jsonl
         callgauge score records/1.1.2 --goals airline_dataset.jsonl > scores.jsonl
         callgauge score calls.jsonl.gz --goals goals/ --all
@@ -96,7 +97,7 @@ def score(
     settings = settings_from(config)
     asks_judge = judge is JudgeSwitch.ON
     plan = plan_from(settings, asks_judge=asks_judge, arrival_seed=arrival)
-    sets = None if goals is None else read_recorded_goals(goals)
+    sets = goals_for(paths, goals)
     if not asks_judge:
         print_calls(paths, score_work(plan, sets, agent, all_records=all_records), processes)
         return

@@ -26,7 +26,7 @@ def settings(
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Lists every setting, its value, and where the value comes from.
+    """Lists every setting, its value and its origin.
 
     The command line wins over environment variables, these over the settings file, and that over the default. The variable
     of a setting is CALLGAUGE_ and its name: goals.folder is CALLGAUGE_GOALS__FOLDER, with two underscores.

@@ -34,7 +34,7 @@ def transcript(
     agent: AgentOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Writes transcripts of recorded calls in ElevenLabs' format.
+    """Writes transcripts in ElevenLabs' format.
 
     They equal the transcripts that the evaluator writes of live calls to the topic `transcripts`. Each call gives one
     JSON array of turns: a line on standard output, or with --folder a file. No broker is needed.

@@ -1,6 +1,6 @@
 """Chooses the goal set of a recorded call, for `callgauge score --goals`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -8,10 +8,11 @@ from consumers.runtime.errors import OperatorError
 from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import doubles_in, goal_files_of, read_goal_file
 from streamer.goals.index import GoalIndex
-from streamer.recordings.places import without_trial
+from streamer.recordings.places import is_sample, without_trial
 from streamer.recordings.reader import RecordedCall
 
 _MOST_LINES: Final = 10
+_SAMPLE_GOALS: Final = Path(__file__).parent / "sample" / "goals.yaml"
 
 
 class GoalFilesError(OperatorError):
@@ -41,6 +42,18 @@ class RecordedGoals:
         if found is None and isinstance(agent, str):
             found = self._index.of_agent(agent)
         return found or self._only
+
+
+def goals_for(paths: Sequence[Path], goals: Path | None) -> RecordedGoals | None:
+    """Goal sets for the calls at these paths; None if nobody has named any. The sample has its own.
+
+    Raises:
+        GoalFilesError: There is a mistake in one, or there is no goal set.
+        GoalFolderError: The folder cannot be read.
+    """
+    if goals is None and all(map(is_sample, paths)):
+        goals = _SAMPLE_GOALS
+    return None if goals is None else read_recorded_goals(goals)
 
 
 def read_recorded_goals(path: Path) -> RecordedGoals:

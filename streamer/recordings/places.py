@@ -25,6 +25,10 @@ SIMULATOR_FILES: Final = ("user_simulator_events.jsonl", "elevenlabs_events.json
 RECORD_FILES: Final = (AUDIT_FILE, RESULT_FILE, *PIPECAT_FILES, *SIMULATOR_FILES)
 """A folder with one of them is the folder of one call."""
 
+SAMPLE: Final = Path("sample")
+"""Path of the call that comes with callgauge, wherever there is no file or folder of this name."""
+_SAMPLE_FILE: Final = Path(__file__).parent / "sample" / "call.jsonl"
+
 _WIRE_SUFFIXES = (".jsonl", ".jsonl.gz")
 _AGENT_RECORD_SUFFIXES = (".json", ".json.gz")
 _DISCARDED = re.compile(r".+_(?:failed_attempt|extra|unvalidated|attempt)_\d+")
@@ -70,11 +74,14 @@ class RecordedPath:
         """Looks for calls, and reads none.
 
         Args:
-            path: An EVA record or run directory, a directory of records of ElevenLabs agents, or a file of recorded calls.
+            path: An EVA record or run directory, a directory of records of ElevenLabs agents, a file of recorded calls, or
+                `SAMPLE`.
 
         Raises:
             RecordingError: There is no recorded call.
         """
+        if is_sample(path):
+            path = _SAMPLE_FILE
         self.path = path
         self.known: tuple[Place, ...] = ()
         self.discarded = 0
@@ -91,7 +98,8 @@ class RecordedPath:
                 where=str(path),
                 expected="a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file",
                 seen="no such file or directory",
-                remedy="Check the spelling of the path.",
+                consequence="Nothing is read from it.",
+                remedy=f"Check the spelling of the path; `{SAMPLE}` is a call that comes with callgauge.",
             )
         elif path.name.endswith(_AGENT_RECORD_SUFFIXES):
             self.known = (AgentRecordFile(path),)
@@ -133,6 +141,11 @@ class RecordedPath:
                     self.discarded += 1
                 else:
                     yield from self._record_folders(child, levels_below - 1)
+
+
+def is_sample(path: Path) -> bool:
+    """Whether the path is that of the call that comes with callgauge."""
+    return path == SAMPLE and not path.exists()
 
 
 def is_record_folder(directory: Path) -> bool:

@@ -86,11 +86,18 @@ def test_the_list_of_commands_is_complete(callgauge: Callgauge) -> None:
         path.stem for path in (ROOT / "streamer" / "cli").glob("*.py") if "app = typer.Typer(" in path.read_text()
     }
     assert modules - {"app"} == set(cli_app.COMMANDS)
-    listed = callgauge("--help").out
-    assert [
-        command for command, summary in cli_app.COMMANDS.items() if f"{command} " not in listed or summary not in listed
-    ] == []
     assert callgauge("--version") == (0, f"callgauge {installed_version()}\n", "")
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_the_list_fits_a_small_terminal_a_line_for_each_command(callgauge: Callgauge, option: str) -> None:
+    lines = callgauge(option).out.splitlines()
+    assert len(lines) < 24, "the prompt comes after it"
+    assert max(map(len, lines)) <= 80
+    for group, commands in cli_app.GROUPS.items():
+        (first,) = [number for number, line in enumerate(lines) if line.startswith(f"{group} ")]
+        shown = [line.removeprefix(group).split(maxsplit=1) for line in lines[first : first + len(commands)]]
+        assert shown == [list(command) for command in commands.items()]
 
 
 @pytest.mark.parametrize("command", cli_app.COMMANDS)

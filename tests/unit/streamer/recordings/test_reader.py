@@ -195,8 +195,8 @@ def test_the_message_has_five_parts(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{tmp_path / 'gone'}: there is no recorded call:\n"
         "  expected a directory of recorded calls or a .jsonl, .jsonl.gz, .json or .json.gz file; seen no such file or directory.\n"
-        "  This call is not read and reading stops here; calls before it were read.\n"
-        "  Check the spelling of the path."
+        "  Nothing is read from it.\n"
+        "  Check the spelling of the path; `sample` is a call that comes with callgauge."
     )
 
 
