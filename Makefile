@@ -28,8 +28,8 @@ help: ## list these targets
 
 setup: $(READY) ## make .venv with the locked dependencies and callgauge itself
 
-demo: $(RUNS) ## simulated calls, every role in one process, no broker needed
-	@$(BIN)/callgauge demo
+demo: $(RUNS) ## simulated calls, every role in one process, no broker needed (ARGS="--calls 12")
+	@$(BIN)/callgauge demo $(ARGS)
 
 test: setup ## everything that must hold, on a real Kafka broker too
 	@$(BIN)/python -m tests.support.required_tools

@@ -188,14 +188,17 @@ def _expected(detail: Mapping[str, Any]) -> str:
             kinds = ", ".join(_ITS_KINDS.findall(context["expected_tags"]))
             if context["tag"] == "judge":
                 return f"a judge checks a whole subgoal, not a part of a check; expected one of {kinds}"
-            return f"there is no check of kind {context['tag']!r}; expected one of {kinds}"
+            close = difflib.get_close_matches(str(context["tag"]), kinds.split(", "), n=1)
+            hint = f"probably {close[0]!r} is meant, one of {kinds}" if close else f"expected one of {kinds}"
+            return f"there is no check of kind {context['tag']!r}; {hint}"
         case "union_tag_not_found":
             return f"kind is missing; {_HINTS['kind']}, for example `kind: tool_called`"
         case "model_type" | "model_attributes_type" | "dict_type":
             example = ", for example `kind: judge`;" if detail["loc"][-1] == "check" else ","
             return f"expected a mapping{example} seen {seen(given)}"
         case "tuple_type" | "list_type":
-            return f"expected a list, seen {seen(given)}"
+            example = f", for example [{given}]," if detail["loc"][-1] == "agents" and isinstance(given, str) else ","
+            return f"expected a list{example} seen {seen(given)}"
         case "string_type":
             hint = "; put it in quotes" if isinstance(given, int | float) else ""
             return f"expected a text, seen {seen(given)}{hint}"

@@ -4,13 +4,17 @@ Each command is the module of its name in this folder. The module has `app`, a T
 functions are the help texts.
 """
 
+import os
 import re
+import select
+import sys
 from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from streamer.cli.exit_codes import READER_GONE
 from streamer.version import installed_version
 
 GROUPS: Final = {
@@ -41,8 +45,8 @@ GROUPS: Final = {
 """Commands by their purpose, each with the first sentence of its help. The list fits a terminal of 24 rows and 80 columns."""
 COMMANDS: Final = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 _HEAD: Final = """\
-Usage: callgauge COMMAND [OPTIONS]      evaluates voice-agent calls while they run
-       callgauge COMMAND --help         explains a command; --version, -h
+Usage: callgauge COMMAND [OPTIONS]    evaluates voice-agent calls while they run
+       callgauge COMMAND --help       explains a command; --version, -h
 """
 _NO_COMMAND: Final = 2
 _GROUP_CHARS: Final = max(map(len, GROUPS))
@@ -71,6 +75,25 @@ class _LazyCommands(TyperGroup):
         """Finds the command that the arguments begin with, and imports it."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, None if name is None or listed is None else loaded(name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command; if the reader of its output goes away, as `head` does, it ends without a word."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            if not _reader_is_gone():
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+            raise typer.Exit(READER_GONE) from None
+        return result
+
+
+def _reader_is_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLERR)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def loaded(name: str) -> Any:
@@ -114,5 +137,5 @@ def callgauge(
 ) -> None:
     """Evaluates voice-agent calls while they run. `callgauge demo` shows it without any set-up."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), nl=False)
+        typer.echo(context.get_help())
         raise typer.Exit(_NO_COMMAND)

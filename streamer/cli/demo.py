@@ -15,8 +15,8 @@ from streamer.roles.demo import Demo
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 
-DEMO_SEED: Final = 71
-"""Its first calls are of every kind, most have goals that advance within half a minute, and some are difficult."""
+DEMO_SEED: Final = 47
+"""Its first calls are of all four agents, and have latencies, goals, interruptions and dead air in their first minute."""
 
 app = typer.Typer(add_completion=False)
 
@@ -35,8 +35,9 @@ def demo(
 ) -> None:
     """Shows callgauge at work, without any set-up.
 
-    One process runs a broker, simulated calls in real time and every role. A table shows the running calls and the
-    progress of each. Ctrl-C ends it.
+    One process runs a broker, simulated calls in real time and every role. A table shows the calls and the progress of
+    each; below it is what happens in them. The first calls are a minute old. One agent is in trouble on purpose. If the
+    port of /metrics is taken, the next free one is used. Ctrl-C ends it.
 
     Nothing is stored. Nothing leaves the machine unless a key for the judge is set (OPENAI_API_KEY): then a model judges
     one more subgoal of each call.

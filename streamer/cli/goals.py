@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from schemas.goals.goal_set import GoalSet
+from schemas.scores.all_records import SubgoalScore, Unscored
 from streamer.goals.files import GoalFile, GoalFolderError, doubles_in, goal_files_of, read_goal_file
 from streamer.goals.words import set_in_words
 from streamer.terminal import safe, say
@@ -30,6 +32,13 @@ def check(
     paths: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Files (.yaml, .yml, .json, .jsonl), or folders of them.")
     ],
+    *,
+    call: Annotated[
+        Path | None,
+        typer.Option(
+            "--call", metavar="PATH", help="A recorded call, or `sample`: which subgoals it reaches, and when."
+        ),
+    ] = None,
 ) -> None:
     """Reads goal files and prints their contents.
 
@@ -38,8 +47,11 @@ def check(
 
     Every mistake is printed with its line. Exit code 1 when there is one.
 
+    With --call a recorded call is scored against the goals, without a judge, and each subgoal has the turn that reaches it.
+
     Examples:
         callgauge goals check goals/
+        callgauge goals check rebooking.yaml --call sample
         callgauge goals check rebooking.yaml airline_dataset.jsonl
     """
     files = [read_goal_file(path) for path in _files_of(paths)]
@@ -57,6 +69,38 @@ def check(
     if not files:
         say("There is no goal file: expected one that ends with .yaml, .yml, .json or .jsonl.")
         raise typer.Exit(1)
+    if call is not None:
+        for line in _tried_on(call, [placed.goals for file in files for placed in file.sets]):
+            typer.echo(safe(line))
+
+
+def _tried_on(path: Path, sets: Sequence[GoalSet]) -> Iterator[str]:
+    """The subgoals of each recorded call, with the turns that reach them."""
+    # These bring the engine, which reading goals does not need.
+    from streamer.cli.settings_options import settings_from
+    from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+    from streamer.offline.scoring import RecordedScoring
+    from streamer.recordings.goals import RecordedGoals
+
+    settings = settings_from(None)
+    scored: list[RecordedScoring] = []
+    scorings = scorings_of([path], plan_from(settings, asks_judge=False), RecordedGoals(sets), None)
+    score_all(scorings, settings, scored.append, lambda: None, asks_judge=False)
+    for scoring in scored:
+        if scoring.goal_set is None:
+            continue  # a sentence has said so
+        yield f"call {scoring.call.conversation_id}, goals {scoring.goal_set.id}:"
+        subgoals = {record.index: record for record in scoring.final_records() if isinstance(record, SubgoalScore)}
+        for index, subgoal in enumerate(scoring.goal_set.subgoals):
+            yield f"  {subgoal.id}: {_state(subgoals.get(index))}"
+
+
+def _state(score: SubgoalScore | None) -> str:
+    if score is None:
+        return "not looked at: the call has no turn with an answer"
+    if score.reached_turn is not None:
+        return f"reached in turn {score.reached_turn}"
+    return f"not known ({score.result.reason.value})" if isinstance(score.result, Unscored) else "not reached"
 
 
 def _files_of(paths: Sequence[Path]) -> Iterator[Path]:

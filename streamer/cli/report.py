@@ -12,17 +12,13 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.errors import OperatorError
 from streamer.cli.options import AgentOption, ConfigOption, GoalsOption, JudgeOption, JudgeSwitch, PathsArgument
 from streamer.cli.settings_options import settings_from
-from streamer.offline.contexts import folded_recording
-from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
 from streamer.offline.screen import reading_progress, tell_refused
 from streamer.recordings.goals import goals_for
-from streamer.report.call.hearing import heard_in
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.numbers import counted
-from streamer.report.drawing.texts import Redacts
 from streamer.report.page import index, page, section
-from streamer.sources.replay.playback import in_time_order
 from streamer.terminal import say
 from streamer.version import installed_version
 
@@ -78,7 +74,7 @@ def report(
 
         def take(scoring: RecordedScoring) -> None:
             progress.calls += 1
-            calls.append(_reported(scoring, f"c{len(calls) + 1}", redactor))
+            calls.append(reported_call(scoring, f"c{len(calls) + 1}", redactor))
             tell_refused(scoring.call.conversation_id, scoring.refused)
 
         scorings = scorings_of(paths, plan, sets, agent)
@@ -89,13 +85,6 @@ def report(
     text = page(sections, index(calls) if len(calls) > 1 else None, notes, installed_version())
     _write(html, text)
     say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {html}")
-
-
-def _reported(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> ReportedCall:
-    call = scoring.call
-    folded, _ = folded_recording(call, None, None)
-    heard = heard_in(folded, [event.time_ms for event in in_time_order(call)])
-    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor)
 
 
 def _require_place(path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from consumers.engine.redaction.redactor import Redactor
 from streamer.cli.options import (
     AgentOption,
     ArrivalOption,
@@ -28,19 +29,22 @@ from streamer.offline.call_work import (
     scoring_of,
     unread,
 )
-from streamer.offline.scored_recordings import plan_from, score_all
+from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
+from streamer.offline.screen import reading_progress, tell_refused
 from streamer.recordings.goals import goals_for
 from streamer.recordings.reader import RecordingError, read_call
-from streamer.terminal import say
+from streamer.settings.all_settings import Settings
+from streamer.terminal import output_console, safe, say
 
 app = typer.Typer(add_completion=False)
 
 
 class ScoreFormat(StrEnum):
-    """The two kinds of printed lines."""
+    """The kinds of printed results."""
 
     RECORDS = "records"
+    TABLE = "table"
     EVA = "eva"
 
 
@@ -49,7 +53,8 @@ def score(
     paths: PathsArgument,
     *,
     output: Annotated[
-        ScoreFormat, typer.Option("--format", help="Score records, or EVA's results in its own encoding.")
+        ScoreFormat,
+        typer.Option("--format", help="Score records, a table for people, or EVA's results in its own encoding."),
     ] = ScoreFormat.RECORDS,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
@@ -67,6 +72,9 @@ def score(
     The calls go through the evaluator's engine. Each record is one line of JSON. Without --all only the newest record of
     each score is printed: its value at the end of the call. No broker is needed.
 
+    With --format table each call is one row: how long callers waited, which goals were reached, how it ended. Below it is
+    what stands out, turn by turn.
+
     Time is the time of the events, and silence lasts as long as in the recording. Limits that would cut a recording off
     do not apply; all other settings do.
 
@@ -82,7 +90,7 @@ def score(
     all of them. A call that cannot be read is named and left out, and the exit code is 1.
 
     Examples:
-        callgauge score sample
+        callgauge score sample --format table
         callgauge score output/my-run > scores.jsonl
         callgauge score records/1.1.2 --goals airline_dataset.jsonl > scores.jsonl
         callgauge score calls.jsonl.gz --goals goals/ --all
@@ -98,6 +106,11 @@ def score(
     asks_judge = judge is JudgeSwitch.ON
     plan = plan_from(settings, asks_judge=asks_judge, arrival_seed=arrival)
     sets = goals_for(paths, goals)
+    if output is ScoreFormat.TABLE:
+        if all_records:
+            raise typer.BadParameter("A table has no single records: leave --all out.")
+        _print_table(scorings_of(paths, plan, sets, agent), settings, asks_judge=asks_judge)
+        return
     if not asks_judge:
         print_calls(paths, score_work(plan, sets, agent, all_records=all_records), processes)
         return
@@ -124,3 +137,22 @@ def score(
                 yield scoring
 
         score_all(scorings(), settings, show, printed.event, asks_judge=True)
+
+
+def _print_table(scorings: Iterator[RecordedScoring], settings: Settings, *, asks_judge: bool) -> None:
+    from streamer.report.summary import CallSummary, standout_lines, summary_of, summary_table  # brings the report
+
+    redactor = Redactor(settings.redaction)
+    calls: list[CallSummary] = []
+    with reading_progress() as progress:
+
+        def take(scoring: RecordedScoring) -> None:
+            progress.calls += 1
+            calls.append(summary_of(reported_call(scoring, "", redactor)))
+            tell_refused(scoring.call.conversation_id, scoring.refused)
+
+        score_all(scorings, settings, take, progress.event, asks_judge=asks_judge)
+    output_console().print(summary_table(calls))
+    typer.echo()
+    for line in standout_lines(calls):
+        typer.echo(safe(line))

@@ -1,9 +1,11 @@
 """The command `simulate`: simulated calls onto the topics."""
 
 import asyncio
+import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from operator import itemgetter
 from typing import Annotated
 
 import typer
@@ -46,6 +48,11 @@ def simulate(
         typer.Option(help="A trouble that the agents have from the start, to see which alert fires."),
     ] = None,
     agent: Annotated[str | None, typer.Option(help="The agent that has the trouble; otherwise all of them.")] = None,
+    *,
+    prints: Annotated[
+        bool,
+        typer.Option("--print", help="Print the events of N calls at once, one JSON object a line; nothing is sent."),
+    ] = False,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -55,8 +62,12 @@ def simulate(
     The agents do well and meet the objectives. With the profile `awkward` most calls are difficult: interruptions, empty
     sessions, late, missing and repeated events, slow tools. The same seed makes the same calls. Ctrl-C ends it.
 
+    With --print you see what good events look like, without a broker: each line is an event as POST /events takes it.
+
     Examples:
         callgauge simulate --calls 20 --seconds 60 --seed 7
+        callgauge simulate --print --calls 1 | head
+        callgauge simulate --print --seed 7 | callgauge events check -
         callgauge simulate --incident agent_mute --agent library-desk
     """
     if agent is not None and agent not in AGENTS:
@@ -66,26 +77,38 @@ def simulate(
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     troubles = [] if incident is None else [Incident(incident, agent)]
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
+
+    def traffic(limit: int | None = None) -> Iterable[PlayedCall]:
+        return simulated_traffic(
+            chosen, concurrent_calls=calls, start_ms=wall_clock_ms(), limit=limit, tenant=tenant,
+            environment=environment, profile_of=with_incidents(PROFILES[profile], troubles),
+        )  # fmt: skip
+
+    if prints:
+        for line in _event_lines(traffic(calls)):
+            typer.echo(line)
+        return
     say(f"Simulating {calls} calls at a time, seed {chosen}, to {settings.bootstrap}.")
     console = error_console()
     columns = TextColumn("{task.description}")
-    with Progress(columns, console=console) if console.is_terminal else nullcontext() as line:
-        task = line.add_task("") if line else None
+    with Progress(columns, console=console) if console.is_terminal else nullcontext() as shown:
+        task = shown.add_task("") if shown else None
 
         def show(progress: PlayProgress) -> None:
-            if line is not None and task is not None:
-                line.update(task, description=_traffic_text(progress))
-
-        def traffic() -> Iterable[PlayedCall]:
-            return simulated_traffic(
-                chosen, concurrent_calls=calls, start_ms=wall_clock_ms(), tenant=tenant, environment=environment,
-                profile_of=with_incidents(PROFILES[profile], troubles),
-            )  # fmt: skip
+            if shown is not None and task is not None:
+                shown.update(task, description=_traffic_text(progress))
 
         _, progress = asyncio.run(
             publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds)
         )
     say(f"Simulated: {_traffic_text(progress)}.")
+
+
+def _event_lines(calls: Iterable[PlayedCall]) -> Iterator[str]:
+    """The events of all calls in the order of their arrival, each with its conversation."""
+    events = [(event.arrival_ms, call.conversation_id, event.value) for call in calls for event in call.events]
+    for _, conversation_id, value in sorted(events, key=itemgetter(0)):
+        yield json.dumps({"conversation_id": conversation_id, **json.loads(value)}, ensure_ascii=False)
 
 
 def _traffic_text(progress: PlayProgress) -> str:

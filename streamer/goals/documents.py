@@ -73,12 +73,20 @@ def read_yaml(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = None if mark is None else mark.line + 1
-        raise DocumentError(
-            line, f"not YAML: {error.problem or error.context}; check indentation and quotes"
-        ) from error
+        raise DocumentError(line, f"not YAML: {_problem(error, text)}") from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise DocumentError(None, f"not YAML: {' '.join(str(error).split())}") from error
     return builder.document(is_list=documents != 1)
+
+
+def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
+    """The fault, and what to do about it; a tab is the one fault that a person cannot see."""
+    mark = error.problem_mark
+    lines = text.split("\n")
+    is_token = "cannot start any token" in (error.problem or "")
+    if is_token and mark is not None and mark.line < len(lines) and "\t" in lines[mark.line]:
+        return "a tab; indent with spaces"
+    return f"{error.problem or error.context}; check indentation and quotes"
 
 
 def read_json(text: str) -> Document:

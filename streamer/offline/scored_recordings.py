@@ -10,11 +10,16 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import first_of
 from streamer.offline.call_work import scoring_of
+from streamer.offline.contexts import folded_recording
 from streamer.offline.judge_in_process import JudgeInProcess
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.goals import RecordedGoals
 from streamer.recordings.reader import read_recordings
+from streamer.report.call.hearing import heard_in
+from streamer.report.call.reported_call import ReportedCall
+from streamer.report.drawing.texts import Redacts
 from streamer.settings.all_settings import Settings
+from streamer.sources.replay.playback import in_time_order
 from streamer.terminal import say
 from streamer.version import installed_version
 
@@ -77,6 +82,14 @@ def scorings_of(
             for sentence in sentences:
                 say(sentence)
             yield scoring
+
+
+def reported_call(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -> ReportedCall:
+    """A call that was scored, with its words and sounds, as a report or a table shows it."""
+    call = scoring.call
+    folded, _ = folded_recording(call, None, None)
+    heard = heard_in(folded, [event.time_ms for event in in_time_order(call)])
+    return ReportedCall(call.conversation_id, heard, scoring.final_records(), anchor_id, redactor)
 
 
 async def _score_judged(

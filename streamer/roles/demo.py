@@ -1,7 +1,11 @@
-"""The demo: an embedded broker, simulated calls in real time, every role in this process, and a table of the calls."""
+"""The demo: an embedded broker, simulated calls in real time, every role in this process, and a table of the calls.
+
+The first calls are a minute old when it begins, so that there is something to see at once. One agent is in trouble on purpose.
+"""
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,18 +20,37 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.stopping import first_of
 from schemas.scores.all_records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC, TOPICS
-from streamer.roles.demo_screen import Headline, plain_line, screen
-from streamer.roles.demo_table import CallTable
+from streamer.roles.demo_view.calls import CallTable
+from streamer.roles.demo_view.news import MOST_NEWS, News, plain_line
+from streamer.roles.demo_view.screen import Headline, screen
+from streamer.roles.demo_view.totals import Totals
 from streamer.roles.embedded_broker import KEEPS_NOTHING, embedded_broker
+from streamer.roles.head_start import HEAD_START_MS, publish_past, split_at
 from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after
 from streamer.sources.publisher import EventPublisher, PlayProgress, play
-from streamer.sources.simulator.profile import HEALTHY, always
+from streamer.sources.replay.playback import PlayedCall
+from streamer.sources.simulator.incidents import LLM_SLOW_MS, Incident, with_incidents
+from streamer.sources.simulator.profile import HEALTHY
 from streamer.sources.simulator.traffic import simulated_traffic
 
 REFRESH_SECONDS: Final = 0.25
+PLAIN_SECONDS: Final = 5.0
+"""From one line of figures to the next where there is no terminal."""
+IN_TROUBLE: Final = "internet-outage"
+"""The agent whose model is slow on purpose, so that a trouble is seen beside three agents without one."""
+TROUBLE: Final = f"its model is {LLM_SLOW_MS // 1000} s late, on purpose"
+PORTS_TRIED: Final = 20
+"""Ports from the given one on, of which the first free one is taken: 8080 is often in use."""
+NEXT_STEPS: Final = """
+Next:
+  callgauge report sample    one page about a recorded call: who spoke when, why the caller waited, goals, scores
+  callgauge score sample     the records behind it, as JSON
+  callgauge doctor           checks your Kafka; then `callgauge run` does all this with the calls of your agents
+"""
 RATE_WINDOW_SECONDS: Final = 5.0
+CE_SOURCE: Final = "callgauge.demo"
 FETCH_WAIT_MS: Final = 100
 MAX_RECORDS_PER_POLL: Final = 500
 GOALS_FOLDER: Final = Path(__file__).with_name("demo_goals")
@@ -51,8 +74,10 @@ class Demo:
         self._concurrent_calls = concurrent_calls
         self._seed = seed
         self._table = CallTable()
+        self._totals = Totals()
+        self._news = News()
         self._published: deque[tuple[float, int]] = deque(maxlen=64)  # more than the window has refreshes
-        self._events_published = 0
+        self._events_published = self._past_events = 0
         self._metrics_url = ""
 
     async def run(self, seconds: float | None) -> None:
@@ -63,34 +88,63 @@ class Demo:
             AddressInUseError: The HTTP address is taken.
             Exception: The failure of a role.
         """
-        self._console.print(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.", soft_wrap=not self._console.is_terminal)
+        self._say(f"callgauge demo. {KEEPS_NOTHING} Ctrl-C ends it.")
+        self._say(f"Callers and agents are simulated. {IN_TROUBLE} is in trouble: {TROUBLE}.")
         if self._settings.judge.is_on:
             judge = self._settings.judge
-            text = f"A key is set, so the judge is on: {judge.model} at {judge.base_url} judges a subgoal of each call."
-            self._console.print(text, soft_wrap=not self._console.is_terminal)
+            self._say(
+                f"A key is set, so the judge is on: {judge.model} at {judge.base_url} judges a subgoal of each call."
+            )
+        self._take_a_free_port()
         with embedded_broker([topic.name for topic in TOPICS]) as bootstrap:
             kafka = KafkaSettings(bootstrap_servers=bootstrap, is_embedded=True)
+            began_ms = wall_clock_ms()
+            calls = await self._write_the_past(kafka, began_ms)
             service = Service(self._settings, kafka, ("evaluator", "exporter", "judge"))
-            try:
-                await first_of(service.run(asyncio.Event()), self._show(service, kafka, seconds))
-            finally:
-                began, ended = self._table.calls_started, self._table.calls_ended
-                self._console.print(
-                    f"Over: {began} calls began, {ended} ended, {self._events_published} events were sent."
-                )
+            await first_of(service.run(asyncio.Event()), self._show(service, kafka, calls, seconds))
 
-    async def _show(self, service: Service, kafka: KafkaSettings, seconds: float | None) -> None:
-        await service.ready.wait()
-        self._metrics_url = service.metrics_url
-        with self._screen() as refresh:
-            await first_of(over_after(seconds), self._play(kafka), self._read(kafka), self._refresh(refresh))
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
-    async def _play(self, kafka: KafkaSettings) -> None:
-        calls = simulated_traffic(
-            self._seed, concurrent_calls=self._concurrent_calls, start_ms=wall_clock_ms(), environment="demo",
-            profile_of=always(HEALTHY),
+    def _take_a_free_port(self) -> None:
+        """Moves on to the next free port if the given one is taken, and says so."""
+        host, wanted = self._settings.http_host, self._settings.http_port
+        free = next(
+            (port for port in range(wanted, wanted + PORTS_TRIED) if not wanted or _is_free(host, port)), wanted
+        )
+        if free != wanted:
+            self._say(f"Port {wanted} is taken, so /metrics is on port {free}.")
+            self._settings = self._settings.model_copy(update={"http_port": free})
+
+    async def _write_the_past(self, kafka: KafkaSettings, now_ms: int) -> Iterator[PlayedCall]:
+        """Writes the events of the head start, and returns the calls from now on."""
+        traffic = simulated_traffic(
+            self._seed, concurrent_calls=self._concurrent_calls, start_ms=now_ms - HEAD_START_MS, environment="demo",
+            profile_of=with_incidents(HEALTHY, [Incident("llm_slow", IN_TROUBLE)]),
         )  # fmt: skip
-        async with EventPublisher(kafka, ce_source="callgauge.demo") as publisher:
+        past, calls = split_at(traffic, HEAD_START_MS)
+        async with EventPublisher(kafka, ce_source=CE_SOURCE) as publisher:
+            await publish_past(past, publisher)
+        self._past_events = self._events_published = len(past)
+        return calls
+
+    async def _show(
+        self, service: Service, kafka: KafkaSettings, calls: Iterator[PlayedCall], seconds: float | None
+    ) -> None:
+        playing = asyncio.create_task(self._play(kafka, calls))  # the calls go on while the roles start
+        try:
+            await service.ready.wait()
+            self._metrics_url = service.metrics_url
+            with self._screen() as refresh:
+                await first_of(over_after(seconds), playing, self._read(kafka), self._refresh(refresh))
+        finally:
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+            if self._metrics_url:
+                self._sum_up()
+
+    async def _play(self, kafka: KafkaSettings, calls: Iterator[PlayedCall]) -> None:
+        async with EventPublisher(kafka, ce_source=CE_SOURCE) as publisher:
             await play(calls, publisher, speed=1.0, on_progress=self._on_progress)
 
     async def _read(self, kafka: KafkaSettings) -> None:
@@ -111,6 +165,8 @@ class Demo:
     def _take(self, value: bytes) -> None:
         record = SCORE_RECORD.validate_json(value)
         self._table.fold(record)
+        self._totals.fold(record)
+        self._news.fold(record)
         if not self._console.is_terminal and (line := plain_line(record)) is not None:
             self._console.print(line, soft_wrap=True)
 
@@ -121,7 +177,7 @@ class Demo:
             await asyncio.sleep(REFRESH_SECONDS)
 
     def _on_progress(self, progress: PlayProgress) -> None:
-        self._events_published = progress.events_published
+        self._events_published = self._past_events + progress.events_published
 
     def _headline(self) -> Headline:
         now_seconds = time.monotonic()
@@ -137,14 +193,15 @@ class Demo:
         console = self._console
         if not console.is_terminal:
             console.print(f"Metrics: {self._metrics_url}", soft_wrap=True)
-            next_line_seconds = 0.0
+            next_line_seconds = time.monotonic() + 1
 
             def print_line() -> None:
                 nonlocal next_line_seconds
                 if (now_seconds := time.monotonic()) >= next_line_seconds:
-                    next_line_seconds = now_seconds + 1
+                    next_line_seconds = now_seconds + PLAIN_SECONDS
                     self._table.rows(wall_clock_ms())  # lets go of calls that are over
                     console.print(self._headline().text(), soft_wrap=True)
+                    console.print(self._totals.text(), soft_wrap=True)
 
             yield print_line
             return
@@ -152,11 +209,28 @@ class Demo:
         def render() -> RenderableType:
             now_ms = wall_clock_ms()
             return screen(
-                self._headline(), self._table.rows(now_ms), now_ms, width=console.width, height=console.height
-            )
+                self._headline(), self._table.rows(now_ms), now_ms, width=console.width, height=console.height,
+                totals=self._totals.text(), news=self._news.newest(MOST_NEWS),
+            )  # fmt: skip
 
         with Live(console=console, auto_refresh=False, transient=False) as live:
             yield lambda: live.update(render(), refresh=True)
+
+    def _sum_up(self) -> None:
+        began, ended = self._table.calls_started, self._table.calls_ended
+        self._say(f"Over: {began} calls began, {ended} ended, {self._events_published} events were sent.")
+        self._console.print(self._totals.by_agent(IN_TROUBLE))
+        self._say(f"{IN_TROUBLE}: {TROUBLE}.")
+        self._console.print(NEXT_STEPS, soft_wrap=True, end="")
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    try:
+        with socket.create_server((host, port)):
+            return True
+    except OSError:
+        return False
 
 
 def _with_goals(settings: Settings) -> Settings:

@@ -4,7 +4,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from schemas.topics import GOALS_TOPIC, JUDGE_REQUESTS_TOPIC, TRANSCRIPTS_TOPIC
-from streamer.goals.files import GoalFolderError, goal_files_of, read_goal_file
 from streamer.roles.role_runner import RoleName
 from streamer.settings.all_settings import Settings
 
@@ -34,6 +33,8 @@ def _goals(settings: Settings) -> str:
 
 
 def _counted_sets(folder: Path) -> str:
+    from streamer.goals.files import GoalFolderError, goal_files_of, read_goal_file  # bring YAML, which few roles need
+
     try:
         files = [read_goal_file(path) for path in goal_files_of(folder)]
     except GoalFolderError:  # the evaluator, which reads it too, says why

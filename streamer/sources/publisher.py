@@ -111,8 +111,13 @@ class EventPublisher:
             if error is None:  # an error that is already on its way says more
                 raise
 
-    async def publish(self, conversation_id: str, event: WireEvent) -> None:
+    async def publish(self, conversation_id: str, event: WireEvent, *, sent_ms: int | None = None) -> None:
         """Hands one event to the client, in order; waits while `MAX_UNACKNOWLEDGED_SENDS` are on their way.
+
+        Args:
+            conversation_id: The key.
+            event: The event.
+            sent_ms: The record's own timestamp in epoch milliseconds; None is now.
 
         Raises:
             PublishError: This or an earlier event could not be sent.
@@ -125,6 +130,7 @@ class EventPublisher:
                 value=event.value,
                 key=conversation_id.encode(),
                 headers=cloudevent_headers(conversation_id, event, self._ce_source),
+                timestamp_ms=sent_ms,
             )
         except BaseException as error:
             self._free_sends.release()

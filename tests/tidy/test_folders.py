@@ -68,6 +68,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
             "pipecat_observer/pipecat_callgauge",
             "quiet_libraries",
             "report/drawing",
+            "roles/demo_view",
             "roles/transcripts",
             "settings",
             "signals",

@@ -86,5 +86,7 @@ def _tools(call: ReportedCall) -> Iterator[Moment]:
 
 
 def _stalls(call: ReportedCall) -> Iterator[Moment]:
+    reached = sorted(each.reached_turn for each in call.subgoals if each.reached_turn is not None)
     for stall in call.of(StallFact):
-        yield Moment(stall.since_turn, "")
+        later = next((turn for turn in reached if turn > stall.since_turn), None)
+        yield Moment(stall.since_turn, "to the end of the call" if later is None else f"until turn {later}")

@@ -175,7 +175,7 @@ CHECK = "subgoals[0].check"
         ({"pattern": "x"}, f"{CHECK}: kind is missing; say which kind of check it is, for example `kind: tool_called`"),
         (
             {"kind": "sayz"},
-            f"{CHECK}: there is no check of kind 'sayz'; expected one of tool_called, tool_result, says, within, all_of, "
+            f"{CHECK}: there is no check of kind 'sayz'; probably 'says' is meant, one of tool_called, tool_result, says, within, all_of, "
             "any_of, not, judge",
         ),
         (

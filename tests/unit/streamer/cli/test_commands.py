@@ -21,6 +21,7 @@ from streamer.cli import app as cli_app
 from streamer.cli import main as cli
 from streamer.cli import run as cli_run
 from streamer.cluster.topic_admin import judged
+from streamer.operations.event_check.check import check_events
 from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
 from streamer.roles.running import STOP_SECONDS
 from streamer.sources.simulator.traffic import simulate_call
@@ -395,3 +396,29 @@ def test_partitions_that_do_not_fit_are_named() -> None:
         "x.scores": "has 8 partitions, not 4 as x.pipecat.events",
     }
     assert all(state.problem == "does not exist" for state in judged({}, kafka))
+
+
+def test_printed_events_of_simulated_calls_are_all_understood(callgauge: Callgauge) -> None:
+    code, out, err = callgauge("simulate", "--print", "--calls", 2, "--seed", 3, "--bootstrap", NOBODY)
+    assert (code, err) == (0, "")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert len({event["conversation_id"] for event in events}) == 2
+    findings = check_events(out.encode())
+    assert (findings.refused, findings.unknown, findings.in_seconds) == ([], {}, [])
+    assert sum(findings.read.values()) == len(events)
+
+
+def test_without_a_command_the_list_is_printed(callgauge: Callgauge) -> None:
+    code, out, err = callgauge()
+    assert (code, err) == (2, "")
+    assert out == callgauge("--help").out
+
+
+def test_a_reader_that_goes_away_ends_a_command_quietly() -> None:
+    """As `head` does when it has enough; 141 is what a shell shows for SIGPIPE."""
+    command = [sys.executable, "-m", "streamer.cli.main", "schema", "score"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as gone:
+        ended = subprocess.run(command, cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, timeout=patient(30))
+    assert (ended.returncode, ended.stderr) == (141, b"")

@@ -142,3 +142,38 @@ def test_the_recorded_call_s_record_is_checked_as_it_is(check: Check) -> None:
 def test_a_set_for_no_agent_says_so() -> None:
     goals = GoalSet.model_validate({"id": "a", "subgoals": [{"id": "1", "details": "d", "check": {"kind": "judge"}}]})
     assert next(set_in_words(goals)).startswith("a: for calls that name it, up to 20 turns")
+
+
+def test_a_recorded_call_says_which_subgoals_it_reaches(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tried.yaml"
+    path.write_text(
+        "id: tried\nsubgoals:\n"
+        "  - {id: booked, details: d, check: {kind: tool_called, tool: rebook}}\n"
+        "  - {id: sung, details: d, check: {kind: says, speaker: assistant, pattern: la la la}}\n"
+        "  - {id: friendly, details: d, check: {kind: judge}}\n"
+    )
+    ended = check(path, "--call", "sample")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines()[-4:] == [
+        "call sample-call, goals tried:",
+        "  booked: reached in turn 5",
+        "  sung: not reached",
+        "  friendly: not known (judge_disabled)",
+    ]
+
+
+def test_goals_of_another_agent_are_tried_on_no_call(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"id: {name}\nagents: [{name}]\nsubgoals:\n  - {{id: a, details: d, check: {{kind: judge}}}}\n"
+        )
+    ended = check(tmp_path, "--call", "sample")
+    assert ended.code == 0
+    assert "no goal set is for it" in ended.err
+    assert "call sample-call" not in ended.out

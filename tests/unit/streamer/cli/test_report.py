@@ -151,7 +151,9 @@ def test_a_page_that_cannot_be_put_in_place_leaves_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"calls.jsonl.gz"}
 
 
-def test_the_page_must_be_named(report: Report, tmp_path: Path) -> None:
-    ended = report(write(tmp_path / "calls.jsonl.gz", recorded()))
-    assert ended.code == 2
-    assert "--html" in ended.err
+def test_a_page_without_a_name_is_written_here(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert report("sample").code == 0
+    assert "sample-call" in (tmp_path / "callgauge-report.html").read_text()
+    assert report("sample", "-o", "other.html").code == 0
+    assert (tmp_path / "other.html").is_file()

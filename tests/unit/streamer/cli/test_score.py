@@ -357,3 +357,17 @@ def test_one_question_without_a_verdict_is_told_and_its_score_says_why(
     assert ended.code == 0
     assert ended.progress == [0.0, "refused"]
     assert "18 questions, 9 without a verdict (refused 9)" in ended.err
+
+
+def test_a_table_says_whether_the_calls_were_good(
+    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = score("sample", "--format", "table")
+    assert (ended.code, ended.err) == (0, "")
+    heads, row, *rest = ended.out.splitlines()
+    assert heads.split()[:3] == ["call", "agent", "length"]
+    assert row.split("  ")[0] == "sample-call"
+    assert "6 of 6" in row
+    assert "What stands out:" in rest
+    assert score("sample", "--format", "table", "--all").code == 2

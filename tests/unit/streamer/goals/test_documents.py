@@ -108,6 +108,8 @@ Reader = Callable[[str], Document]
         (read_yaml, "a: 1\nb: 2\n\na: 3\n", 4, "'a' is there twice, first on line 1"),
         (read_yaml, "? [1]\n: 2\n", 1, "a list or mapping cannot be the name of a field"),
         (read_yaml, "a:\n  - 1\n - 2\n", 3, "not YAML: did not find expected"),
+        (read_yaml, "a:\n\t- 1\n", 2, "not YAML: a tab; indent with spaces"),
+        (read_yaml, "a: @b\n", 1, "check indentation and quotes"),
         (read_yaml, "a: 'x\n", 2, "not YAML: found unexpected end of stream"),
         (read_yaml, "a: \x00", None, "not YAML: unacceptable character"),
         (read_yaml, "[" * 100_000, 1, f"values are nested deeper than {MAX_DEPTH}"),

@@ -5,6 +5,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ def environment() -> dict[str, str]:
 
 def test_without_a_terminal_it_prints_lines_and_ends_by_itself() -> None:
     ended = subprocess.run(
-        [*DEMO, "--seconds", "1.5"],
+        [*DEMO, "--seconds", "4"],
         cwd=ROOT,
         env=environment(),
         capture_output=True,
@@ -37,9 +38,13 @@ def test_without_a_terminal_it_prints_lines_and_ends_by_itself() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
     assert "keeps nothing" in lines[0]
-    assert re.fullmatch(r"Metrics: http://127\.0\.0\.1:\d+/metrics", lines[1])
-    assert [line for line in lines if line.startswith("1 calls running, 0 over")]
-    assert re.match(r"Over: [12] calls began, 0 ended, \d+ events were sent", lines[-1])
+    assert "is in trouble" in lines[1]
+    assert re.fullmatch(r"Metrics: http://127\.0\.0\.1:\d+/metrics", lines[2])
+    assert [line for line in lines if re.match(r"\d+ calls running, \d over", line)]
+    (over,) = [place for place, line in enumerate(lines) if line.startswith("Over: ")]
+    assert re.match(r"Over: \d+ calls began, \d ended, \d+ events were sent", lines[over])
+    assert lines[over + 1].split()[:3] == ["agent", "ended", "answers"]
+    assert any(line.strip().startswith("callgauge report sample") for line in lines[over:])
     assert "\x1b" not in ended.stdout
 
 
@@ -64,6 +69,36 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it_in_two_seconds() ->
         finally:
             demo.kill()
             os.close(ours)
+
+
+def test_the_first_calls_have_a_past_with_latencies_and_goals(tmp_path: Path) -> None:
+    """They are a minute old at the start, so most of what is seen here has no time to happen."""
+    with (tmp_path / "demo.log").open("w+") as log, subprocess.Popen(
+        [*DEMO[:-2], "--calls", "6"], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+    ) as demo:  # fmt: skip
+        try:
+            deadline_seconds = time.monotonic() + patient(START_SECONDS)
+            kinds = ("answered after", "reached the subgoal", "interrupted by the", "dead air", "over (")
+            while not all(kind in (text := Path(log.name).read_text()) for kind in kinds):
+                assert time.monotonic() < deadline_seconds, text
+                time.sleep(0.2)
+            assert text.count("answered after") >= 10
+            assert re.search(r"internet-outage: turn \d answered after [56]\d\d\d ms", text)
+        finally:
+            demo.kill()
+
+
+def test_a_taken_port_is_told_and_the_next_free_one_is_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = subprocess.run(
+            [*DEMO[:-4], "--http-port", str(port), "--calls", "1", "--seconds", "0.1"],
+            cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=patient(START_SECONDS),
+        )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = re.search(rf"Port {port} is taken, so /metrics is on port (\d+)\.", ended.stdout)
+    assert found is not None
+    assert f"Metrics: http://127.0.0.1:{found[1]}/metrics" in ended.stdout
 
 
 def read_until(terminal: int, wanted: bytes, seconds: float, after: bytes = b"") -> bytes:

@@ -9,15 +9,25 @@ from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.judge.settings import JudgeSettings
 from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import ProgressScore, SubgoalScore, TurnStatus
+from schemas.scores.all_records import (
+    ClosedFact,
+    DeadAirFact,
+    InterruptionFact,
+    SubgoalScore,
+    VoiceToVoiceLatency,
+)
 from streamer.cli.demo import DEMO_SEED
 from streamer.goals.files import goal_files_of, read_goal_file
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.goals import read_recorded_goals
-from streamer.roles.demo import GOALS_FOLDER, _with_goals
+from streamer.roles.demo import GOALS_FOLDER, IN_TROUBLE, _with_goals
+from streamer.roles.demo_view.news import VERY_SLOW_MS
+from streamer.roles.head_start import HEAD_START_MS
 from streamer.settings.all_settings import Settings
 from streamer.settings.goals import GoalSettings
+from streamer.sources.simulator.incidents import Incident, with_incidents
 from streamer.sources.simulator.plan import SIMULATED_KINDS
+from streamer.sources.simulator.profile import HEALTHY
 from streamer.sources.simulator.speech import DOMAINS
 from streamer.sources.simulator.traffic import SimulatedCall, simulate_call, simulated_traffic
 
@@ -72,7 +82,7 @@ def test_every_subgoal_is_reached_by_some_calls_and_not_by_others() -> None:
         assert reached[name, goals.subgoals[-1].id] < looked_at[name], "not every call gets everything"
 
 
-def test_the_demo_s_first_calls_move_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_start_of_the_demo_has_something_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     first: list[SimulatedCall] = []
 
     def remembered(*arguments: int, **options: int) -> SimulatedCall:
@@ -80,18 +90,21 @@ def test_the_demo_s_first_calls_move_soon(monkeypatch: pytest.MonkeyPatch) -> No
         return first[-1]
 
     monkeypatch.setattr("streamer.sources.simulator.traffic.simulate_call", remembered)
-    list(simulated_traffic(DEMO_SEED, concurrent_calls=6, start_ms=T0_MS, limit=6))
-    moved_ms = [
-        min(
-            record.caused_at_ms - T0_MS
-            for record in scored(call).records
-            if isinstance(record, ProgressScore) and record.reached and record.status is TurnStatus.PROVISIONAL
-        )
-        for call in first
-        if call.call.elevenlabs is not None
-    ]
-    assert len(moved_ms) >= 4
-    assert sorted(moved_ms)[2] < 30_000
+    trouble = with_incidents(HEALTHY, [Incident("llm_slow", IN_TROUBLE)])
+    list(simulated_traffic(DEMO_SEED, concurrent_calls=6, start_ms=T0_MS, limit=8, profile_of=trouble))
+    assert {call.call.control[0]["agent"] for call in first} == set(AGENTS)
+    seen: Counter[type] = Counter()
+    slow = set()
+    for call in first:
+        for record in scored(call).records:
+            if record.caused_at_ms < T0_MS + HEAD_START_MS and record.revision == 1:
+                seen[type(record)] += not isinstance(record, SubgoalScore) or record.reached_turn is not None
+                if isinstance(record, VoiceToVoiceLatency) and getattr(record.result, "value", 0) > VERY_SLOW_MS:
+                    slow.add(record.labels.agent)
+    assert seen[VoiceToVoiceLatency] >= 10
+    assert seen[SubgoalScore] >= 5
+    assert min(seen[kind] for kind in (InterruptionFact, DeadAirFact, ClosedFact)) >= 1
+    assert slow == {IN_TROUBLE}
 
 
 @pytest.mark.parametrize(

@@ -8,25 +8,21 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from schemas.scores.all_records import (
-    Anchor,
-    AnyScoreRecord,
-    ClosedFact,
-    DeadAirFact,
-    InterruptionFact,
-    Scored,
-    StallFact,
-    SubgoalScore,
-    VoiceToVoiceLatency,
-)
+from schemas.scores.all_records import Anchor
 from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
 from schemas.units import MS_PER_SECOND, to_seconds
+from streamer.roles.demo_view.news import ID_CHARS, SLOW_MS, VERY_SLOW_MS, NewsLine, short_id
 
-SLOW_MS: Final = 1_500
-"""The objective of voice agents is that 95 % of answers are faster."""
-VERY_SLOW_MS: Final = 3_500
-
-_ID_CHARS: Final = 6
+MOST_NEWS_LINES: Final = 10
+"""Lines of news below the table, where there is room for them."""
+_NEWS_FROM_ROWS, _LEGEND_FROM_ROWS = 16, 24
+"""Height of a terminal from which there are lines of news, and a legend."""
+_FEWEST_NEWS_LINES: Final = 4
+LEGEND: Final = (
+    f"latency: from the caller's last sound to the answer; green up to {SLOW_MS / MS_PER_SECOND} s, red over "
+    f"{VERY_SLOW_MS / MS_PER_SECOND} s",
+    "cut in: who began to speak before the other had finished; goals reached: checked by code as the call goes on",
+)
 _AGENT_CHARS: Final = 11
 _AGENT_CHARS_WIDE: Final = 20
 _WIDE_COLUMNS: Final = 110
@@ -57,11 +53,30 @@ class Headline:
         )
 
 
-def screen(headline: Headline, rows: Sequence[CallView], now_ms: int, *, width: int, height: int) -> RenderableType:
-    """The headline and the table of calls, the newest of them when not all fit into `height` lines."""
+def screen(
+    headline: Headline,
+    rows: Sequence[CallView],
+    now_ms: int,
+    *,
+    width: int,
+    height: int,
+    totals: str = "",
+    news: Sequence[NewsLine] = (),
+) -> RenderableType:
+    """The headline, the totals, the table of calls, and below it news and a legend, as far as `height` lines have room.
+
+    Args:
+        headline: The first line.
+        rows: All calls; the newest are shown when not all fit.
+        now_ms: Epoch milliseconds, for the ages of calls.
+        width: Columns of the terminal.
+        height: Lines of the terminal.
+        totals: The line below the headline; none if empty.
+        news: Lines of note, the newest last.
+    """
     is_wide = width >= _WIDE_COLUMNS
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("call", width=_ID_CHARS, no_wrap=True)
+    table.add_column("call", width=ID_CHARS, no_wrap=True)
     table.add_column("agent", width=_AGENT_CHARS_WIDE if is_wide else _AGENT_CHARS, no_wrap=True, overflow="ellipsis")
     for column, chars in (("time", 5), ("turn", 4), ("goals\nreached", 7), ("latency", 7)):
         table.add_column(column, justify="right", width=chars, no_wrap=True)
@@ -70,9 +85,12 @@ def screen(headline: Headline, rows: Sequence[CallView], now_ms: int, *, width: 
     for column in ("cut in\nuser", "cut in\nassistant", "dead\nair", *(("tool\ncalls",) if is_wide else ())):
         table.add_column(column, justify="right", width=max(map(len, column.splitlines())), no_wrap=True)
     table.add_column("status")  # the only column without a width: it gives way on a narrow terminal
-    fitting = max(
-        1, height - 6
-    )  # headline, space, two lines of column names, the line of left-out calls, the cursor's line
+    # Headline, space, two lines of column names, the line of left-out calls, the cursor's line.
+    free = height - 6 - bool(totals)
+    legend = LEGEND if totals and height >= _LEGEND_FROM_ROWS else ()
+    free -= len(legend) + bool(legend)
+    has_news = bool(news) and height >= _NEWS_FROM_ROWS
+    fitting = max(1, free - (_FEWEST_NEWS_LINES + 1 if has_news else 0))
     for row in rows[-fitting:]:
         cells = [
             short_id(row.conversation_id),
@@ -94,34 +112,22 @@ def screen(headline: Headline, rows: Sequence[CallView], now_ms: int, *, width: 
         ]
         table.add_row(*cells, style="dim" if row.closed else "")
     more = len(rows) - fitting
-    title = Text(headline.text(), style="bold", no_wrap=True, overflow="ellipsis")
-    return Group(title, Text(), table, Text(f"and {more} more calls" if more > 0 else "", style="dim"))
+    lines: list[RenderableType] = [
+        _line(headline.text(), "bold"),
+        *([_line(totals, "")] if totals else ()),
+        Text(),
+        table,
+    ]
+    lines.append(Text(f"and {more} more calls" if more > 0 else "", style="dim"))
+    if has_news:
+        count = min(MOST_NEWS_LINES, free - min(len(rows), fitting) - 1)
+        lines += [*(_line(each.text, each.style) for each in news[-count:]), Text()]
+    lines += [_line(text, "dim") for text in legend]
+    return Group(*lines)
 
 
-def plain_line(record: AnyScoreRecord) -> str | None:
-    """A record as one line for a reader; None when it is no news."""
-    call = f"{short_id(record.conversation_id)} {record.labels.agent}"
-    match record:
-        case VoiceToVoiceLatency(turn=int(turn), result=Scored(value=latency_ms)) if record.is_first:
-            by = "" if record.anchor is None else f" ({record.anchor.value})"
-            return f"{call}: turn {turn} answered after {latency_ms:.0f} ms{by}"
-        case InterruptionFact(turn=int(turn), is_withdrawn=False):
-            return f"{call}: turn {turn} interrupted by the {record.by.value}"
-        case DeadAirFact():
-            return f"{call}: dead air"
-        case SubgoalScore(reached_turn=int(turn)) if record.is_first:
-            return f"{call}: turn {turn} reached the subgoal {record.subgoal_id}"
-        case StallFact():
-            return f"{call}: no subgoal reached since turn {record.since_turn}"
-        case ClosedFact():
-            return f"{call}: over ({record.ended_reason or record.reason.value}), {record.turns} turns"
-        case _:
-            return None
-
-
-def short_id(conversation_id: str) -> str:
-    """The end of a conversation id: its beginning is often the same for all calls."""
-    return conversation_id[-_ID_CHARS:]
+def _line(text: str, style: str) -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _goals(goals: GoalsReached | None, *, is_stalled: bool) -> Text:

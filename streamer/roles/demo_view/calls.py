@@ -1,4 +1,4 @@
-"""The calls of the demo's table: those that run, and those that ended moments ago. Pure."""
+"""The calls of the demo's table: those that run, and those that ended lately. Pure."""
 
 from typing import Final
 
@@ -8,12 +8,12 @@ from schemas.scores.live_view import CallFold, CallView
 MAX_CALLS: Final = 500
 """Calls kept; the call that was quiet for longest makes room for a new one."""
 
-SHOWN_AFTER_END_MS: Final = 5_000
+SHOWN_AFTER_END_MS: Final = 20_000
 """How long a call stays in the table after it closed, so that a person sees how it ended."""
 
 
 class CallTable:
-    """The calls that run, and those that ended moments ago.
+    """The calls that run, and those that ended lately.
 
     Attributes:
         calls_started: Calls seen to start, since the table was made.

@@ -28,8 +28,10 @@ from schemas.scores.all_records import (
     VoiceToVoiceLatency,
 )
 from schemas.scores.live_view import CallView, GoalsReached, MeasuredLatency
-from streamer.roles.demo_screen import Headline, plain_line, screen
-from streamer.roles.demo_table import SHOWN_AFTER_END_MS, CallTable
+from streamer.roles.demo_view.calls import SHOWN_AFTER_END_MS, CallTable
+from streamer.roles.demo_view.news import MOST_NEWS, News, NewsLine, plain_line
+from streamer.roles.demo_view.screen import LEGEND, MOST_NEWS_LINES, Headline, screen
+from streamer.roles.demo_view.totals import MAX_AGENTS, Totals
 
 NOW_MS = 1_790_000_000_000
 
@@ -250,3 +252,101 @@ def test_when_the_screen_is_too_small_the_newest_calls_are_shown() -> None:
 )
 def test_lines_tell_what_is_news(record: AnyScoreRecord, line: str | None) -> None:
     assert plain_line(record) == line
+
+
+def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> list[str]:
+    """The lines of a screen with totals, and more news than there is room for."""
+    table = CallTable()
+    for number in range(calls):
+        table.fold(started(f"call{number:02}", caused_at_ms=NOW_MS + number))
+    news = [NewsLine(number, f"news {number:02}", "red") for number in range(lines)]
+    console = Console(width=width, height=height, color_system=None)
+    headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4)
+    with console.capture() as captured:
+        console.print(
+            screen(headline, table.rows(NOW_MS), NOW_MS, width=width, height=height, totals="totals", news=news)
+        )
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 6, 12, 100])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 12), (120, 36), (200, 60), (40, 6)])
+def test_the_screen_fits_whatever_there_is_to_show(calls: int, width: int, height: int) -> None:
+    lines = full_screen(calls, height, width)
+    assert len(lines) < max(height, 9), "the cursor needs the last line"
+    assert max(map(len, lines)) <= width
+    assert lines[1] == "totals"
+
+
+def test_news_and_a_legend_fill_the_room_below_the_table() -> None:
+    lines = full_screen(calls=6, height=40)
+    assert lines[-2:] == [text[:120] for text in LEGEND]
+    assert [line for line in lines if line.startswith("news")] == [f"news {n}" for n in range(30 - MOST_NEWS_LINES, 30)]
+    small = full_screen(calls=100, height=24)
+    assert len([line for line in small if line.startswith("news")]) == 4
+    assert [line for line in full_screen(calls=3, height=15) if line.startswith(("news", "latency"))] == []
+
+
+def news_of(*records: AnyScoreRecord) -> list[tuple[str, str]]:
+    news = News()
+    for record in records:
+        news.fold(record)
+    return [(line.text.split("  ", 1)[1], line.style) for line in news.newest(MOST_NEWS)]
+
+
+def test_news_are_of_slow_answers_and_other_things_of_note_each_once() -> None:
+    assert news_of(
+        latency(1, 1_500), latency(2, 1_501), latency(3, 3_501), latency(3, 9_000, is_first=False),
+        interruption(2, "user"), interruption(2, "user", revision=2), dead_air(1), dead_air(1, revision=2),
+        subgoal(4, is_first=True), stall(2), closed(), turn(1),
+    ) == [
+        ("call-1 bot: turn 2 answered after 1501 ms (audio)", "yellow"),
+        ("call-1 bot: turn 3 answered after 3501 ms (audio)", "red"),
+        ("call-1 bot: turn 2 interrupted by the user", "yellow"),
+        ("call-1 bot: dead air", "yellow"),
+        ("call-1 bot: turn 4 reached the subgoal booked", "green"),
+        ("call-1 bot: no subgoal reached since turn 2", "yellow"),
+        ("call-1 bot: over (goodbye), 3 turns", "dim"),
+    ]  # fmt: skip
+
+
+def test_news_are_in_the_order_of_their_times_and_bounded() -> None:
+    times_ms = (5, 3, 4)
+    found = news_of(*(dead_air(1, conversation_id=f"c-{ms}", caused_at_ms=NOW_MS + ms) for ms in times_ms))
+    assert [text for text, _ in found] == ["c-3 bot: dead air", "c-4 bot: dead air", "c-5 bot: dead air"]
+    assert len(news_of(*(dead_air(1) for _ in range(MOST_NEWS + 5)))) == MOST_NEWS
+    assert News().newest(0) == []
+
+
+def totals_of(*records: AnyScoreRecord) -> Totals:
+    totals = Totals()
+    for record in records:
+        totals.fold(record)
+    return totals
+
+
+def test_totals_count_each_thing_once() -> None:
+    answers = [latency(number, 100.0 * number) for number in range(1, 21)]
+    totals = totals_of(
+        started(), *answers, latency(3, 9_999, is_first=False), latency(4, None), interruption(1, "user"),
+        interruption(1, "user", revision=2), dead_air(1), dead_air(1, revision=2), subgoal(1, is_first=True),
+        subgoal(None, is_first=True), closed(), closed("b", ended_reason=None),
+    )  # fmt: skip
+    assert totals.text() == (
+        "answers 20 (p50 1.00 s, p95 1.90 s)  subgoals 1  cut in 1  dead air 1  ended: goodbye 1, ended 1"
+    )
+    assert totals_of().text() == "answers 0 (p50 -, p95 -)  subgoals 0  cut in 0  dead air 0  ended: none"
+
+
+def test_totals_by_agent_have_a_row_for_each_and_are_bounded() -> None:
+    agents = [started(labels=CallLabels(agent=f"bot-{number:03}")) for number in range(MAX_AGENTS + 5)]
+    totals = totals_of(*agents, latency(1, 500, labels=CallLabels(agent="bot-001")), latency(1, 500))
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        console.print(totals.by_agent("bot-001"))
+    rows = [line.split() for line in captured.get().splitlines()]
+    assert len(rows) <= MAX_AGENTS + 2
+    (row,) = [row for row in rows if row[0] == "bot-001"]
+    assert row == ["bot-001", "0", "1", "0.50", "s", "0.50", "s", "0", "0", "0"]
+    (other,) = [row for row in rows if row[0] == "unknown"]
+    assert other[2] == "1"

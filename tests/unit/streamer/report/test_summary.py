@@ -1,0 +1,63 @@
+"""The table of scored calls says how long callers waited, how far calls got, and what to look at."""
+
+from typing import Any
+
+from rich.console import Console
+
+from schemas.scores.all_records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
+from streamer.report.call.reported_call import ReportedCall
+from streamer.report.sections.standouts import standouts
+from streamer.report.summary import standout_lines, summary_of, summary_table
+from tests.support.calls.report_calls import Marks, goal_set, recorded, reported
+
+PLAIN = Marks("\x00")
+
+
+def call_of(**more: Any) -> ReportedCall:
+    return reported(recorded(**more), goal_set("hello"))
+
+
+def test_a_call_is_one_row_with_what_is_known() -> None:
+    summary = summary_of(call_of(conversation_id="call-7"))
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(summary_table([summary]))
+    heads, row = (line.split("  ") for line in captured.get().splitlines())
+    assert [each.strip() for each in heads if each.strip()] == [
+        "call", "agent", "length", "turns", "answers", "median", "longest", "dead air", "goals", "end",
+    ]  # fmt: skip
+    assert row[0] == "call-7"
+    assert "4.00 s" in summary.cells
+
+
+def test_what_stands_out_names_the_turns() -> None:
+    lines = list(standout_lines([summary_of(call_of(conversation_id="call-7"))]))
+    assert lines[0] == "What stands out:"
+    (wait,) = [line for line in lines if "Waits over" in line]
+    assert wait.startswith("  call-7: Waits over 3.50 s: turn ")
+    assert "(4.00 s)" in wait
+    assert any("Tools without success" in line for line in lines)
+    assert list(standout_lines([])) == ["Nothing stands out."]
+
+
+def common(**more: Any) -> dict[str, Any]:
+    return {
+        "conversation_id": "c", "revision": 1, "status": TurnStatus.FINAL, "input_hash": "", "offsets": {},
+        "event_time_ms": 1, "caused_at_ms": 1, "labels": CallLabels(), "code_version": "1", **more,
+    }  # fmt: skip
+
+
+def test_a_stall_says_until_when_the_call_stood_still() -> None:
+    """A call that went on afterwards did not stand still to its end, and its goals may all be reached."""
+    call = call_of()
+    stalls = [StallFact(since_turn=turn, by="turns", **common(turn=turn + 4, index=turn)) for turn in (3, 9)]
+    reached = [
+        SubgoalScore(
+            result=Scored(value=True), subgoal_id=f"s{turn}", checked_by="code", reached_turn=turn,
+            **common(turn=None, index=turn),
+        )
+        for turn in (3, 9)
+    ]  # fmt: skip
+    other = ReportedCall("c", call.heard, [*reached, *stalls], "c1", PLAIN)
+    (found,) = [each for each in standouts(other) if each.heading == "No progress after"]
+    assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, "to the end of the call")]
