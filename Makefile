@@ -9,6 +9,9 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/.bytecode
 # Python compiles what it imports anyway: compiling everything first makes the set-up a third longer.
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
+# pip's own last line names a package; the person needs to know what to set.
+NOT_FETCHED := { echo "The packages could not be fetched: a set-up needs the network. Behind a proxy set HTTPS_PROXY;" \
+	"with a package index of your own set PIP_INDEX_URL. Then run make again." >&2; exit 1; }
 # The oldest Python we support: locks resolved for it hold for every later one too.
 LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-python-downloads --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet \
@@ -88,11 +91,11 @@ $(RUNS): pyproject.toml requirements.lock
 		exit 1; }
 	@echo "Making .venv: half a minute the first time."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 --requirement requirements.lock
-	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --editable .
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 --requirement requirements.lock || $(NOT_FETCHED)
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-deps --editable . || $(NOT_FETCHED)
 	@touch $@
 
 $(READY): $(RUNS) requirements-dev.lock
 	@echo "Adding the test tools: a minute or two the first time."
-	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 --requirement requirements-dev.lock
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes --use-pep517 --requirement requirements-dev.lock || $(NOT_FETCHED)
 	@touch $@

@@ -42,6 +42,9 @@ def doctor(
 ) -> None:
     """Checks settings, broker, topics and consumer groups.
 
+    It checks what `callgauge run` would stumble over: the files of goals, a judge without a key, the port of /metrics; and
+    whether records were refused in the last hour.
+
     It also checks how long topics keep records, the replicas, the clocks, and the partitioner of the producers; and, if
     they are set up, whether ingest could listen on this machine, whether ElevenLabs accepts the key of monitor, and whether
     both may write to the input topics. Each line has a verdict (ok, warning, wrong or unknown), the finding and a remedy.

@@ -136,7 +136,7 @@ class Demo:
             await service.ready.wait()
             self._metrics_url = service.metrics_url
             with self._screen() as refresh:
-                await first_of(over_after(seconds), playing, self._read(kafka), self._refresh(refresh))
+                await first_of(over_after(seconds), _result_of(playing), self._read(kafka), self._refresh(refresh))
         finally:
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
@@ -222,6 +222,10 @@ class Demo:
         self._console.print(self._totals.by_agent(IN_TROUBLE))
         self._say(f"{IN_TROUBLE}: {TROUBLE}.")
         self._console.print(NEXT_STEPS, soft_wrap=True, end="")
+
+
+async def _result_of(task: asyncio.Task[None]) -> None:
+    await task
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -11,7 +11,15 @@ from aiokafka.errors import KafkaError
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
 from consumers.runtime.kafka.refusals import explained
 from consumers.runtime.kafka.topic_settings import settings_of
-from schemas.topics import INPUT_TOPICS, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC, SOURCE_BY_TOPIC, TOPICS
+from schemas.topics import (
+    INPUT_TOPICS,
+    JUDGE_VERDICTS_TOPIC,
+    QUARANTINE_TOPIC,
+    SCORES_TOPIC,
+    SOURCE_BY_TOPIC,
+    TOPICS,
+    TRANSCRIPTS_TOPIC,
+)
 from streamer.cluster.facts import (
     ClusterFacts,
     administration,
@@ -22,6 +30,7 @@ from streamer.cluster.facts import (
     partitions_of,
 )
 from streamer.cluster.onlooker import onlooker
+from streamer.cluster.rights import files_group
 from streamer.operations.doctor.findings import (
     Finding,
     Verdict,
@@ -35,11 +44,15 @@ from streamer.operations.doctor.findings import (
 from streamer.operations.doctor.groups import group_findings
 from streamer.operations.doctor.keys import key_findings, newest_keys
 from streamer.operations.doctor.sources import right_findings, source_findings
+from streamer.operations.doctor.start import quarantine_finding, recent_since_ms, start_findings
 from streamer.operations.doctor.understanding import Understanding
 from streamer.settings.all_settings import Settings
 
 ANSWER_SECONDS: Final = 20.0
 """How long one check may take; then it is unknown, and the next one goes on."""
+
+_FILES: Final = "transcripts"
+"""The reader of the topic of that name, which writes the files."""
 
 
 async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
@@ -49,6 +62,8 @@ async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
         settings: The settings of the roles.
     """
     for finding in settings_findings(settings):
+        yield finding
+    for finding in await asyncio.to_thread(lambda: list(start_findings(settings))):
         yield finding
     async for finding in source_findings(settings):
         yield finding
@@ -65,9 +80,13 @@ async def examine(settings: Settings) -> AsyncGenerator[Finding, None]:
                 yield await _clock(consumer, cluster, kafka)
                 for finding in await _keys(consumer, cluster, kafka):
                     yield finding
-                for role, group_id in (("evaluator", settings.evaluator_group), ("exporter", settings.exporter_group)):
-                    for finding in await _group(admin, consumer, cluster, kafka, role, group_id):
+                groups = {"evaluator": settings.evaluator_group, "exporter": settings.exporter_group}
+                if settings.transcripts.folder is not None:
+                    groups[_FILES] = files_group(settings.evaluator_group)
+                for reader, group_id in groups.items():
+                    for finding in await _group(admin, consumer, cluster, kafka, reader, group_id):
                         yield finding
+                yield await _quarantine(consumer, cluster, kafka)
             for finding in await right_findings(settings, kafka):
                 yield finding
     except KafkaUnreachableError as error:
@@ -122,12 +141,12 @@ async def _group(
     consumer: AIOKafkaConsumer,
     cluster: ClusterFacts,
     kafka: KafkaSettings,
-    role: str,
+    reader: str,
     group_id: str,
 ) -> Sequence[Finding]:
-    check = f"{role} group"
-    is_exporter = role == "exporter"
-    partitions = partitions_of(_counts(cluster), _names(kafka, (SCORES_TOPIC,) if is_exporter else INPUT_TOPICS))
+    check = f"{reader} group"
+    topics = {"exporter": (SCORES_TOPIC,), _FILES: (TRANSCRIPTS_TOPIC,)}.get(reader, INPUT_TOPICS)
+    partitions = partitions_of(_counts(cluster), _names(kafka, topics))
     if not partitions:
         return [Finding(check, Verdict.UNKNOWN, "the topics that it reads are not there", "Make them first.")]
     try:
@@ -136,7 +155,21 @@ async def _group(
             bounds = await log_bounds(consumer, partitions)
     except (KafkaError, TimeoutError) as error:
         return [_not_seen(check, error, kafka)]
-    return list(group_findings(check, role, group, bounds, starts_at_end=is_exporter))
+    role = "evaluator" if reader == _FILES else reader  # which writes the files too
+    return list(group_findings(check, role, group, bounds, starts_at_end=reader == "exporter"))
+
+
+async def _quarantine(consumer: AIOKafkaConsumer, cluster: ClusterFacts, kafka: KafkaSettings) -> Finding:
+    partitions = partitions_of(_counts(cluster), _names(kafka, (QUARANTINE_TOPIC,)))
+    if not partitions:
+        return Finding("quarantine", Verdict.UNKNOWN, "its topic is not there", "Make it first.")
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            bounds = await log_bounds(consumer, partitions)
+            found = await consumer.offsets_for_times(dict.fromkeys(partitions, recent_since_ms()))
+    except (KafkaError, TimeoutError) as error:
+        return _not_seen("quarantine", error, kafka)
+    return quarantine_finding(bounds, {tp: None if at is None else at.offset for tp, at in found.items()})
 
 
 def _counts(cluster: ClusterFacts) -> dict[str, int]:

@@ -93,9 +93,7 @@ def test_the_written_file_makes_the_same_settings(tmp_path: Path) -> None:
     assert again.judge.temperature is None
 
 
-def test_the_example_file_is_up_to_date() -> None:
-    """To write it anew: `env -i "$(command -v callgauge)" settings --toml > deploy/callgauge.example.toml`."""
-    assert EXAMPLE.read_text() == file_of()
+def test_the_example_file_sets_nothing() -> None:
     assert load_settings(EXAMPLE, {}, {}).model_dump() == Settings.model_construct().model_dump()
 
 

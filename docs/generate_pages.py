@@ -1,0 +1,72 @@
+"""Writes settings.md, metrics.md and deploy/callgauge.example.toml. Run this file after a change of a setting or a metric; a test compares.
+
+Both pages are made of the data that callgauge itself runs by, so none of them can name a setting or a metric that there is not.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from schemas.metrics.catalogue import render_markdown
+from streamer.settings.all_settings import Settings, given_values, settings_of
+from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
+
+_ROOT: Final = Path(__file__).parents[1]
+
+_SETTINGS_HEAD: Final = """\
+# Settings
+
+`callgauge settings` lists all of them with the values that they have now, and where each value comes from. Four places
+can set one; the later wins:
+
+1. the default,
+2. a TOML file: `--config callgauge.toml`, or `CALLGAUGE_CONFIG=callgauge.toml`;
+   [callgauge.example.toml](../deploy/callgauge.example.toml) has every setting,
+3. the environment: `CALLGAUGE_` and the name. A block is separated by two underscores: `goals.folder` is
+   `CALLGAUGE_GOALS__FOLDER`,
+4. the command line, for the few settings that are options of a command.
+
+All mistakes are reported at once, before anything is started. A variable that nearly has the name of a setting is
+reported as a warning. Secrets belong into files: each secret has a setting whose name ends with `_file`.
+"""
+_METRICS_HEAD: Final = """\
+# Metrics
+
+Each process of callgauge serves the metrics of its roles on `/metrics`, at `http_host` and `http_port`
+([settings](settings.md)). A histogram has the series `_bucket`, `_count` and `_sum`. Conversation ids are never labels.
+Values of labels that come from events are bounded: later ones become `other`.
+
+"""
+
+
+def pages() -> Mapping[Path, str]:
+    """The text of each generated file by its path."""
+    given = given_values(None, {}, {})
+    listed = listed_settings(settings_of(given), given)
+    return {
+        _ROOT / "docs" / "settings.md": _SETTINGS_HEAD + "\n".join(_settings(listed)) + "\n",
+        _ROOT / "docs" / "metrics.md": _METRICS_HEAD + render_markdown(),
+        _ROOT / "deploy" / "callgauge.example.toml": settings_file(listed),
+    }
+
+
+def _settings(listed: tuple[ListedSetting, ...]) -> Iterator[str]:
+    block = None
+    for each in listed:
+        if each.block != block:
+            block = each.block
+            about = Settings.model_fields[block].description if block else None
+            yield from ("", f"## {block or 'General'}", "")
+            if about:
+                yield from (f"{about[:1].upper()}{about[1:]}.", "")
+            yield from ("| setting | default | meaning |", "|---|---|---|")
+        default = "" if each.default in (None, "", [], {}) else f"`{shown_value(each.default)}`"
+        meaning = each.description.replace("|", "\\|")
+        if not default and each.example is not None and not each.is_secret:
+            meaning += f"; for example `{each.example}`"
+        yield f"| `{each.full_name}` | {default} | {meaning} |"
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,27 @@
+"""A folder of a person that has the name of one of our packages, and is on PYTHONPATH, keeps no command from working."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.patience import patient
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["schema", "score"], ["score", "sample", "--processes", "2"]])
+def test_a_command_finds_our_packages_behind_others_of_their_names(tmp_path: Path, arguments: list[str]) -> None:
+    for name in ("schemas", "consumers"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('of somebody else')\n")
+    start = "import sys; from streamer.cli.main import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", start, *arguments],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f".{os.pathsep}{ROOT}"}, capture_output=True, text=True,
+        timeout=patient(60),
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout
