@@ -19,7 +19,7 @@ from consumers.engine.agent_inspect.curves import (
 )
 from consumers.engine.agent_inspect.errors import EvaluationError, InvalidInputValueError
 from consumers.engine.agent_inspect.judge_statistics import judge_statistics
-from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, JudgeAnswer, grade_parsed, voted_on_subgoal
+from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, Ballot, grade_parsed, voted_on_subgoal
 from consumers.engine.agent_inspect.progress import (
     KEEPS_VALIDATIONS,
     TurnProgress,
@@ -27,8 +27,9 @@ from consumers.engine.agent_inspect.progress import (
     static_progress,
 )
 from consumers.engine.agent_inspect.tools import tool_correctness
-from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
+from consumers.engine.agent_inspect.traces import Argument, CheckedValue, ExpectedCall, Required, Step, Subgoal, Turn
 from consumers.engine.agent_inspect.trials import pass_at_k, pass_hat_k
+from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
 from tests.support.conformance_data import CONFORMANCE, needs_conformance
 
 Json = dict[str, Any]
@@ -94,13 +95,19 @@ def _number_or_error(compute: Callable[[], Any]) -> Any:
 def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
     silent = case.get("turns_without_response", [])
     turns = [Turn("A question.", None if number in silent else "An answer.") for number in range(1, case["turns"] + 1)]
-    return progress_through_turns(
+    asking = progress_through_turns(
         turns,
         [Subgoal(name) for name in case["subgoals"]],
-        lambda index, subgoal: script.judge((index + 1, subgoal.details), case["judge"][subgoal.details][index]),
         {KEEPS_COMPLETIONS: True, KEEPS_VALIDATIONS: True, **case["config"]},
         case.get("user_instruction", "An instruction."),
     )
+
+    def judge(ballot: Ballot) -> Judge:
+        subgoal = ballot.about
+        assert isinstance(subgoal, Subgoal)
+        return script.judge((ballot.index + 1, subgoal.details), case["judge"][subgoal.details][ballot.index])
+
+    return driven(asking, judge)
 
 
 def progress_through_turns_case(case: Json) -> Json:
@@ -120,7 +127,7 @@ def progress_through_turns_case(case: Json) -> Json:
             result["final_order"] = [each.subgoal.details for each in validations]
             result["final_completed"] = [each.is_completed for each in validations]
             result["explanations_per_subgoal"] = [len(each.completions) for each in validations]
-            assert [(each.subgoal.details, each.completions) for each in validations] == [*entries[-1].explanations]
+            assert validations == entries[-1].explained
             assert all(entry.validations is None for entry in entries[:-1])
     return result | {
         "judge_requests": sum(script.waves),
@@ -136,13 +143,14 @@ def progress_static_case(case: Json) -> Json:
     script = Script()
     turns = [Turn("A question.", "An answer.")] * case["turns"]
     subgoals = [Subgoal(each["name"], each["turn"]) for each in case["subgoals"]]
+
+    def judge(ballot: Ballot) -> Judge:
+        subgoal = ballot.about
+        assert isinstance(subgoal, Subgoal)
+        return script.judge((ballot.index, subgoal.details), [case["judge"][subgoal.details]])
+
     try:
-        result = static_progress(
-            turns,
-            subgoals,
-            lambda index, subgoal: script.judge((index, subgoal.details), [case["judge"][subgoal.details]]),
-            case.get("config", {}),
-        )
+        result = driven(static_progress(turns, subgoals, case.get("config", {})), judge)
     except CRASHES as error:
         return _error(error) | {"judge_requests": sum(script.waves)}
     return {
@@ -158,11 +166,12 @@ def majority_vote_case(case: Json) -> Json:
     script = Script()
     sent = {"requests": 0, "waves": script.waves}
     try:
-        vote = voted_on_subgoal(script.judge("vote", case["responses"], repeats=False), case)
+        judge = script.judge("vote", case["responses"], repeats=False)
+        vote = driven(voted_on_subgoal(0, 0, Subgoal("a"), case), lambda _: judge)
     except CRASHES as error:
         return _error(error) | sent | {"requests": sum(script.waves)}
     return {
-        "vote": int(vote.is_complete),
+        "vote": int(bool(vote.is_complete)),
         "n_explanations": len(vote.completions),
         "requests": sum(script.waves),
         "waves": script.waves,
@@ -188,19 +197,19 @@ def tool_correctness_case(case: Json) -> Json:
         )
         for call in case["expected_tool_calls"]
     ]
+
+    def judge(ballot: Ballot) -> Judge:
+        assert isinstance(ballot.about, CheckedValue)
+        return script.judge(ballot.about.check, case["judge"][ballot.about.check])
+
     try:
-        result = tool_correctness(
-            turns,
-            expected,
-            lambda check, _value, _step: script.judge(check, case["judge"][check]),
-            case.get("config", {}),
-        )
+        result = driven(tool_correctness(turns, expected, case.get("config", {})), judge)
     except CRASHES as error:
         return _error(error) | {"judge_requests": sum(script.waves)}
     return {
         "score": result.score,
-        "per_call": [*result.flags],
-        "n": len(result.flags),
+        "per_call": [each.is_made for each in result.found],
+        "n": len(result.found),
         "judge_requests": sum(script.waves),
     }
 

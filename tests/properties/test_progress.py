@@ -14,10 +14,10 @@ from consumers.engine.agent_inspect.curves import (
     success_at_final_turn,
 )
 from consumers.engine.agent_inspect.errors import InvalidInputValueError
-from consumers.engine.agent_inspect.judging import Judge, JudgeAnswer
+from consumers.engine.agent_inspect.judging import Ballot
 from consumers.engine.agent_inspect.progress import MAX_TURNS, progress_through_turns
 from consumers.engine.agent_inspect.tools import tool_correctness
-from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
+from consumers.engine.agent_inspect.traces import Argument, CheckedValue, ExpectedCall, Required, Step, Subgoal, Turn
 from consumers.engine.goals.curve_area import area_under
 from consumers.engine.goals.progress_curve import ProgressCurve
 from consumers.engine.goals.tool_correctness import ToolCorrectness, ToolQuestion
@@ -25,6 +25,7 @@ from consumers.engine.judging.turn_facts import CalledTool
 from consumers.engine.judging.votes import Voting
 from schemas.goals.goal_set import ExpectedToolCall
 from schemas.scores.all_records import UnscoredReason
+from tests.support.calls.agent_inspect_votes import Judge, JudgeAnswer, driven
 
 REASON = UnscoredReason.USER_STILL_SPEAKING
 ODD = st.integers(0, 4).map(lambda half: 2 * half + 1)
@@ -61,12 +62,13 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table
             curve.fold(asked_turn, subgoal, table[asked_turn - 1][subgoal], _hash(asked_turn))
         evaluations: list[int] = []
 
-        def judge_of(index: int, subgoal: Subgoal, evaluations: list[int] = evaluations) -> Judge:
-            evaluations.append(index)
-            return _unanimous(table[index][int(subgoal.details)])
+        def judge_of(ballot: Ballot, evaluations: list[int] = evaluations) -> Judge:
+            assert isinstance(ballot.about, Subgoal)
+            evaluations.append(ballot.index)
+            return _unanimous(table[ballot.index][int(ballot.about.details)])
 
         turns = [Turn("A question.", "An answer.")] * turn
-        entries = progress_through_turns(turns, subgoals, judge_of, {MAX_TURNS: max_turns})
+        entries = driven(progress_through_turns(turns, subgoals, {MAX_TURNS: max_turns}), judge_of)
         progress = [entry.progress for entry in entries]
         scores = curve.at(turn)
         assert scores.progress == progress[-1]
@@ -231,6 +233,10 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
     def verdict(check: str, value: Any, step: Step) -> bool:
         return zlib.crc32(repr((seed, check, value, step)).encode()) % 2 == 0
 
+    def judge_of(ballot: Ballot) -> Judge:
+        assert isinstance(ballot.about, CheckedValue)
+        return _unanimous(verdict(ballot.about.check, ballot.about.value, ballot.about.step))
+
     expected = [ExpectedToolCall.model_validate(spec) for spec in specs]
     live = ToolCorrectness(expected)
     for turn in range(1, len(made) + 1):
@@ -245,12 +251,9 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
                 break
             asked += questions
         try:
-            result = tool_correctness(
-                [Turn("A question.", "An answer.", [_step(call) for call in calls]) for calls in made[:turn]],
-                [_as_agent_inspect_has_it(each) for each in expected],
-                lambda check, value, step: _unanimous(verdict(check, value, step)),
-                {},
-            )
+            turns = [Turn("A question.", "An answer.", [_step(call) for call in calls]) for calls in made[:turn]]
+            asking = tool_correctness(turns, [_as_agent_inspect_has_it(each) for each in expected], {})
+            result = driven(asking, judge_of)
         except InvalidInputValueError:
             assert live.at(turn) is UnscoredReason.NO_TOOL_CALL_DUE
         else:

@@ -1,36 +1,43 @@
 """agent-inspect's judging of subgoals: turn by turn for calls that are played freely, once each for scripted ones."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from consumers.engine.agent_inspect.curves import Score, progress_of, success_of
-from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, Config, Judge, voted_on_subgoal
+from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, Asking, Config, voted_on_subgoal
 from consumers.engine.agent_inspect.traces import Subgoal, Turn, require_fillable, require_judgeable
 
 MAX_TURNS = "max_turns"
 KEEPS_VALIDATIONS = "include_validation_results"
 
-JudgeOf = Callable[[int, Subgoal], Judge]
-"""The judge of one subgoal on the conversation up to one turn; that turn's index from zero, and the subgoal."""
-
 
 class Validation(NamedTuple):
-    """The verdict on one subgoal and the judge's completions behind it."""
+    """The verdict on one subgoal.
+
+    Attributes:
+        subgoal: The subgoal.
+        is_completed: The verdict.
+        completions: The judge's completions behind it, if they are asked for.
+        index: Index of the turn after which it was judged, from zero.
+        place: Place of the subgoal in the sample.
+    """
 
     subgoal: Subgoal
     is_completed: bool
     completions: tuple[str, ...]
+    index: int
+    place: int
 
 
 class TurnProgress(NamedTuple):
     """Progress after one turn.
 
-    `explanations` holds subgoals completed earlier, in that order, then all that were judged in this turn; `validations`
+    `explained` holds subgoals completed earlier, in that order, then all that were judged in this turn; `validations`
     the same, but only on the last entry and only when asked for.
     """
 
     progress: float
-    explanations: tuple[tuple[str, tuple[str, ...]], ...]
+    explained: tuple[Validation, ...]
     validations: tuple[Validation, ...] | None
 
 
@@ -49,11 +56,10 @@ class StaticProgress(NamedTuple):
 def progress_through_turns(
     turns: Sequence[Turn],
     subgoals: Sequence[Subgoal],
-    judge_of: JudgeOf,
-    config: Mapping[str, Any],
+    config: Config,
     user_instruction: str | None = None,
-) -> list[TurnProgress]:
-    """Judge every open subgoal after every turn, up to `max_turns` of them; a shorter call repeats its last progress.
+) -> Asking[list[TurnProgress]]:
+    """Judges every open subgoal after every turn, up to `max_turns` of them; a shorter call repeats its last progress.
 
     Raises:
         InvalidInputValueError: 050004 without subgoals; 050008 when a turn in reach has no text or a subgoal no details.
@@ -64,23 +70,22 @@ def progress_through_turns(
     """
     max_turns = config.get(MAX_TURNS, 20)
     reached = min(max_turns, len(turns))
-    pending = list(subgoals)
+    pending = list(enumerate(subgoals))
     completed: list[Validation] = []
     judged: list[Validation] = []
     entries: list[TurnProgress] = []
     for index in range(reached):
         completed += [each for each in judged if each.is_completed]
         judged = []
-        for subgoal in pending:
+        for place, subgoal in pending:
             require_judgeable(turns[: index + 1], subgoal)
             require_fillable(config, user_instruction)
-            judged.append(_validated(subgoal, judge_of(index, subgoal), config))
+            judged.append((yield from _validated(index, place, subgoal, config)))
         for each in judged:
-            if each.is_completed:
-                pending.remove(each.subgoal)  # the first that is equal: of two equal ones it may be the other
+            if each.is_completed:  # the first that is equal leaves: of two equal ones it may be the other
+                del pending[[subgoal for _, subgoal in pending].index(each.subgoal)]
         known = (*completed, *judged)
-        progress = progress_of([each.is_completed for each in known])
-        entries.append(TurnProgress(progress, tuple((each.subgoal.details, each.completions) for each in known), None))
+        entries.append(TurnProgress(progress_of([each.is_completed for each in known]), known, None))
     if max_turns > reached:
         entries += [entries[-1]] * (max_turns - reached)
     if entries and config.get(KEEPS_VALIDATIONS, False):
@@ -88,10 +93,8 @@ def progress_through_turns(
     return entries
 
 
-def static_progress(
-    turns: Sequence[Turn], subgoals: Sequence[Subgoal], judge_of: JudgeOf, config: Mapping[str, Any]
-) -> StaticProgress:
-    """Judge each subgoal once, after the turn it names; one that names no turn of the conversation is left out silently.
+def static_progress(turns: Sequence[Turn], subgoals: Sequence[Subgoal], config: Config) -> Asking[StaticProgress]:
+    """Judges each subgoal once, after the turn it names; one that names no turn of the conversation is left out silently.
 
     Raises:
         InvalidInputValueError: 050004 when all were left out; 050008 as for `progress_through_turns`.
@@ -100,13 +103,14 @@ def static_progress(
     """
     validations = []
     for index in range(len(turns)):
-        for subgoal in subgoals:
+        for place, subgoal in enumerate(subgoals):
             if subgoal.turn == index:
                 require_judgeable(turns[: index + 1], subgoal)
-                validations.append(_validated(subgoal, judge_of(index, subgoal), config))
+                validations.append((yield from _validated(index, place, subgoal, config)))
     return StaticProgress(progress_of([each.is_completed for each in validations]), tuple(validations))
 
 
-def _validated(subgoal: Subgoal, judge: Judge, config: Config) -> Validation:
-    vote = voted_on_subgoal(judge, config)
-    return Validation(subgoal, vote.is_complete, vote.completions if config.get(KEEPS_COMPLETIONS, False) else ())
+def _validated(index: int, place: int, subgoal: Subgoal, config: Config) -> Asking[Validation]:
+    vote = yield from voted_on_subgoal(index, place, subgoal, config)
+    completions = vote.completions if config.get(KEEPS_COMPLETIONS, False) else ()
+    return Validation(subgoal, bool(vote.is_complete), completions, index, place)

@@ -62,6 +62,22 @@ class ExpectedCall(NamedTuple):
     turn: Any = None
 
 
+class CheckedValue(NamedTuple):
+    """An argument or the output of a tool call that was made, which a judge checks.
+
+    Attributes:
+        name: The argument; None for the output.
+        check: The condition, in plain words.
+        value: The value; empty when the argument is missing.
+        step: The tool call.
+    """
+
+    name: str | None
+    check: str
+    value: Any
+    step: Step
+
+
 def require_texts(turns: Sequence[Turn]) -> None:
     """Every one of these turns needs both its texts.
 

@@ -7,13 +7,16 @@ import pytest
 
 from consumers.engine.agent_inspect.curves import auc_of, ppt_of, success_of
 from consumers.engine.agent_inspect.errors import EvaluationError, InvalidInputValueError
-from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, JudgeAnswer, voted_on_subgoal, voted_on_tool
+from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, voted_on_subgoal, voted_on_value
 from consumers.engine.agent_inspect.observed import input_tokens, total_latency_ms
 from consumers.engine.agent_inspect.progress import KEEPS_VALIDATIONS, progress_through_turns, static_progress
 from consumers.engine.agent_inspect.tools import tool_correctness
-from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
+from consumers.engine.agent_inspect.traces import Argument, CheckedValue, ExpectedCall, Required, Step, Subgoal, Turn
+from tests.support.calls.agent_inspect_votes import JudgeAnswer, driven
 
 TURN = Turn("A question.", "An answer.")
+GOAL = (0, 0, Subgoal("a"))
+VALUE = (0, 0, CheckedValue("x", "check", 1, Step("a")))
 ANSWERS = {
     "C": JudgeAnswer(200, "GRADE: C"),
     "I": JudgeAnswer(200, "GRADE: I"),
@@ -45,13 +48,13 @@ def _told(error: BaseException) -> tuple[str, str | None]:
 
 
 def test_blank_and_unreadable_completions_are_kept_and_empty_and_failed_ones_are_not() -> None:
-    vote = voted_on_subgoal(Judges("CWXBNECCCCCC").ask, {})
+    vote = driven(voted_on_subgoal(*GOAL, {}), Judges("CWXBNECCCCCC").of)
     assert vote.completions == ("GRADE: C", " \n", "No idea.", *["GRADE: C"] * 4)
 
 
 def test_a_grade_in_a_failed_response_does_not_count() -> None:
     with pytest.raises(EvaluationError) as caught:
-        voted_on_tool(Judges("E").ask, {})
+        driven(voted_on_value(*VALUE, {}), Judges("E").of)
     assert _told(caught.value) == ("EvaluationError", "050007")
 
 
@@ -72,13 +75,14 @@ def test_a_vote_with_settings_that_make_no_sense(
 ) -> None:
     judges = Judges(row)
     with pytest.raises((EvaluationError, TypeError)) as caught:
-        voted_on_subgoal(judges.ask, config)
+        driven(voted_on_subgoal(*GOAL, config), judges.of)
     assert (_told(caught.value), judges.requests) == (told, requests)
 
 
 def test_settings_that_are_not_needed_do_no_harm() -> None:
-    assert voted_on_subgoal(Judges("C").ask, {"max_retry_judge_trials": None}).is_complete
-    assert voted_on_tool(Judges("C").ask, {"max_retry_judge_trials": None, "optimize_judge_trials": None}).is_complete
+    assert driven(voted_on_subgoal(*GOAL, {"max_retry_judge_trials": None}), Judges("C").of).is_complete
+    config = {"max_retry_judge_trials": None, "optimize_judge_trials": None}
+    assert driven(voted_on_value(*VALUE, config), Judges("C").of).is_complete
 
 
 DUMB = Turn("A question.", None)
@@ -107,35 +111,36 @@ def test_what_stops_the_judging_and_when(
 ) -> None:
     judges = Judges("I")
     with pytest.raises((InvalidInputValueError, TypeError, IndexError, KeyError)) as caught:
-        progress_through_turns(turns, [Subgoal("a")], judges.of, config, user_instruction=" ")
+        driven(progress_through_turns(turns, [Subgoal("a")], config, user_instruction=" "), judges.of)
     assert (_told(caught.value), judges.requests) == (told, requests)
 
 
 def test_a_template_may_ask_for_the_instruction_that_there_is() -> None:
     config = {"template_subgoal": "{subgoal} {userTask} {trajectories} {answers} {dynamicDialogue}", "max_turns": 1}
-    assert progress_through_turns([TURN], [Subgoal("a")], Judges().of, config, "Do it.")[0].progress == 1.0
+    assert driven(progress_through_turns([TURN], [Subgoal("a")], config, "Do it."), Judges().of)[0].progress == 1.0
 
 
 def test_a_subgoal_without_details_stops_it() -> None:
     with pytest.raises(InvalidInputValueError) as caught:
-        progress_through_turns([TURN], [Subgoal("")], Judges().of, {})
+        driven(progress_through_turns([TURN], [Subgoal("")], {}), Judges().of)
     assert caught.value.internal_code == "050008"
 
 
 def test_of_two_equal_subgoals_the_first_leaves_whichever_is_completed() -> None:
     subgoals = [Subgoal("a"), Subgoal("b"), Subgoal("a")]
     config = {"num_judge_trials": 1, "max_turns": 2, KEEPS_VALIDATIONS: True}
-    entries = progress_through_turns([TURN] * 2, subgoals, Judges("IICII").of, config)
+    entries = driven(progress_through_turns([TURN] * 2, subgoals, config), Judges("IICII").of)
     assert [each.subgoal.details for each in entries[-1].validations or ()] == ["a", "b", "a"]
     assert [each.is_completed for each in entries[-1].validations or ()] == [True, False, False]
 
 
 def test_completions_and_validations_are_given_only_when_asked_for() -> None:
-    entry = progress_through_turns([TURN], [Subgoal("a")], Judges().of, {"max_turns": 1})[0]
-    assert (entry.explanations, entry.validations) == ((("a", ()),), None)
+    entry = driven(progress_through_turns([TURN], [Subgoal("a")], {"max_turns": 1}), Judges().of)[0]
+    assert ([each.completions for each in entry.explained], entry.validations) == ([()], None)
     config = {"max_turns": 2, KEEPS_COMPLETIONS: True, KEEPS_VALIDATIONS: True, "num_judge_trials": 1}
-    first, last = progress_through_turns([TURN], [Subgoal("a")], Judges().of, config)
-    assert first.explanations == last.explanations == (("a", ("GRADE: C",)),)
+    first, last = driven(progress_through_turns([TURN], [Subgoal("a")], config), Judges().of)
+    assert first.explained == last.explained
+    assert [each.completions for each in last.explained] == [("GRADE: C",)]
     assert first.validations is None
     assert last.validations is not None
 
@@ -143,13 +148,13 @@ def test_completions_and_validations_are_given_only_when_asked_for() -> None:
 @pytest.mark.parametrize("turn", [0, 0.0, False])
 def test_a_static_subgoal_s_turn_is_compared_as_python_does(turn: Any) -> None:
     judges = Judges()
-    assert static_progress([TURN, DUMB], [Subgoal("a", turn)], judges.of, {}).progress == 1.0
+    assert driven(static_progress([TURN, DUMB], [Subgoal("a", turn)], {}), judges.of).progress == 1.0
     assert judges.requests == 5
 
 
 def test_without_turns_no_static_subgoal_is_judged() -> None:
     with pytest.raises(InvalidInputValueError) as caught:
-        static_progress([], [Subgoal("a", 0)], Judges().of, {})
+        driven(static_progress([], [Subgoal("a", 0)], {}), Judges().of)
     assert caught.value.internal_code == "050004"
 
 
@@ -170,7 +175,7 @@ CALLED = TURN._replace(steps=[Step("a", [Argument("x", 1)], 2), Step(None)])
 )
 def test_what_stops_tool_correctness(turns: list[Turn], expected: ExpectedCall, row: str, told: str) -> None:
     with pytest.raises((InvalidInputValueError, EvaluationError)) as caught:
-        tool_correctness(turns, [expected], Judges(row).of, {})
+        driven(tool_correctness(turns, [expected], {}), Judges(row).of)
     assert getattr(caught.value, "internal_code", None) == told
 
 
@@ -182,22 +187,22 @@ def test_what_stops_tool_correctness(turns: list[Turn], expected: ExpectedCall, 
     ],
 )
 def test_what_does_not_stop_it(expected: ExpectedCall) -> None:
-    assert tool_correctness([CALLED], [expected], Judges().of, {}).flags == (False,)
+    assert driven(tool_correctness([CALLED], [expected], {}), Judges().of).score == 0.0
 
 
 @pytest.mark.parametrize("required", [Required(1), Required(check="check")])
 def test_arguments_that_are_none_stop_it_only_where_they_are_looked_for(required: Required) -> None:
     judges = Judges()
     with pytest.raises(TypeError):
-        tool_correctness([WITHOUT_ARGUMENTS], [ExpectedCall("a", [("x", required)], turn=0)], judges.of, {})
+        driven(tool_correctness([WITHOUT_ARGUMENTS], [ExpectedCall("a", [("x", required)], turn=0)], {}), judges.of)
     assert judges.requests == 0
     expected = ExpectedCall("a", output=Required(check="check"), turn=0)
-    assert tool_correctness([WITHOUT_ARGUMENTS], [expected], judges.of, {}).score == 1.0
+    assert driven(tool_correctness([WITHOUT_ARGUMENTS], [expected], {}), judges.of).score == 1.0
 
 
 def test_steps_that_are_none_stop_it() -> None:
     with pytest.raises(TypeError):
-        tool_correctness([TURN._replace(steps=None)], [ExpectedCall("a", turn=0)], Judges().of, {})
+        driven(tool_correctness([TURN._replace(steps=None)], [ExpectedCall("a", turn=0)], {}), Judges().of)
 
 
 def test_the_highest_progress_counts_wherever_it_is() -> None:
