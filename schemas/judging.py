@@ -26,6 +26,8 @@ MAX_BRIEF_CHARS: Final = 100_000
 """Characters of each text of an agent's brief."""
 MAX_EXPLANATION_CHARS: Final = 500
 """Characters kept of a judge's explanation. The prompt asks for two sentences."""
+MAX_RAW_ANSWER_CHARS: Final = 4_000
+"""Characters kept of a model's whole answer, if it is kept: a usual one has 300."""
 MAX_QUESTION_BYTES: Final = 1_000_000
 """Largest question written to `judge.requests`: a little less than the default limit of Kafka's clients and topics."""
 _MOST_BYTES_OF_A_CHAR: Final = 6
@@ -264,6 +266,8 @@ class TrialAnswer(JudgeModel):
         outcome: Outcome of the request.
         grade: True for complete, False for incomplete; None without a valid vote.
         explanation: The model's explanation, cut to `MAX_EXPLANATION_CHARS`.
+        raw: The model's whole answer, redacted and cut to `MAX_RAW_ANSWER_CHARS`, also if it is unreadable. None if there is
+            none, and without the setting `judge.keeps_raw_answers`.
         latency_ms: From sending to the end of the answer, retries and the waits between them included.
     """
 
@@ -271,6 +275,7 @@ class TrialAnswer(JudgeModel):
     outcome: TrialOutcome
     grade: bool | None = None
     explanation: str = ""
+    raw: Annotated[str, StringConstraints(max_length=MAX_RAW_ANSWER_CHARS)] | None = None
     latency_ms: int = 0
 
 

@@ -76,6 +76,9 @@ class JudgeSettings(BaseModel):
         examples=["conciseness,speakability"],
         description=f"EVA's metrics that may be judged, separated by commas: {', '.join(TEXT_JUDGES)}",
     )
+    keeps_raw_answers: bool = Field(
+        default=False, description="whether verdicts have the whole answer of each trial, redacted"
+    )
     skips_superseded: bool = Field(
         default=False, description="whether a waiting question gives way to one about a later turn of the same subject"
     )

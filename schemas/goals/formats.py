@@ -162,7 +162,7 @@ def _take_calls(result: Rewritten, holder: Mapping[str, Any], path: Path) -> Non
         if entries is None:
             continue
         if isinstance(entries, list):
-            _add_calls(result, enumerate(entries), (*path, key), _calls_of)
+            _add_calls(result, enumerate(entries), (*path, key), tool_calls_of)
         else:
             result.mistakes.append(((*path, key), f"expected a list of tool calls, seen {seen(entries)}"))
 
@@ -183,8 +183,12 @@ def _add_calls(
             result.mistakes.append(((*path, index), str(error)))
 
 
-def _calls_of(entry: Any) -> list[dict[str, Any]]:
-    """The calls of one entry, in any of the ways in which agent-inspect's files write them."""
+def tool_calls_of(entry: Any) -> list[dict[str, Any]]:
+    """The calls of one entry, in any of the ways in which agent-inspect's files write them.
+
+    Raises:
+        ToolStringError: It is no such entry.
+    """
     match entry:
         case str():
             return calls_in(entry)

@@ -10,7 +10,7 @@ import typer
 
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.offline.call_work import CallOutput, CallWork, places_of
-from streamer.offline.screen import ReadingProgress, reading_progress
+from streamer.offline.screen import EVENTS, ReadingProgress, reading_progress
 from streamer.offline.side_by_side import results_in_order
 from streamer.recordings.places import RecordedPath
 from streamer.terminal import say
@@ -70,21 +70,29 @@ def print_calls(paths: Sequence[Path], work: CallWork, processes: int | None) ->
         Exit: Calls could not be read, or a signal ended it.
     """
     found = found_calls(paths)
-    with printed_calls(found) as printed:
+    with printed_calls(total_of(found)) as printed:
         for output in results_in_order(places_of(found), work, processes):
             printed.add(output)
 
 
+def total_of(found: Sequence[RecordedPath]) -> int | None:
+    """The number of calls; None where they are counted only by reading them."""
+    return sum(len(path.known) for path in found) if all(path.known for path in found) else None
+
+
 @contextmanager
-def printed_calls(found: Sequence[RecordedPath]) -> Iterator[PrintedCalls]:
+def printed_calls(total: int | None, counted: str = EVENTS) -> Iterator[PrintedCalls]:
     """A place for results; at the end it says what is missing, and ends the command if anything is.
+
+    Args:
+        total: The number of calls; None if it is unknown.
+        counted: Name of what is counted beside calls.
 
     Raises:
         Exit: Calls could not be read, or a signal ended it.
     """
-    total = sum(len(path.known) for path in found) if all(path.known for path in found) else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with reading_progress(total) as progress:
+    with reading_progress(total, counted) as progress:
         printed = PrintedCalls(progress)
         try:
             yield printed

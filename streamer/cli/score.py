@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from consumers.engine.redaction.redactor import Redactor
+from streamer.agent_inspect.files import TraceFiles
+from streamer.agent_inspect.run import TracePlan, score_traces
+from streamer.agent_inspect.scorers import Scorer
 from streamer.cli.options import (
     AgentOption,
     ArrivalOption,
@@ -17,7 +21,7 @@ from streamer.cli.options import (
     PathsArgument,
     ProcessesOption,
 )
-from streamer.cli.printing import found_calls, print_calls, printed_calls
+from streamer.cli.printing import found_calls, print_calls, printed_calls, total_of
 from streamer.cli.settings_options import settings_from
 from streamer.offline.call_work import (
     BrokenOff,
@@ -46,6 +50,7 @@ class ScoreFormat(StrEnum):
     RECORDS = "records"
     TABLE = "table"
     EVA = "eva"
+    AGENT_INSPECT = "agent-inspect"
 
 
 @app.command()
@@ -54,7 +59,9 @@ def score(
     *,
     output: Annotated[
         ScoreFormat,
-        typer.Option("--format", help="Score records, a table for people, or EVA's results in its own encoding."),
+        typer.Option(
+            "--format", help="Score records, a table for people, or results in the encoding of EVA or agent-inspect."
+        ),
     ] = ScoreFormat.RECORDS,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
@@ -65,6 +72,14 @@ def score(
     arrival: ArrivalOption = None,
     agent: AgentOption = None,
     processes: ProcessesOption = None,
+    scorer: Annotated[
+        list[Scorer] | None,
+        typer.Option(metavar="NAME", help="A scorer of agent-inspect; may be repeated. Those that fit unless given."),
+    ] = None,
+    verdicts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keeps the judge's verdicts on traces, so that none is paid twice."),
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Scores recorded calls and prints the score records.
@@ -85,6 +100,10 @@ def score(
     With --format eva each call gives one line of EVA's own results, {"id": ..., "metrics": {...}}. It has the metrics
     that need no judge; as in EVA, an unknown value is zero.
 
+    With --format agent-inspect PATH holds traces of agent-inspect with their samples, one JSON object per line; --goals may
+    name a file of samples. Each trace gives one line, {"id": ..., "metrics": {...}}. With --verdicts a run that was ended goes
+    on where it was.
+
     A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of the calls, and the
     same as from one core. With --judge on one process asks about some calls at a time, so that budgets and rates hold for
     all of them. A call that cannot be read is named and left out, and the exit code is 1.
@@ -95,8 +114,21 @@ def score(
         callgauge score records/1.1.2 --goals airline_dataset.jsonl > scores.jsonl
         callgauge score calls.jsonl.gz --goals goals/ --all
         callgauge score calls.jsonl.gz --format eva > metrics.jsonl
+        callgauge score traces.jsonl --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
+    if output is ScoreFormat.AGENT_INSPECT:
+        if all_records or arrival is not None or processes is not None:
+            raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
+        files = TraceFiles(paths)
+        trace_plan = TracePlan(
+            settings_from(config), tuple(scorer or ()), judge is JudgeSwitch.ON, verdicts, agent or "unknown"
+        )
+        with printed_calls(files.count(), "questions") as printed:
+            score_traces(files, goals, trace_plan, printed.add, printed.event)
+        return
+    if scorer or verdicts is not None:
+        raise typer.BadParameter("--scorer and --verdicts are for --format agent-inspect: leave them out.")
     if output is ScoreFormat.EVA:
         if goals is not None or judge is JudgeSwitch.ON or all_records or agent is not None:
             raise typer.BadParameter("EVA's results have no goals, no judge and no agent: leave those options out.")
@@ -116,7 +148,7 @@ def score(
         return
     # One process asks: its calls wait for the model, not for a core, and budgets and rates hold for all of them.
     found = found_calls(paths)
-    with printed_calls(found) as printed:
+    with printed_calls(total_of(found)) as printed:
 
         def show(scoring: RecordedScoring) -> None:
             text, sentences = score_lines(scoring, all_records=all_records)

@@ -20,6 +20,7 @@ from rich.progress import (
 from schemas.quarantine import QuarantineRecord
 from streamer.terminal import error_console, say
 
+EVENTS: Final = "events"
 _MOST_LINES_PER_CALL: Final = 3
 _REFRESH_EVENTS: Final = 500
 _REFRESH_SECONDS: Final = 0.1
@@ -27,10 +28,11 @@ _REFRESH_SECONDS: Final = 0.1
 
 @dataclass(slots=True)
 class ReadingProgress:
-    """Counts calls and their events, and now and then shows both."""
+    """Counts calls and their events, or questions about them, and now and then shows both."""
 
     _bar: Progress
     _task: TaskID
+    _counted: str
     calls: int = 0
     events: int = 0
     _shown_at: float = 0.0
@@ -38,7 +40,7 @@ class ReadingProgress:
     def event(self) -> None:
         """One more event was read."""
         self.events += 1
-        if self.events % _REFRESH_EVENTS == 0:
+        if self.events % _REFRESH_EVENTS == 0 or self._counted != EVENTS:
             self._show()
 
     def call(self, events: int) -> None:
@@ -48,18 +50,21 @@ class ReadingProgress:
         self._show()
 
     def _show(self) -> None:
-        self._bar.update(self._task, completed=self.calls, description=f"{self.calls} calls, {self.events} events")
+        self._bar.update(
+            self._task, completed=self.calls, description=f"{self.calls} calls, {self.events} {self._counted}"
+        )
         if (now := time.monotonic()) - self._shown_at >= _REFRESH_SECONDS:
             self._shown_at = now
             self._bar.refresh()
 
 
 @contextmanager
-def reading_progress(total_calls: int | None = None) -> Iterator[ReadingProgress]:
+def reading_progress(total_calls: int | None = None, counted: str = EVENTS) -> Iterator[ReadingProgress]:
     """A bar on standard error while recordings are read, where it can be seen and disturbs nothing.
 
     Args:
         total_calls: The number of calls; None while nobody knows it.
+        counted: Name of what is counted beside calls. Events are many, so not each of them is shown.
     """
     console = error_console()
     # A bar beside results on the same screen would be torn apart by them.
@@ -72,7 +77,7 @@ def reading_progress(total_calls: int | None = None) -> Iterator[ReadingProgress
     with Progress(
         *columns, console=console, disable=not shows_progress, redirect_stdout=False, auto_refresh=False
     ) as bar:
-        yield ReadingProgress(bar, bar.add_task("", total=total_calls))
+        yield ReadingProgress(bar, bar.add_task("", total=total_calls), counted)
 
 
 def tell_refused(conversation_id: str, refused: Sequence[QuarantineRecord]) -> None:

@@ -105,7 +105,7 @@ def _judged_through_turns(case: Json, script: Script) -> list[TurnProgress]:
     def judge(ballot: Ballot) -> Judge:
         subgoal = ballot.about
         assert isinstance(subgoal, Subgoal)
-        return script.judge((ballot.index + 1, subgoal.details), case["judge"][subgoal.details][ballot.index])
+        return script.judge((ballot.turn_index + 1, subgoal.details), case["judge"][subgoal.details][ballot.turn_index])
 
     return driven(asking, judge)
 
@@ -147,7 +147,7 @@ def progress_static_case(case: Json) -> Json:
     def judge(ballot: Ballot) -> Judge:
         subgoal = ballot.about
         assert isinstance(subgoal, Subgoal)
-        return script.judge((ballot.index, subgoal.details), [case["judge"][subgoal.details]])
+        return script.judge((ballot.turn_index, subgoal.details), [case["judge"][subgoal.details]])
 
     try:
         result = driven(static_progress(turns, subgoals, case.get("config", {})), judge)

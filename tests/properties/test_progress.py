@@ -64,8 +64,8 @@ def test_the_curve_after_every_turn_is_agent_inspect_s_of_the_turns_so_far(table
 
         def judge_of(ballot: Ballot, evaluations: list[int] = evaluations) -> Judge:
             assert isinstance(ballot.about, Subgoal)
-            evaluations.append(ballot.index)
-            return _unanimous(table[ballot.index][int(ballot.about.details)])
+            evaluations.append(ballot.turn_index)
+            return _unanimous(table[ballot.turn_index][int(ballot.about.details)])
 
         turns = [Turn("A question.", "An answer.")] * turn
         entries = driven(progress_through_turns(turns, subgoals, {MAX_TURNS: max_turns}), judge_of)

@@ -18,7 +18,7 @@ LARGER: Final[Mapping[str, str]] = {
     "consumers/engine/redaction/personal_data": "a file for each type of personal data",
     "schemas": "a file for each kind of record, and four folders",
     "schemas/events": "a file for each kind of event, and their reading, their examples and what is not understood",
-    "streamer": "ten rooms, and what all of them share",
+    "streamer": "eleven rooms, and what all of them share",
     "streamer/cli": "a file for each command",
 }
 
@@ -85,7 +85,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("sources/http/elevenlabs", "sources/http/posted"),
         ("sources/http", "sources/tail"),
         ("roles",),
-        ("operations/backtest", "operations/doctor", "operations/event_check"),
+        ("agent_inspect", "operations/backtest", "operations/doctor", "operations/event_check"),
         ("cli",),
     ),
 }

@@ -24,20 +24,22 @@ class Ballot(NamedTuple):
     """One question to the judge and the size of its vote.
 
     Attributes:
-        index: The judge reads the conversation up to the turn with this index, from zero.
+        turn_index: The judge reads the conversation up to the turn with this index, from zero.
         place: Place of the subgoal in the sample; of a checked value, its number among the questions of the trace.
         about: The subgoal, or the value of a tool call that is checked.
         trials: Most answers to ask for; odd.
         stops_early: Whether asking ends once a majority is certain.
         retry_waves: How often invalid answers are asked again when it does not.
+        reads_instruction: Whether the judge reads the user's instruction.
     """
 
-    index: int
+    turn_index: int
     place: int
     about: Subgoal | CheckedValue
     trials: int
     stops_early: bool
     retry_waves: int
+    reads_instruction: bool = False
 
 
 class Vote(NamedTuple):
@@ -52,14 +54,17 @@ Asking = Generator[Ballot, Vote, Result]
 
 
 class _Subject(NamedTuple):
-    index: int
+    turn_index: int
     place: int
     about: Subgoal | CheckedValue
+    reads_instruction: bool = False
 
 
-def voted_on_subgoal(index: int, place: int, subgoal: Subgoal, config: Config) -> Asking[Vote]:
+def voted_on_subgoal(
+    index: int, place: int, subgoal: Subgoal, config: Config, *, reads_instruction: bool = False
+) -> Asking[Vote]:
     """A vote as subgoals are judged: both ways of voting, by `config`. Raises as `voted_on_value`."""
-    subject = _Subject(index, place, subgoal)
+    subject = _Subject(index, place, subgoal, reads_instruction)
     stops_early = bool(config.get(STOPS_EARLY, False))
     return (yield from _voted(subject, config.get(TRIALS, 5), config.get(RETRY_WAVES, 5), stops_early=stops_early))
 
@@ -82,7 +87,9 @@ def _voted(subject: _Subject, trials: Any, retry_waves: Any, *, stops_early: boo
         raise TypeError(f"A number of trials is a whole number; it was {trials!r}.")
     can_retry = isinstance(retry_waves, int | float)
     waves = max(0, math.ceil(retry_waves)) if can_retry else 0
-    vote = yield Ballot(*subject, int(trials), stops_early, waves)
+    vote = yield Ballot(
+        subject.turn_index, subject.place, subject.about, int(trials), stops_early, waves, subject.reads_instruction
+    )
     if vote.is_complete is not None:
         return vote
     if stops_early:

@@ -18,14 +18,14 @@ class Validation(NamedTuple):
         subgoal: The subgoal.
         is_completed: The verdict.
         completions: The judge's completions behind it, if they are asked for.
-        index: Index of the turn after which it was judged, from zero.
+        turn_index: Index of the turn after which it was judged, from zero.
         place: Place of the subgoal in the sample.
     """
 
     subgoal: Subgoal
     is_completed: bool
     completions: tuple[str, ...]
-    index: int
+    turn_index: int
     place: int
 
 
@@ -80,7 +80,7 @@ def progress_through_turns(
         for place, subgoal in pending:
             require_judgeable(turns[: index + 1], subgoal)
             require_fillable(config, user_instruction)
-            judged.append((yield from _validated(index, place, subgoal, config)))
+            judged.append((yield from _validated(index, place, subgoal, config, is_dynamic=True)))
         for each in judged:
             if each.is_completed:  # the first that is equal leaves: of two equal ones it may be the other
                 del pending[[subgoal for _, subgoal in pending].index(each.subgoal)]
@@ -106,11 +106,11 @@ def static_progress(turns: Sequence[Turn], subgoals: Sequence[Subgoal], config: 
         for place, subgoal in enumerate(subgoals):
             if subgoal.turn == index:
                 require_judgeable(turns[: index + 1], subgoal)
-                validations.append((yield from _validated(index, place, subgoal, config)))
+                validations.append((yield from _validated(index, place, subgoal, config, is_dynamic=False)))
     return StaticProgress(progress_of([each.is_completed for each in validations]), tuple(validations))
 
 
-def _validated(index: int, place: int, subgoal: Subgoal, config: Config) -> Asking[Validation]:
-    vote = yield from voted_on_subgoal(index, place, subgoal, config)
+def _validated(index: int, place: int, subgoal: Subgoal, config: Config, *, is_dynamic: bool) -> Asking[Validation]:
+    vote = yield from voted_on_subgoal(index, place, subgoal, config, reads_instruction=is_dynamic)
     completions = vote.completions if config.get(KEEPS_COMPLETIONS, False) else ()
     return Validation(subgoal, bool(vote.is_complete), completions, index, place)

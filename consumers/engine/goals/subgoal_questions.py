@@ -8,6 +8,7 @@ from consumers.engine.goals.tool_correctness import Finding, ToolQuestion
 from consumers.engine.judging.open_questions import Answer
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.redaction.call_redaction import CallRedactor
+from consumers.engine.redaction.redactor import Redactor
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import (
     PROMPT_VERSIONS,
@@ -54,7 +55,7 @@ class SubgoalQuestions:
             turn, subgoal_id, subgoal = (
                 about.turn,
                 f"tool-{about.expected}-{about.parameter or 'answer'}",
-                _put(about, self._redactor),
+                in_words(about, self._redactor),
             )
         else:
             turn, place = about
@@ -101,8 +102,8 @@ def _key(question: ToolQuestion) -> str:
     return "\x00".join((str(question.turn), question.parameter or "", question.check, _json(question.value)))
 
 
-def _put(question: ToolQuestion, redactor: CallRedactor) -> str:
-    """A tool question in plain words, as a subgoal of its turn."""
+def in_words(question: ToolQuestion, redactor: CallRedactor | Redactor) -> str:
+    """A question about a tool call in plain words, as a subgoal of its turn."""
     found = redactor.redact_value({question.parameter or "": question.value})
     value = next(iter(found.values()))
     what = "the answer" if question.parameter is None else f"the argument {question.parameter!r}"

@@ -17,6 +17,7 @@ from consumers.judge.prompting.answers import Answer, read_answer
 from consumers.judge.prompting.questions import Question, question_of
 from consumers.judge.settings import JudgeSettings
 from schemas.judging import (
+    MAX_RAW_ANSWER_CHARS,
     Judged,
     JudgeKind,
     JudgeRequest,
@@ -33,6 +34,7 @@ from schemas.units import MS_PER_SECOND, to_seconds
 _ENDPOINT_FAILED: Final = frozenset(
     {TrialOutcome.RATE_LIMITED, TrialOutcome.REJECTED, TrialOutcome.UNAVAILABLE, TrialOutcome.TIMED_OUT}
 )
+_HAS_ANSWER: Final = frozenset({TrialOutcome.ANSWERED, TrialOutcome.TRUNCATED})
 _REASONS: Final = (
     (frozenset({TrialOutcome.REFUSED}), UnjudgedReason.REFUSED),
     (frozenset({TrialOutcome.REJECTED}), UnjudgedReason.REJECTED),
@@ -176,7 +178,7 @@ class Poll:
                 ):  # before that, it was cut off because another judge owns the question
                     means.breaker.failed(means.now_ms())
         answer = None
-        if reply.outcome in (TrialOutcome.ANSWERED, TrialOutcome.TRUNCATED):
+        if reply.outcome in _HAS_ANSWER:
             answer = read_answer(self.request.kind, means.settings.answer_form, reply.text, means.redactor)
         outcome = self._learn(reply, delivery, answer, number, trial)
         if outcome in _ENDPOINT_FAILED:
@@ -184,6 +186,12 @@ class Poll:
         else:
             means.breaker.succeeded()
         return answer
+
+    def _raw(self, reply: Reply) -> str | None:
+        """Returns the whole answer as a verdict keeps it; a refusal is none."""
+        if not self.means.settings.keeps_raw_answers or reply.text is None or reply.outcome not in _HAS_ANSWER:
+            return None
+        return self.means.redactor.beginning(reply.text, MAX_RAW_ANSWER_CHARS)
 
     def _learn(
         self, reply: Reply, delivery: Delivery, answer: Answer | None, number: int, trial: "_Trial"
@@ -210,8 +218,9 @@ class Poll:
         self.requests += sent
         grade, explanation = (None, "") if answer is None else (answer.grade, answer.explanation)
         trial_answer = TrialAnswer(
-            trial=number, outcome=outcome, grade=grade, explanation=explanation, latency_ms=reply.latency_ms
-        )
+            trial=number, outcome=outcome, grade=grade, explanation=explanation, raw=self._raw(reply),
+            latency_ms=reply.latency_ms,
+        )  # fmt: skip
         self.answers.append(trial_answer)
         means.tally.request(reply, outcome, cost, delivery.faults)
         return outcome

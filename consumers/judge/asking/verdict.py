@@ -1,12 +1,15 @@
 """Builds the verdict on a question."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from consumers.judge.asking.poll import Poll
-from schemas.judging import JudgeRequest, JudgeVerdict, VerdictResult
+from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, VerdictResult
 
 MAX_KEPT_ANSWERS: Final = 100
 """Answers kept in a verdict, the newest, so that it fits a Kafka record with any number of trials."""
+MAX_RAW_CHARS: Final = 100_000
+"""Characters of all whole answers in a verdict, for the same reason; of the others, grade and explanation are kept."""
 _COST_DIGITS: Final = 9
 
 
@@ -41,7 +44,7 @@ def verdict_of(
         return answered
     asked = {
         "votes": poll.votes,
-        "answers": tuple(sorted(poll.answers, key=lambda answer: answer.trial)[-MAX_KEPT_ANSWERS:]),
+        "answers": _kept(poll.answers),
         "confidence": poll.votes.confidence,
         "model": poll.means.settings.model,
         "tokens": poll.tokens,
@@ -50,3 +53,14 @@ def verdict_of(
         "waited_ms": max(0, poll.first_sent_ms - arrived_ms),
     }
     return answered.model_copy(update=asked)
+
+
+def _kept(answers: Iterable[TrialAnswer]) -> tuple[TrialAnswer, ...]:
+    """Returns the answers in the order of asking, as far as they fit."""
+    newest_first = sorted(answers, key=lambda answer: answer.trial, reverse=True)[:MAX_KEPT_ANSWERS]
+    kept = []
+    left = MAX_RAW_CHARS
+    for answer in newest_first:
+        left -= len(answer.raw or "")
+        kept.append(answer if left >= 0 else answer.model_copy(update={"raw": None}))
+    return tuple(reversed(kept))

@@ -425,3 +425,16 @@ async def test_gauges_show_the_line_and_the_money() -> None:
         assert 999 < (read("callgauge_judge_budget_left", {"budget": "hour"}) or 0) < 1_000
         endpoint.gate.set()
         await asyncio.gather(*promised)
+
+
+async def test_whole_answers_are_kept_if_asked_for_without_personal_data_and_up_to_a_bound() -> None:
+    replies = [answer("C"), Reply(TrialOutcome.ANSWERED, "No idea, jane@example.com."), REFUSED, FAILED, answer("C")]
+    replies.append(Reply(TrialOutcome.ANSWERED, "x" * 5_000))
+    fields: dict[str, Any] = {"trials": 3, "stops_early": False, "retry_waves": 1}
+    plain = await verdict_on(list(replies), **fields)
+    kept = await verdict_on(list(replies), {"keeps_raw_answers": True}, **fields)
+    assert [each.raw for each in plain.answers] == [None] * 5
+    assert [each.raw for each in kept.answers[:4]] == [replies[0].text, "No idea, [EMAIL].", None, None]
+    long = await verdict_on([replies[5]], {"keeps_raw_answers": True}, trials=51, stops_early=False, retry_waves=0)
+    lengths = [len(each.raw or "") for each in long.answers]
+    assert lengths == [0] * (51 - 25) + [4_000] * 25, "the newest fit"

@@ -1,0 +1,161 @@
+"""Verdicts on traces are kept in a file: what was answered is never asked again, also after a kill in the middle."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from streamer.agent_inspect.kept_verdicts import KeptVerdicts
+from streamer.cli import main as cli
+from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
+from tests.support.patience import patient
+
+ROOT = Path(__file__).parents[4]
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Run:
+    """Runs of the command on the same traces and the same file of verdicts."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.verdicts = folder / "verdicts.jsonl"
+        self._traces = folder / "traces.jsonl"
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        self.write(3)
+
+    def write(self, traces: int, **config: Any) -> None:
+        turns = [{"agent_input": f"Words {n}", "agent_response": {"response": "Yes"}} for n in (1, 2)]
+        line = {"agent_trace": {"turns": turns}, "config": {"num_judge_trials": 1, "max_turns": 2, **config}}
+        line["evaluation_data_sample"] = {"sub_goals": [{"details": "greeted"}, {"details": "booked"}]}
+        self._traces.write_text("".join(json.dumps({"id": f"t{n}", **line}) + "\n" for n in range(traces)))
+
+    def __call__(self, judge: ScriptedOpenAI, **settings: object) -> Ended:
+        """A whole run in this process."""
+        for name, value in self._environment(judge, settings).items():
+            self._monkeypatch.setenv(name, value)
+        self._monkeypatch.setattr(sys, "argv", ["callgauge", *self._arguments()])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(int(ended.value.code or 0), *self._capsys.readouterr())
+
+    def begin(self, judge: ScriptedOpenAI) -> "subprocess.Popen[bytes]":
+        """A run in a process of its own."""
+        command = [sys.executable, "-m", "streamer.cli.main", *self._arguments()]
+        environment = os.environ | self._environment(judge, {})
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def _arguments(self) -> list[str]:
+        options = ["--format", "agent-inspect", "--judge", "on", "--verdicts", str(self.verdicts)]
+        return ["score", str(self._traces), *options]
+
+    def _environment(self, judge: ScriptedOpenAI, settings: Mapping[str, object]) -> dict[str, str]:
+        given = {"base_url": judge.url, "api_key": "key", "max_retries": 0, "max_concurrent_requests": 1}
+        given |= {"model": "gpt-4.1", **settings}
+        return {f"CALLGAUGE_JUDGE__{name.upper()}": str(value) for name, value in given.items()}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(tmp_path, monkeypatch, capsys)
+
+
+def by_word(asked: Asked) -> Does:
+    return grades("C" if "booked" in asked.user else "I")
+
+
+def test_a_second_run_asks_nothing_and_prints_the_same(run: Run) -> None:
+    with scripted_openai(by_word) as judge:
+        first = run(judge)
+        requests = len(judge.asked)
+        second = run(judge)
+    assert requests == 3 * 3, "two subgoals in turn 1, one in turn 2"
+    assert len(judge.asked) == requests
+    assert first.code == second.code == 0, first.err + second.err
+    assert first.out == second.out
+    assert "Judge: 0 questions" in second.err
+    assert "9 further questions have verdicts of an earlier run" in second.err
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(run: Run) -> None:
+    reached = threading.Event()
+
+    def hangs_at_the_fifth(asked: Asked) -> Does:
+        if len(judge.asked) == 5:
+            reached.set()
+            return Does(hangs=True)
+        return by_word(asked)
+
+    with scripted_openai(hangs_at_the_fifth) as judge:
+        process = run.begin(judge)
+        assert reached.wait(patient(60))
+        process.send_signal(signal.SIGKILL)
+        process.wait(patient(10))
+        with run.verdicts.open("a") as file:
+            file.write('{"key": "cut off in the mid')
+        judge.script = by_word
+        ended = run(judge)
+    assert ended.code == 0, ended.err
+    assert len(judge.asked) == 5 + 5, "the four that were answered are not asked again"
+    assert "4 further questions have verdicts of an earlier run" in ended.err
+    assert [json.loads(line)["metrics"]["SuccessScoreFinalTurn"]["score"] for line in ended.out.splitlines()] == [0] * 3
+
+
+def test_another_way_of_asking_is_another_question(run: Run) -> None:
+    with scripted_openai(by_word) as judge:
+        run(judge)
+        run(judge, model="another")
+        assert len(judge.asked) == 18
+        run.write(3, num_judge_trials=3, optimize_judge_trials=True)
+        run(judge)
+        assert len(judge.asked) == 18 + 2 * 9
+
+
+def test_what_only_the_circumstances_kept_from_being_answered_is_asked_again(run: Run) -> None:
+    with scripted_openai(lambda asked: fails(500) if len(judge.asked) == 2 else by_word(asked)) as judge:
+        run.write(1, max_retry_judge_trials=0)
+        first = run(judge)
+        assert json.loads(first.out)["metrics"]["AUC"]["internal_code"] == "050000"
+        second = run(judge)
+    assert json.loads(second.out)["metrics"]["AUC"]["score"] == 0.5
+    assert len(judge.asked) == 2 + 2, "the first question of turn 1 was answered in the first run"
+
+
+def test_answers_that_nobody_can_read_are_paid_once(run: Run) -> None:
+    with scripted_openai(lambda _: Does(text="who knows")) as judge:
+        run.write(1, max_retry_judge_trials=1)
+        first, second = run(judge), run(judge)
+    assert first.out == second.out
+    assert json.loads(first.out)["metrics"]["AUC"]["internal_code"] == "050000"
+    assert len(judge.asked) == 2
+
+
+def test_another_file_is_refused_before_anything_is_asked(run: Run) -> None:
+    run.verdicts.write_text('{"some": "notes"}\n')
+    with scripted_openai(by_word) as judge:
+        ended = run(judge)
+    assert (ended.code, ended.out, judge.asked) == (2, "", [])
+    assert "line 1 is no verdict" in ended.err
+    assert run.verdicts.read_text() == '{"some": "notes"}\n'
+
+
+def test_two_runs_at_a_time_do_not_share_a_file(run: Run) -> None:
+    with scripted_openai(by_word) as judge, closing(KeptVerdicts(run.verdicts)):
+        ended = run(judge)
+    assert (ended.code, judge.asked) == (2, [])
+    assert "another run is writing it" in ended.err

@@ -1,0 +1,259 @@
+"""`callgauge score --format agent-inspect`: which traces are read, what is said of the others, and what is asked."""
+
+import gzip
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from streamer.cli import main as cli
+from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
+
+Json = dict[str, Any]
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def metrics(self) -> dict[str, Json]:
+        """By id of the trace."""
+        lines = [json.loads(line) for line in self.out.splitlines()]
+        return {line["id"]: line["metrics"] for line in lines}
+
+
+Score = Callable[..., Ended]
+
+
+@pytest.fixture
+def score(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Score:
+    """Runs the command as the installed entry point does."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(
+        *arguments: object, judge: ScriptedOpenAI | None = None, form: str = "agent-inspect", **settings: object
+    ) -> Ended:
+        options: list[object] = []
+        if judge is not None:
+            settings = {"base_url": judge.url, "api_key": "key", "max_retries": 0, **settings}
+            options = ["--judge", "on"]
+        for name, value in settings.items():
+            monkeypatch.setenv(f"CALLGAUGE_JUDGE__{name.upper()}", str(value))
+        given = ["score", *arguments, "--format", form, *options]
+        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, given)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def turn(text: str = "Hello", answer: str | None = "Hi", steps: list[Json] | None = None) -> Json:
+    response = None if answer is None else {"response": answer, "status_code": "200"}
+    return {"id": "t", "agent_input": text, "agent_response": response, "steps": steps}
+
+
+def step(tool: str = "book", output: object = "ok", **arguments: object) -> Json:
+    given = [{"name": name, "value": value, "check": None} for name, value in arguments.items()]
+    return {"id": "s", "parent_ids": [], "tool": tool, "tool_input_args": given, "tool_output": output}
+
+
+def sample(*details: str, at: object = None, **fields: object) -> Json:
+    return {"sub_goals": [{"details": each, "type": "gradingNotes", "turn": at} for each in details], **fields}
+
+
+def trace(name: str, *turns: Json, of: Json | None = None, **config: object) -> Json:
+    given = {"id": name, "agent_trace": {"turns": list(turns) or [turn()]}, "config": config}
+    return given if of is None else {**given, "evaluation_data_sample": of}
+
+
+def write(path: Path, *lines: object) -> Path:
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def always(letter: str) -> Callable[[Asked], Does]:
+    return lambda _: grades(letter)
+
+
+def test_a_trace_that_cannot_be_read_is_named_and_the_others_go_on(score: Score, tmp_path: Path) -> None:
+    expected = sample("greeted", expected_tool_calls=[{"tool": "book", "turn": 0}])
+    good = trace("good", turn(steps=[step()]), of=expected)
+    bad: dict[str, object] = {
+        "a JSON object": "{",
+        "a trace as an object": "",
+        '"agent_trace" as an object with the list "turns"': {"id": "x", "evaluation_data_sample": sample("a")},
+        "or the id of a sample in --goals; seen the id 'y'": trace("y"),
+        "a list; seen an object": {**trace("x", of=sample("a")), "agent_trace": {"turns": {}}},
+        '"details" as a text': trace("x", of={"sub_goals": [{"details": 4}]}),
+        '"tool" as a text or null': trace("x", turn(steps=[{"tool": 3}]), of=sample("a")),
+        '"latency_in_ms" as a number': trace("x", {**turn(), "latency_in_ms": "long"}, of=sample("a")),
+        "some of num_judge_trials": trace("x", of=sample("a"), num_judge_trails=3),
+        '"id" of 1 to 256 printable characters': trace("\u0000", of=sample("a")),
+        "with mode exact or judge": trace(
+            "x", of={"metadata": {"subgoals": [], "expected_tools": [{"tool_name": "a", "tool_inputs": [4]}]}}
+        ),
+    }
+    for number, (told, line) in enumerate(bad.items()):
+        ended = score(write(tmp_path / f"{number}.jsonl", line, good), "--scorer", "ToolCorrectnessMetric")
+        assert ended.code == 1
+        assert told.replace("a trace as an object", "a JSON object") in ended.err, told
+        assert "the others are not concerned" in ended.err
+        assert "docs/sources/agent-inspect.md" in ended.err
+        assert ended.metrics["good"]["ToolCorrectnessMetric"]["score"] == 1.0
+
+
+def test_a_path_without_traces_is_said_before_anything_is_read(score: Score, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, seen in ((tmp_path / "no.jsonl", "no such file"), (tmp_path / "empty", "a folder without such files")):
+        ended = score(path)
+        assert (ended.code, ended.out) == (1, "")
+        assert seen in ended.err
+    ended = score(write(tmp_path / "notes.txt", "hello"))
+    assert "a .jsonl or .json file of traces" in ended.err
+
+
+@pytest.mark.parametrize("name", ["traces.jsonl", "traces.jsonl.gz", "traces.json", "traces.json.gz", "folder"])
+def test_traces_come_from_lines_lists_and_folders(score: Score, tmp_path: Path, name: str) -> None:
+    first, second = ({"progress_scores": [0, each]} for each in (0.5, 1))
+    if name == "folder":
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "a.jsonl", first)
+        write(tmp_path / name / "b.json", second)
+        ids = ["a:1", "b"]
+    else:
+        write(tmp_path / name, *((first, second) if "jsonl" in name else ([first, second],)))
+        ids = ["traces:1", "traces:2"]
+    ended = score(tmp_path / name)
+    assert (ended.code, ended.err) == (0, "")
+    assert {each: metrics["AUC"]["score"] for each, metrics in ended.metrics.items()} == dict(
+        zip(ids, (0.25, 0.5), strict=True)
+    )
+
+
+def test_a_file_that_breaks_off_ends_the_reading_of_that_file_only(score: Score, tmp_path: Path) -> None:
+    whole = gzip.compress(b'{"progress_scores": [0, 1]}\n' * 2_000)
+    (tmp_path / "a.jsonl.gz").write_bytes(whole[: len(whole) - 12])
+    write(tmp_path / "b.jsonl", {"id": "b", "progress_scores": [1, 1]})
+    ended = score(tmp_path)
+    assert ended.code == 1
+    assert "the rest of" in ended.err
+    assert ended.metrics["b"]["AUC"]["score"] == 1.0
+
+
+def test_samples_may_be_in_a_file_of_their_own_in_both_of_agent_inspect_s_shapes(score: Score, tmp_path: Path) -> None:
+    entry = {
+        "id": 7,
+        "input": [{"role": "user", "content": "Book a seat."}],
+        "metadata": {
+            "subgoals": [{"type": "gradingNotes", "turn": "all", "details": "a seat is booked"}],
+            "expected_tools": [{"tool_name": "book", "turn": 0, "tool_inputs": []}],
+        },
+    }
+    samples = write(tmp_path / "samples.json", [entry, {**sample("greeted", at=0), "id": "other"}])
+    traces = write(
+        tmp_path / "traces.jsonl",
+        trace("7", turn(steps=[step()])),
+        {**trace("run-1"), "data_sample_id": "other"},
+        {"turns": [turn()], "id": "other"},
+    )
+    with scripted_openai(always("C")) as judge:
+        ended = score(traces, "--goals", samples, judge=judge)
+    assert ended.code == 0, ended.err
+    assert set(ended.metrics["7"]) == {
+        "ProgressScoresThroughTurns", "AUC", "PPT", "SuccessScoreFinalTurn", "ToolCorrectnessMetric",
+    }  # fmt: skip
+    assert ended.metrics["7"]["ToolCorrectnessMetric"]["score"] == 1.0
+    assert set(ended.metrics["run-1"]) == set(ended.metrics["other"]) == {"ProgressScore", "SuccessScore"}
+    assert "Book a seat." in judge.asked[0].user
+    ended = score(traces, "--goals", write(tmp_path / "twice.json", [entry, entry]))
+    assert (ended.code, ended.out) == (1, "")
+    assert "an id of its own for each sample; seen '7' twice" in ended.err
+
+
+def test_a_scripted_conversation_is_judged_once_a_subgoal_without_the_instruction(score: Score, tmp_path: Path) -> None:
+    goals = sample("greeted", at=0)["sub_goals"] + sample("booked", at=1)["sub_goals"]
+    of = {"sub_goals": goals, "user_instruction": "Book it quietly."}
+    path = write(tmp_path / "t.jsonl", trace("a", turn("one"), turn("two"), turn("three"), of=of, num_judge_trials=1))
+    with scripted_openai(lambda asked: grades("C" if "greeted" in asked.user else "I")) as judge:
+        ended = score(path, judge=judge)
+    assert [asked.user.count(" user ") for asked in judge.asked] == [1, 2]
+    assert not any("quietly" in asked.user for asked in judge.asked)
+    assert ended.metrics["a"]["ProgressScore"]["score"] == 0.5
+    assert ended.metrics["a"]["SuccessScore"]["score"] == 0
+    assert "Judge: 2 questions, 0 without a verdict" in ended.err
+
+
+def test_the_judge_gets_no_personal_data_and_the_prompt_is_shown_if_asked_for(score: Score, tmp_path: Path) -> None:
+    said = "My card is 4111 1111 1111 1111."
+    steps = [step(card="4111 1111 1111 1111", output={"mail": "jane@example.com"})]
+    config = {"num_judge_trials": 1, "max_turns": 1, "include_validation_results": True}
+    config |= {"include_entire_prompt_in_validation_result": True, "include_judge_explanation": True}
+    path = write(tmp_path / "t.jsonl", trace("a", turn(said, steps=steps), of=sample("paid"), **config))
+    with scripted_openai(lambda _: grades("C", "card 4111 1111 1111 1111")) as judge:
+        ended = score(path, judge=judge)
+    sent = judge.asked[0].system + "\n\n" + judge.asked[0].user
+    assert "1111" not in sent
+    assert "jane" not in sent
+    assert '1 tool_call "book"' in sent
+    (validation,) = ended.metrics["a"]["ProgressScoresThroughTurns"][-1]["validation_results"]
+    assert validation["prompt_sent_to_llmj"] == sent
+    assert validation["sub_goal"] == {"details": "paid", "type": "gradingNotes", "turn": None}
+    assert "[CARD]" in validation["explanations"][1]
+    assert "1111" not in validation["explanations"][1]
+
+
+def test_without_a_judge_only_what_needs_one_has_no_result(score: Score, tmp_path: Path) -> None:
+    of = sample("greeted", expected_tool_calls=[{"tool": "book", "turn": 0}])
+    ended = score(write(tmp_path / "t.jsonl", trace("a", turn(steps=[step()]), of=of)))
+    assert ended.code == 0
+    assert ended.metrics["a"]["AUC"]["reason"] == "judge_disabled"
+    assert ended.metrics["a"]["ToolCorrectnessMetric"]["score"] == 1.0
+    assert "Trace a: the judge gave no verdict (judge_disabled)" in ended.err
+
+
+def test_a_budget_that_is_spent_leaves_scorers_without_a_result_and_no_error_of_agent_inspect_s(
+    score: Score, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted")), {"id": "b", "progress_scores": [0, 1]})
+    with scripted_openai(always("C")) as judge:
+        ended = score(path, judge=judge, budget_per_call=0.001)
+    assert judge.asked == []
+    assert ended.metrics["a"]["PPT"]["error"] == "NotJudged"
+    assert ended.metrics["a"]["PPT"]["reason"] == "over_budget"
+    assert ended.metrics["b"]["AUC"]["score"] == 0.5
+
+
+def test_a_judge_that_never_answers_ends_the_run_with_what_to_check(score: Score, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted")))
+    with scripted_openai(lambda _: fails(401)) as judge:
+        ended = score(path, judge=judge)
+    assert (ended.code, ended.out) == (1, "")
+    assert "answers nothing (rejected)" in ended.err
+
+
+def test_more_trials_than_a_judge_of_ours_counts_are_no_verdict(score: Score, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"), num_judge_trials=101))
+    with scripted_openai(always("C")) as judge:
+        ended = score(path, judge=judge)
+    assert ended.metrics["a"]["AUC"]["reason"] == "at most 99 trials and 20 retry waves are possible"
+    assert judge.asked == []
+
+
+@pytest.mark.parametrize("options", [["--all"], ["--arrival", "1"], ["--processes", "2"]])
+def test_options_about_events_are_refused(score: Score, tmp_path: Path, options: list[str]) -> None:
+    ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), *options)
+    assert (ended.code, ended.out) == (2, "")
+
+
+@pytest.mark.parametrize("options", [["--scorer", "AUC"], ["--verdicts", "v.jsonl"]])
+def test_options_of_traces_are_refused_for_calls(score: Score, tmp_path: Path, options: list[str]) -> None:
+    ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), *options, form="records")
+    assert (ended.code, ended.out) == (2, "")
