@@ -255,6 +255,10 @@ def test_tool_correctness_after_every_turn_is_agent_inspect_s(
             asking = tool_correctness(turns, [_as_agent_inspect_has_it(each) for each in expected], {})
             result = driven(asking, judge_of)
         except InvalidInputValueError:
-            assert live.at(turn) is UnscoredReason.NO_TOOL_CALL_DUE
+            agent_inspect_s: float | UnscoredReason = UnscoredReason.NO_TOOL_CALL_DUE
         else:
-            assert live.at(turn) == result.score
+            agent_inspect_s = result.score
+        assert live.at(turn) == agent_inspect_s
+        # A call that names no turn is left out; one whose turn never came is unknown here, and left out in agent-inspect.
+        comes_later = any(isinstance(each.turn, int) and each.turn >= turn for each in expected)
+        assert live.at_end(turn) == (UnscoredReason.EXPECTED_TURN_NOT_REACHED if comes_later else agent_inspect_s)

@@ -251,12 +251,12 @@ class Call:
 
     def _awaits_verdicts(self, now_ms: int, due_ms: int, out: list[Effect]) -> bool:
         """Expires verdicts and finds stalls; returns whether the call is over and still waits for verdicts."""
-        self._judged.reached(now_ms if self.is_over else min(now_ms, due_ms), out)
+        self._judged.reached(self.live, now_ms if self.is_over else min(now_ms, due_ms), out)
         if now_ms >= due_ms and not self.is_over:
             self.is_over = True
             self.live.reached(due_ms, out)
             self._judged.finish(self.live, self.history.last_time_ms(), due_ms, out, asks=True)
-            self._judged.reached(now_ms, out)
+            self._judged.reached(self.live, now_ms, out)
             if self._judged.awaits_verdicts:
                 self._measures.announce_end(self.live, Cause(self.history.last_time_ms(), due_ms), self._judged, out)
         return self.is_over and self._judged.awaits_verdicts

@@ -90,7 +90,7 @@ class LoggedCall(Call):
         if self._facts.is_after_close(arrival):
             return "after_close"
         # Expired verdicts and stalls follow from time alone.
-        self._judged.reached(arrival.broker_time_ms, out)
+        self._judged.reached(self.live, arrival.broker_time_ms, out)
         outcome = super().receive(arrival, out)
         undeclared = self._undeclared
         while undeclared and _reaches(self._offsets, undeclared[0][0]):
@@ -112,7 +112,7 @@ class LoggedCall(Call):
         if self._judged.is_any:
             self.is_over = True
             self._judged.finish(self.live, self.history.last_time_ms(), over_at_ms, out, asks=True)
-            self._judged.reached(closed_at_ms, out)
+            self._judged.reached(self.live, closed_at_ms, out)
         self.close(self._closed.reason, self._closed.caused_at_ms)
 
     def _hit_limit(self, reason: CloseReason, limit: str, now_ms: int, out: list[Effect]) -> None:

@@ -1,7 +1,7 @@
 """Judges a call against its goals, turn by turn while it runs: subgoals reached, speed of progress, stalls.
 
 A turn is judged when the call has left it, and again only if its words or tools, or those of a turn before, change. Code
-makes the checks by code; for the others the call asks the judges and goes on. Nothing here waits.
+makes the checks by code; for the others the call asks the judges, once the words are steady, and goes on.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from consumers.engine.judging.asking_budget import AskingBudget
 from consumers.engine.judging.judged_turns import facts_of, transcript_of
 from consumers.engine.judging.open_questions import Answer, OpenQuestions
 from consumers.engine.judging.rules import GoalRules
+from consumers.engine.judging.steady_words import SteadyWords
 from consumers.engine.judging.turn_facts import TurnFacts
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues, Value, result_of
@@ -70,6 +71,7 @@ class GoalProgress:
         self._inputs: dict[int, str] = {0: goal_set.digest}
         self._verdicts: dict[int, dict[int, _Verdict]] = {}
         self._undecidable: dict[int, UnscoredReason] = {}
+        self._words = SteadyWords(rules)
         self._published_scores: dict[int, TurnScores] = {}
         self._last = 0
         self._seen_turn = 0
@@ -80,8 +82,9 @@ class GoalProgress:
 
     @property
     def next_wakeup_ms(self) -> int | None:
-        """Broker time of the next deadline of a verdict, or of the next stall; None without any."""
-        times_ms = [self._questions.next_deadline_ms, self._stalls.due_at_ms(self._since()) if self._is_open else None]
+        """Broker time of the next deadline of a verdict, question or stall; None without any."""
+        stall_ms = self._stalls.due_at_ms(self._since()) if self._is_open else None
+        times_ms = [self._questions.next_deadline_ms, self._words.ask_at_ms, stall_ms]
         return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
     @property
@@ -130,10 +133,15 @@ class GoalProgress:
         if answer is not None:
             self._settle([answer], None, broker_ms, out)
 
-    def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Expires the verdicts whose deadline broker time `now_ms` has reached, and finds a stall."""
+    def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks about turns whose words are steady by then,
+        and finds a stall.
+        """
         late = self._questions.expire(now_ms)
-        if late:
+        is_due = self._words.ask_at_ms is not None and self._words.ask_at_ms <= now_ms
+        if is_due:  # words may have come since the turn was left
+            self.follow(live, None, None, now_ms, out)
+        if late or is_due:
             self._settle(late, None, now_ms, out)
         if self._is_open:
             self._record_stall(self._stalls.by_time(self._since(), now_ms), out)
@@ -195,6 +203,7 @@ class GoalProgress:
             for turn, facts in facts_of(live, range(min(first, last + 1), last + 1)).items()
             if self._is_news(turn, facts)
         ]
+        self._words.changed(changed, broker_ms)
         for turn in range(last + 1, self._last + 1):
             self._drop(turn, Cause(time_ms, broker_ms), out)
         if not changed and last == self._last and not self._is_over:
@@ -277,8 +286,9 @@ class GoalProgress:
         """Asks all open questions; known answers may open further ones. Returns the requests to send."""
         requests: list[JudgeRequest] = []
         budget = AskingBudget()
+        now_ms = None if self._is_over or not self._asks else broker_ms
         while True:
-            abouts: list[About] = [*self._curve.open_questions(), *self._tools.open_questions()]
+            abouts = self._words.steady([*self._curve.open_questions(), *self._tools.open_questions()], turn_of, now_ms)
             asked = [self._put(about, broker_ms, budget) for about in abouts]
             requests += [each for each in asked if isinstance(each, JudgeRequest)]
             answers = [each for each in asked if isinstance(each, Answer)]

@@ -100,10 +100,12 @@ class JudgedScores:
         for part in self._parts:
             part.fold(verdict, live, broker_ms, out)
 
-    def reached(self, now_ms: int, out: list[Effect]) -> None:
-        """Expires the verdicts whose deadline broker time `now_ms` has reached, and finds a stall."""
+    def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks what was held back until then, and finds a
+        stall.
+        """
         for part in self._parts:
-            part.reached(now_ms, out)
+            part.reached(live, now_ms, out)
 
     def finish(self, live: LiveCall, time_ms: int | None, broker_ms: int, out: list[Effect], *, asks: bool) -> None:
         """Judges every turn of a call that is over. `asks` says whether judges can still answer."""

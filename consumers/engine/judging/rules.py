@@ -25,6 +25,13 @@ class GoalRules(BaseModel):
         gt=0,
         description="From a question to where its answer is not waited for any more, in ms of broker time.",
     )
+    steady_words_ms: int = Field(
+        1_000,
+        ge=0,
+        le=10_000,
+        description="How long the words and tools of a turn must be the same before a judge is asked, in ms of broker time. "
+        "Topics that arrive one after the other change them several times, and each change is a question that costs.",
+    )
     text_judges: tuple[JudgeKind, ...] = Field(
         (),
         description="EVA's metrics to be judged too: conciseness, speakability, faithfulness, conversation_progression.",

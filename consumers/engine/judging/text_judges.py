@@ -80,7 +80,7 @@ class TextJudges:
         if answer is not None:
             self._settle([answer], broker_ms, out)
 
-    def reached(self, now_ms: int, out: list[Effect]) -> None:
+    def reached(self, _live: LiveCall, now_ms: int, out: list[Effect]) -> None:
         """Expires verdicts whose deadline broker time `now_ms` has reached."""
         late = self._questions.expire(now_ms)
         if late:

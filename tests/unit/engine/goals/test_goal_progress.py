@@ -8,6 +8,7 @@ import pytest
 from consumers.engine.effects import RequestVerdict
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.judging.rules import GoalRules
+from consumers.engine.judging.steady_words import MAX_HELD_MS, SteadyWords
 from consumers.engine.limits import Limits
 from consumers.engine.measures import measures
 from consumers.engine.partition import PartitionEvaluator
@@ -41,12 +42,15 @@ class OneSet:
 
 
 class GoalFeed(Feed):
-    """A call with goals; `turn` is a user's words, the assistant's answer and the start of what comes next."""
+    """A call with goals; `turn` is a user's words, the assistant's answer and the start of what comes next.
+
+    A judge is asked at once, unless a rule says otherwise.
+    """
 
     def __init__(self, goals: GoalSet, **rules: Any) -> None:
         super().__init__(Limits())
         self.goals = goals
-        self.rules = GoalRules(**rules)
+        self.rules = GoalRules(**{"steady_words_ms": 0, **rules})
         self.evaluator = PartitionEvaluator(Limits(), "test", ChosenGoals(OneSet(goals), self.rules))
         self.send("audit", {"type": "call_started", "agent": "desk"}, 0)
         self.at_ms = 0
@@ -248,6 +252,36 @@ def test_a_turn_whose_words_come_late_is_judged_again() -> None:
     assert [record.reached_turn for record in feed.records("subgoal")] == [1, None]
     feed.judge(again, is_completed=True)
     assert [record.reached_turn for record in feed.records("subgoal")] == [1, None, 1]
+
+
+def test_a_judge_is_asked_when_the_words_have_been_the_same_for_a_while() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True, steady_words_ms=1_000)
+    feed.greet()
+    feed.turn("book it")
+    left_ms = feed.at_ms + 1_000
+    feed.user_audio(left_ms, left_ms + 200)
+    feed.advance(left_ms + 500)
+    assert feed.requests == []
+    feed.heard("and a window seat", 3_000)  # late words of the first turn, without a turn that is left
+    feed.advance(left_ms + 1_100)
+    assert feed.requests == [], "the words changed when they were looked at again"
+    feed.advance(left_ms + 2_200)
+    (request,) = feed.requests
+    assert "and a window seat" in request.transcript[1].text
+    feed.judge(request, is_completed=False)
+    feed.end()
+    assert [request.turn for request in feed.requests] == [1, 2], "a call that is over waits for no words"
+
+
+def test_words_that_never_rest_hold_a_question_back_for_some_seconds() -> None:
+    feed = GoalFeed(goal_set(JUDGED), asks_judge=True, steady_words_ms=1_000)
+    words = SteadyWords(feed.rules)
+    asked_at_ms = None
+    for now_ms in range(0, 20_000, 500):
+        words.changed([1], now_ms)
+        if asked_at_ms is None and words.steady([1, 2], lambda about: about, now_ms):
+            asked_at_ms = now_ms
+    assert asked_at_ms == MAX_HELD_MS
 
 
 def test_nothing_reached_for_turns_is_a_stall_and_said_once() -> None:
