@@ -46,9 +46,19 @@ REQUEST_PARTITION_HEADER: Final = "callgauge_request_partition"
 finds its answered questions by it."""
 
 
-PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType({kind: f"{kind.value}.1" for kind in JudgeKind})
+PROMPT_VERSIONS: Final[Mapping[JudgeKind, str]] = MappingProxyType(
+    {kind: f"{kind.value}.{2 if kind is JudgeKind.SUBGOAL else 1}" for kind in JudgeKind}
+)
 """Version of the prompt of each kind. A changed text needs a new version: the request ids change with it, so verdicts on the old
 prompt do not count as verdicts on the new one."""
+EARLIER_PROMPTS: Final = frozenset({"subgoal.1"})
+"""Prompts of earlier releases. A judge knows them, so that it can be replaced before the evaluators that ask."""
+
+
+def is_known_prompt(kind: JudgeKind, version: str) -> bool:
+    """Whether a judge of this release has the prompt of this version for this kind of question."""
+    is_earlier = version in EARLIER_PROMPTS and version.rpartition(".")[0] == kind.value
+    return is_earlier or version == PROMPT_VERSIONS[kind]
 
 
 class JudgeModel(BaseModel):
@@ -118,7 +128,7 @@ class JudgeRequest(JudgeModel):
         trials: Most answers to ask the model for, an odd number. For EVA's metrics, the model is always asked once.
         stops_early: Whether asking ends once a majority is certain (agent-inspect's optimised mode).
         retry_waves: How often invalid answers are asked again when `stops_early` is off.
-        prompt_version: One of `PROMPT_VERSIONS`.
+        prompt_version: One of `PROMPT_VERSIONS`; from an evaluator of an earlier release one of `EARLIER_PROMPTS`.
         asked_at_ms: Broker time of the record that made the engine ask.
         deadline_ms: Broker time after which an answer is useless.
         agent: The agent's name, for its budget.

@@ -23,13 +23,13 @@ from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.registry import Instruments
 from schemas.judging import (
     MAX_TRANSCRIPT_CHARS,
-    PROMPT_VERSIONS,
     JudgeKind,
     JudgeRequest,
     JudgeVerdict,
     Unjudged,
     UnjudgedReason,
     VerdictResult,
+    is_known_prompt,
     transcript_chars,
 )
 from schemas.units import to_seconds
@@ -167,7 +167,7 @@ class Judge:
             return UnjudgedReason.JUDGE_DISABLED
         if not is_sampled(request.conversation_id, settings.sample_ratio):
             return UnjudgedReason.NOT_SAMPLED
-        if request.prompt_version != PROMPT_VERSIONS[request.kind]:
+        if not is_known_prompt(request.kind, request.prompt_version):
             return UnjudgedReason.UNKNOWN_PROMPT
         if transcript_chars(request.transcript) > MAX_TRANSCRIPT_CHARS:
             return UnjudgedReason.TOO_LONG

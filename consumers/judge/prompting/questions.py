@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from consumers.judge.prompting.answers import AnswerForm, schema_of
 from consumers.judge.prompting.plain_text import plain
-from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeKind, JudgeRequest, TranscriptItem
+from schemas.judging import AgentBrief, JudgeKind, JudgeRequest, TranscriptItem, is_known_prompt
 
 CHARS_PER_TOKEN: Final = 3
 """Low estimate of the characters of a token, so that the cost of a question is not underestimated: English has 4, other languages
@@ -65,8 +65,8 @@ def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
     Raises:
         UnknownPromptError: The question needs another version of the prompt.
     """
-    if request.prompt_version != PROMPT_VERSIONS[request.kind]:
-        raise UnknownPromptError(f"prompt {request.prompt_version} is not {PROMPT_VERSIONS[request.kind]}")
+    if not is_known_prompt(request.kind, request.prompt_version):
+        raise UnknownPromptError(f"there is no prompt {request.prompt_version} for {request.kind}")
     sections = sections_of(request.prompt_version)
     has_grade = form == "grade" and request.kind is JudgeKind.SUBGOAL
     call = "".join(f"{line}\n" for line in _lines(request))

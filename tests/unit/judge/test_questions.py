@@ -9,11 +9,12 @@ import pytest
 
 from consumers.judge.prompting.plain_text import plain
 from consumers.judge.prompting.questions import Question, UnknownPromptError, _mark, question_of, sections_of
-from schemas.judging import PROMPT_VERSIONS, AgentBrief, JudgeKind, TranscriptItem
+from schemas.judging import EARLIER_PROMPTS, PROMPT_VERSIONS, AgentBrief, JudgeKind, TranscriptItem
 from tests.support.calls.judge_questions import question, talk
 
 TEXT_OF_VERSION = {
     "subgoal.1": "c162508117d3280d",
+    "subgoal.2": "5c70905398765d00",
     "conciseness.1": "3cdb6c29bfc107a6",
     "speakability.1": "e77cff0d9f908346",
     "faithfulness.1": "1dcdf26cd3d225fa",
@@ -39,7 +40,14 @@ def test_a_version_names_one_text() -> None:
     texts = {path.name.removesuffix(".txt"): path.read_bytes() for path in folder.iterdir() if path.is_file()}
     hashes = {name: hashlib.blake2b(text, digest_size=8).hexdigest() for name, text in texts.items()}
     assert hashes == TEXT_OF_VERSION
-    assert set(PROMPT_VERSIONS.values()) <= set(hashes)
+    assert {*PROMPT_VERSIONS.values(), *EARLIER_PROMPTS} == set(hashes)
+
+
+def test_questions_of_an_earlier_release_get_their_own_prompt() -> None:
+    earlier = question_of(question(prompt_version="subgoal.1"), "grade")
+    assert earlier.user.endswith("Does the call show it done?")
+    with pytest.raises(UnknownPromptError):
+        question_of(question(kind="speakability", prompt_version="subgoal.1"), "structured")
 
 
 @every_kind
@@ -57,7 +65,7 @@ def test_the_call_comes_first_and_the_subgoal_last() -> None:
     lines = made.user.split("\n")
     assert lines[:2] == ['1 user "user in turn 1: wwwwwwwwwwwwww"', '1 assistant "assistant in turn 1: wwwwwwwww"']
     assert re.fullmatch(r"END [0-9a-f]{12}", lines[4])
-    assert lines[5:] == ['Subgoal: "The flight is booked."', "Does the call show it done?"]
+    assert lines[5:] == ['Subgoal: "The flight is booked."', "Done?"]
 
 
 def test_subgoals_trials_and_later_turns_share_what_comes_before() -> None:
@@ -92,7 +100,7 @@ def test_words_of_a_call_stay_in_their_line(attack: str) -> None:
     assert [line.split(" ", 2)[:2] for line in lines] == [["1", "user"], ["2", "user"], ["3", "user"]]
     assert json.loads(lines[1].split(" ", 2)[2]) == plain(attack)
     ours = made.user.removeprefix("\n".join(lines))
-    assert re.fullmatch(r'\nEND ([0-9a-f]{12})\nSubgoal: "The flight is booked."\nDoes the call show it done\?', ours)
+    assert re.fullmatch(r'\nEND ([0-9a-f]{12})\nSubgoal: "The flight is booked."\nDone\?', ours)
     assert "<|" not in made.user
     assert all(char == "\n" or char.isprintable() for char in made.user)
     made.user.encode()

@@ -32,7 +32,7 @@ CHANGES = {
     "user_instruction": "Book a flight.",
     "agent_brief": AgentBrief(role="clerk"),
     "transcript": talk(1, 41),
-    "prompt_version": "subgoal.2",
+    "prompt_version": "subgoal.9",
 }
 SAME = {
     "asked_at_ms": 5,
@@ -86,7 +86,7 @@ def test_neighbours_are_kept_apart() -> None:
 
 def test_ids_are_pinned() -> None:
     """Another way to make them would ask everything again that is open during an update."""
-    asked = question(transcript=talk(1, 40))
+    asked = question(transcript=talk(1, 40), prompt_version="subgoal.1")
     assert (asked.input_hash, asked.request_id) == PINNED
 
 
