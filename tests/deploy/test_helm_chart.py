@@ -17,7 +17,8 @@ import yaml
 from kubernetes_validate.utils import latest_version
 
 from streamer.roles.running import ROLE_NAMES
-from streamer.settings.all_settings import load_settings, near_misses
+from streamer.settings.all_settings import load_settings, setting_names
+from streamer.settings.variables import near_misses
 from tests.support.patience import patient
 from tests.support.promtool import promtool
 from tests.support.required_tools import CACHE, require_tool
@@ -207,7 +208,7 @@ def test_every_variable_of_a_container_is_a_setting(setup: tuple[str, ...]) -> N
         variables.pop("CALLGAUGE_SNAPSHOTS__KEY_FILE", None)  # is read at once, and is not here
         variables.pop("CALLGAUGE_GOALS__FOLDER", None)
         load_settings(None, {}, variables)
-        assert near_misses(variables) == ()
+        assert near_misses(variables, setting_names()) == ()
 
 
 def test_a_container_may_do_nothing_that_it_does_not_need() -> None:
