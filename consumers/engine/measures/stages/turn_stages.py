@@ -76,11 +76,13 @@ def stage_readings(reports: Reports, heard_ms: float | None) -> list[StageReadin
 
 
 def convai_seconds(reports: Reports, heard_ms: float | None) -> dict[str, float]:
-    """Seconds by ElevenLabs' name; voice to voice as heard, where no other source has it and the user waited."""
+    """Seconds by ElevenLabs' name; voice to voice as heard, where no other source has it and the user waited. The run's own
+    latencies are for comparison: those as heard come before them.
+    """
     seconds = {
         name: round(reports[stage][_best_source(reports[stage])].seconds, SECOND_DIGITS)
         for stage, name in CONVAI_NAMES.items()
-        if reports.get(stage)
+        if reports.get(stage) and _best_source(reports[stage]) is not StageSource.RUN
     }
     if heard_ms is not None and heard_ms >= 0:
         seconds.setdefault(CONVAI_NAMES[Stage.VOICE_TO_VOICE], round(heard_ms / MS_PER_SECOND, SECOND_DIGITS))

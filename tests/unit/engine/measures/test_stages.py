@@ -6,7 +6,8 @@ import pytest
 
 from consumers.engine.limits import Limits
 from consumers.engine.measures.stages.latencies import StageLatencies
-from consumers.engine.measures.stages.values import MAX_VALUES_PER_TURN
+from consumers.engine.measures.stages.turn_stages import convai_seconds
+from consumers.engine.measures.stages.values import MAX_VALUES_PER_TURN, Reported
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.turns.bot.usage import TokenUsage
 from schemas.scores.all_records import STAGE_PREFIX, Anchor, StageAgreement, StageLatency, TurnStatus, TurnValues
@@ -447,6 +448,14 @@ def test_the_run_s_own_latencies_stand_beside_those_from_the_times_of_speech() -
     assert phone.call_values().stages == {Stage.VOICE_TO_VOICE: StageAgreement(compared=2, disputed=1)}
     assert (phone.latencies()[1], phone.latencies()[2]) == (1100, 1100)  # the measured score does not change
     assert phone.counts("callgauge_stage_values_unmapped_total") == {}
+
+
+@pytest.mark.parametrize(("heard_ms", "seconds"), [(1_966.0, 1.966), (-21_287.0, None)])
+def test_a_transcript_has_the_wait_as_heard_and_not_as_the_run_measured_it(
+    heard_ms: float, seconds: float | None
+) -> None:
+    found = convai_seconds({Stage.VOICE_TO_VOICE: {StageSource.RUN: Reported(0, 5.1, "")}}, heard_ms)
+    assert found.get("convai_ttf_audio_since_silence") == seconds
 
 
 @pytest.mark.parametrize("latencies_ms", [[1150], [1150, 2100, 900]])
