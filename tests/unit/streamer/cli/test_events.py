@@ -57,6 +57,20 @@ def test_a_type_of_tomorrow_on_a_named_stream_is_told(tmp_path: Path) -> None:
     assert (ended.code, "of_tomorrow" in ended.out) == (1, True)
 
 
+def test_lines_that_no_rule_reads_are_listed_apart_from_errors_which_are_counted(tmp_path: Path) -> None:
+    lines = (
+        {"type": kind, "timestamp": T0_MS, "conversation_id": "c", "data": {"frame": "x"}}
+        for kind in ("transcript", "error")
+    )
+    out = check(tmp_path, *lines).out
+    understood, _, unread = out.partition("no rule reads them")
+    assert ("pipecat error" in understood, "pipecat transcript" in understood, "transcript" in unread) == (
+        True,
+        False,
+        True,
+    )
+
+
 def test_standard_input_and_arrays_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(CALL).encode())))
     assert ran_here("events", "check", "-").out.startswith("6 events of 1 call understood")
