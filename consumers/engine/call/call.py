@@ -20,6 +20,7 @@ from consumers.engine.measures.measures import Measures
 from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.redaction.redactor import Redactor
+from consumers.engine.turns.bot.bot_turn import SpeechMoment
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveCall
@@ -316,12 +317,12 @@ class Call:
     def _on_tool_call(self, event: AuditToolCall, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.parameters)
         self.history.audit(ElementKind.TOOL_CALL, time_ms, use)
-        self.live.tool_called(use, time_ms)
+        self.live.tool_used(SpeechMoment.TOOL_CALL, use, time_ms)
 
     def _on_tool_response(self, event: AuditToolResponse, time_ms: int, _out: list[Effect]) -> None:
         use = ToolUse(event.value.tool, event.value.response)
         self.history.audit(ElementKind.TOOL_RESPONSE, time_ms, use)
-        self.live.tool_answered(use, time_ms)
+        self.live.tool_used(SpeechMoment.TOOL_RESPONSE, use, time_ms)
 
     def _on_agent_event(self, event: Any, time_ms: int, out: list[Effect]) -> None:
         # An error out of the past was counted when it happened, or before anybody watched.

@@ -222,7 +222,7 @@ class _AgentStream:
             is_exact=event.is_time_exact,
         )  # fmt: skip
         if is_news:
-            live.other_tool_called(time_ms, is_exact=event.is_time_exact)
+            live.other_tool(SpeechMoment.TOOL_CALL, time_ms, is_exact=event.is_time_exact)
 
     def _on_tool_reply(self, event: ToolReplied, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         replied = event.data
@@ -234,7 +234,7 @@ class _AgentStream:
             took_ms=replied.took_ms,
         )  # fmt: skip
         if is_news:
-            live.other_tool_answered(time_ms, is_exact=event.is_time_exact)
+            live.other_tool(SpeechMoment.TOOL_RESPONSE, time_ms, is_exact=event.is_time_exact)
 
     def _on_mcp_tool(self, event: McpToolCalled, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         """A tool that waits for approval does not run yet."""
@@ -244,14 +244,14 @@ class _AgentStream:
                 bot, tool.tool_call_id, tool.tool_name, time_ms, tool.parameters, is_exact=is_exact
             )
             if is_news:
-                live.other_tool_called(time_ms, is_exact=is_exact)
+                live.other_tool(SpeechMoment.TOOL_CALL, time_ms, is_exact=is_exact)
         elif tool.state in _ENDED:
             is_news = self._tools.answered(
                 bot, tool.tool_call_id, tool.tool_name, time_ms, tool.answer, is_error=tool.state == _FAILED,
                 is_withheld=tool.answer is None, is_exact=is_exact,
             )  # fmt: skip
             if is_news:
-                live.other_tool_answered(time_ms, is_exact=is_exact)
+                live.other_tool(SpeechMoment.TOOL_RESPONSE, time_ms, is_exact=is_exact)
 
 
 def _shortest(text: str) -> tuple[int, str]:

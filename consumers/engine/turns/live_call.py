@@ -222,31 +222,19 @@ class LiveCall:
         if self.bot is not None:
             self.bot.hear_transcripts(are_heard=self.history.pipeline_type is PipelineType.CASCADE)
 
-    def tool_called(self, use: ToolUse, time_ms: int) -> None:
-        """Folds the call of a tool from the audit log."""
+    def tool_used(self, moment: SpeechMoment, use: ToolUse, time_ms: int) -> None:
+        """Folds the call of a tool from the audit log, or the answer of one."""
         if self.bot is not None:
-            self.bot.audited(SpeechMoment.TOOL_CALL, time_ms, use)
-        self.other_tool_called(time_ms)
+            self.bot.audited(moment, time_ms, use)
+        self.other_tool(moment, time_ms)
 
-    def tool_answered(self, use: ToolUse, time_ms: int) -> None:
-        """Folds the answer of a tool from the audit log."""
-        if self.bot is not None:
-            self.bot.audited(SpeechMoment.TOOL_RESPONSE, time_ms, use)
-        self.other_tool_answered(time_ms)
-
-    def other_tool_called(self, time_ms: int, *, is_exact: bool = True) -> None:
-        """Notes that another source than pipecat reports the call of a tool; a time that is not exact explains no silence."""
+    def other_tool(self, moment: SpeechMoment, time_ms: int, *, is_exact: bool = True) -> None:
+        """Notes a use of a tool that another source than pipecat reports; a time that is not exact explains no silence."""
         at = self.broker_moment
         self._function_calls.give_way(at, self.dead_air, self.bot)
         if is_exact:
-            self.dead_air.tool_called(time_ms, at)
-
-    def other_tool_answered(self, time_ms: int, *, is_exact: bool = True) -> None:
-        """Notes that another source than pipecat reports the answer of a tool."""
-        at = self.broker_moment
-        self._function_calls.give_way(at, self.dead_air, self.bot)
-        if is_exact:
-            self.dead_air.tool_answered(time_ms, at)
+            used = self.dead_air.tool_called if moment is SpeechMoment.TOOL_CALL else self.dead_air.tool_answered
+            used(time_ms, at)
 
     def function_call(self, call: FunctionCall, time_ms: int) -> None:
         """Folds pipecat's report of a tool's progress."""
