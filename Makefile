@@ -40,7 +40,7 @@ test: setup ## everything that must hold, on a real Kafka broker too
 
 test-long: setup ## beyond make test: further kills, three brokers, laws on more examples (EXAMPLES=400)
 	@$(BIN)/python -m tests.support.required_tools
-	@$(PYTEST) $(WORKERS) -m long
+	@$(PYTEST) $(WORKERS) -m long --ignore=tests/drills
 	@$(MAKE) --no-print-directory laws EXAMPLES=$(or $(EXAMPLES),400)
 
 laws: setup ## every law on new examples at each run, many of them (EXAMPLES=1000)
@@ -69,9 +69,9 @@ pressure: setup ## what a judge that fails costs the evaluator, on a real Kafka 
 conformance: setup ## the same results as the reference, field by field
 	@$(BIN)/python -m pytest tests/conformance
 
-drills: setup ## troubles of calls in virtual time: which alert fires, how soon, and nothing else; and a whole good day
+drills: setup ## troubles of calls in virtual time, of our own processes in real time: which alert fires, and how soon
 	@$(BIN)/python -m tests.support.required_tools
-	@$(BIN)/python -m pytest -o faulthandler_timeout=3600 tests/drills
+	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 tests/drills
 
 chaos: setup ## kill, freeze and restart everything under load, then check every score (DURATION=600 SEED=1)
 	@$(BIN)/python -m tests.chaos $(if $(DURATION),--seconds $(DURATION)) $(if $(SEED),--seed $(SEED))

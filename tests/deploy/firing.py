@@ -38,6 +38,7 @@ def firings(
     alerts: Iterable[str],
     times: Collection[int],
     work: Path,
+    program: Path | None = None,
 ) -> list[Firing]:
     """Returns what fires at these times.
 
@@ -49,6 +50,7 @@ def firings(
         alerts: Names of the alerts to ask for.
         times: When to look, in seconds.
         work: A folder for promtool's file.
+        program: Another promtool than the installed one.
     """
     # promtool says what fires only where it was not expected: so nothing is.
     asked = [{"alertname": alert, "eval_time": f"{at}s", "exp_alerts": []} for alert in alerts for at in sorted(times)]
@@ -60,7 +62,7 @@ def firings(
     document = {"rule_files": [str(rules)], "evaluation_interval": f"{every}s", "tests": [test]}
     path = work / "firing.yml"
     path.write_text(json.dumps(document), encoding="utf-8")
-    result = promtool("test", "rules", path)
+    result = promtool("test", "rules", path, program=program)
     if result.returncode != 0 and "FAILED" not in result.stderr + result.stdout:
         raise AssertionError(result.stdout + result.stderr)
     return list(_parsed(result.stdout + result.stderr))

@@ -15,7 +15,7 @@ import yaml
 
 from tests.deploy.firing import AlertCase, cases_in, seconds
 from tests.deploy.promql_labels import labels_of
-from tests.support.promtool import promtool
+from tests.support.promtool import newest_promtool, promtool
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -75,6 +75,13 @@ def _cases(name: str) -> tuple[AlertCase, ...]:
 def test_promtool_accepts_configuration_and_rules() -> None:
     for arguments in (("config", PROMETHEUS / "prometheus.yml"), ("rules", "--lint=all", "--lint-fatal", RULES_FILE)):
         result = promtool("check", *arguments)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.long
+def test_prometheus_3_accepts_configuration_and_rules() -> None:
+    for arguments in (("config", PROMETHEUS / "prometheus.yml"), ("rules", "--lint=all", "--lint-fatal", RULES_FILE)):
+        result = promtool("check", *arguments, program=newest_promtool())
         assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -2,13 +2,13 @@
 
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from schemas.events.codec import InputSource
 from streamer.roles.demo import GOALS_FOLDER
+from tests.drills.conftest import Record, note
 from tests.drills.pipeline.scene import scene
 from tests.integration.metrics_page import total
 from tests.integration.processes import wait_for
@@ -17,8 +17,7 @@ from tests.support.fakes.scripted_openai import grades, scripted_openai
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 Environment = dict[str, str]
-Record = Callable[[str, object], None]
-JUDGED = {"CALLGAUGE_GOALS__FOLDER": str(GOALS_FOLDER / "judged")}
+JUDGED = {"CALLGAUGE_GOALS__FOLDER": str(GOALS_FOLDER / "judged"), "CALLGAUGE_GOALS__ASKS_JUDGE": "true"}
 NO_ENDPOINT = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
 KEPT_MINUTES = 7
 """An agent's alert that ended with the scores would have ended by then: its window and what keeps it firing are five minutes."""
@@ -27,12 +26,6 @@ UNREADABLE = 40
 BUDGET = 0.05
 """Money for some twenty questions."""
 LEFT = "callgauge_judge_budget_left"
-
-
-def note(record: Record, incident: str, alert: str, allowed: float, seconds: float) -> None:
-    """Keeps a row of the table, and checks that the alert came in time."""
-    record("drill", (incident, alert, allowed, seconds / 60))
-    assert seconds <= allowed * 60
 
 
 def test_evaluators_that_are_killed_page_and_end_no_alert(
@@ -46,7 +39,7 @@ def test_evaluators_that_are_killed_page_and_end_no_alert(
         assert running.notices.pages() == {"CallgaugeAgentMute"}  # the other one has taken over
         killed = running.strike(signal.SIGKILL, running.evaluators[1:])
         notice = running.fires("CallgaugeEvaluatorDown", 3, killed)
-        note(record_property, "evaluator_killed", "CallgaugeEvaluatorDown", 3, notice.at - killed)
+        note(record_property, "evaluator_killed", "CallgaugeEvaluatorDown", 3, (notice.at - killed) / 60)
         running.rests(KEPT_MINUTES * 60 - (time.monotonic() - killed))
         assert running.notices.resolved(killed) == set()
         assert running.notices.pages(killed) <= {
@@ -60,7 +53,7 @@ def test_evaluators_that_hang_page(environment: Environment, tmp_path: Path, rec
         assert running.notices.pages() == set()
         frozen = running.strike(signal.SIGSTOP, running.evaluators)
         notice = running.fires("CallgaugeScoresStopped", 7, frozen)
-        note(record_property, "evaluator_frozen", "CallgaugeScoresStopped", 7, notice.at - frozen)
+        note(record_property, "evaluator_frozen", "CallgaugeScoresStopped", 7, (notice.at - frozen) / 60)
         # A process that hangs does not answer Prometheus either.
         assert running.notices.pages() <= {"CallgaugeEvaluatorDown", "CallgaugeScoresStopped"}
 
@@ -72,7 +65,7 @@ def test_a_burst_of_unreadable_records_is_told(
         sent = time.monotonic()
         running.send(InputSource.PIPECAT, [b"{"] * UNREADABLE)
         notice = running.fires("CallgaugeQuarantineGrowing", 2, sent, source="pipecat")
-        note(record_property, "poison_burst", "CallgaugeQuarantineGrowing", 2, notice.at - sent)
+        note(record_property, "poison_burst", "CallgaugeQuarantineGrowing", 2, (notice.at - sent) / 60)
         assert running.notices.pages() == set()
 
 
@@ -84,7 +77,7 @@ def test_input_that_is_deleted_unread_pages(environment: Environment, tmp_path: 
         assert running.delete_inputs() > 0
         lost = running.strike(signal.SIGCONT, running.evaluators)
         notice = running.fires("CallgaugeInputLost", 1, lost)
-        note(record_property, "retention_loss", "CallgaugeInputLost", 1, notice.at - lost)
+        note(record_property, "retention_loss", "CallgaugeInputLost", 1, (notice.at - lost) / 60)
         assert running.notices.pages() == {"CallgaugeInputLost"}
 
 
@@ -95,7 +88,7 @@ def test_a_judge_that_reaches_no_endpoint_is_told(
     with scene({**environment, **JUDGED, **NO_ENDPOINT}, tmp_path, evaluators=1, judge=nowhere) as running:
         begun = time.monotonic()
         notice = running.fires("CallgaugeJudgeErrors", 15, begun)
-        note(record_property, "judge_down", "CallgaugeJudgeErrors", 15, notice.at - begun)
+        note(record_property, "judge_down", "CallgaugeJudgeErrors", 15, (notice.at - begun) / 60)
         assert running.notices.pages() == set()
 
 
@@ -112,5 +105,5 @@ def test_a_budget_that_is_spent_is_told(environment: Environment, tmp_path: Path
             wait_for("the budget to be spent", lambda: total(page, LEFT, budget="hour") < 0.1 * BUDGET, 300)
             spent = time.monotonic()
             notice = running.fires("CallgaugeJudgeBudget", 2, spent, budget="hour")
-            note(record_property, "judge_budget", "CallgaugeJudgeBudget", 2, notice.at - spent)
+            note(record_property, "judge_budget", "CallgaugeJudgeBudget", 2, (notice.at - spent) / 60)
             assert running.notices.pages() == set()

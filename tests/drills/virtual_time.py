@@ -210,7 +210,7 @@ def _scraped(world: World, minutes: int) -> Series:
     return series
 
 
-def alerts_of(series: Series, minutes: int, every: int, work: Path) -> list[Firing]:
+def alerts_of(series: Series, minutes: int, every: int, work: Path, program: Path | None = None) -> list[Firing]:
     """Returns what fires at every so many minutes, of all alerts but the watchdog, which always does, and those that need days."""
     document = yaml.safe_load(RULES.read_text(encoding="utf-8"))
     left_out = "Watchdog" if minutes > _DAY else "Watchdog|BurnRate"
@@ -221,4 +221,5 @@ def alerts_of(series: Series, minutes: int, every: int, work: Path) -> list[Firi
     times = range(0, minutes * 60 + 1, every * 60)
     return firings(
         rules, series.notation(), interval=SCRAPE_SECONDS, every=30, alerts=alerts, times=times, work=work,
+        program=program,
     )  # fmt: skip
