@@ -49,6 +49,8 @@ PROMTOOL = Tool("promtool", "prometheus", lambda: shutil.which("promtool") is no
 AMTOOL = Tool("amtool", "prometheus-alertmanager", lambda: shutil.which("amtool") is not None)
 JQ = Tool("jq", "jq", lambda: shutil.which("jq") is not None)
 NPM = Tool("npm", "npm", lambda: shutil.which("npm") is not None)
+BUILDAH = Tool("buildah", "buildah", lambda: shutil.which("buildah") is not None)
+DEBOOTSTRAP = Tool("debootstrap", "debootstrap", lambda: shutil.which("debootstrap") is not None)
 CHROMIUM = Tool("Chromium", "chromium", lambda: shutil.which("chromium") is not None)
 
 

@@ -1,0 +1,107 @@
+"""The image, built and run: as its user, with a token, and with the health check that it declares."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.metrics_page import answer_of
+from tests.integration.processes import wait_for
+from tests.support.image_builder import Buildah
+from tests.support.patience import patient
+
+pytestmark = pytest.mark.long  # a minute of processor time, and another one for Debian on a new machine
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+MOST_MB = 220
+"""Of the environment in the image; measured 158, of which telephone numbers take 46 and the judge's client 29."""
+TOKEN = "of-tests"  # noqa: S105
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    folder = tmp_path_factory.mktemp("buildah")
+    yield Buildah.in_folder(folder)
+    shutil.rmtree(folder)  # some hundred MB, which pytest would keep
+
+
+@pytest.fixture(scope="module")
+def config(buildah: Buildah) -> dict[str, Any]:
+    """What the built image says of itself."""
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    bases = re.findall(r"^FROM (\S+)|--from=(\S+:\S+)", text, re.M)
+    return buildah.image(DOCKERFILE, ROOT, [first or second for first, second in bases])
+
+
+@pytest.fixture(scope="module")
+def container(buildah: Buildah, config: dict[str, Any]) -> Iterator[str]:
+    made = buildah("from", "--pull-never", "built")
+    yield made
+    buildah("rm", made)  # lets go of what is mounted
+
+
+def _inside(buildah: Buildah, container: str, *command: str, **variables: str) -> list[str]:
+    """A command in the container, as the image's user. It has the network of this machine."""
+    given = [part for name, value in variables.items() for part in ("--env", f"{name}={value}")]
+    return buildah.command("run", "--isolation=chroot", *given, container, "--", *command)
+
+
+def _printed(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient(60))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def test_the_image_has_a_command_that_starts_for_an_ordinary_user(
+    buildah: Buildah, config: dict[str, Any], container: str
+) -> None:
+    assert (config["User"], config["Entrypoint"], config["Cmd"]) == ("10001:10001", ["callgauge"], ["run"])
+    assert _printed(_inside(buildah, container, "id", "-u")) == "10001"
+    assert "callgauge" in _printed(_inside(buildah, container, *config["Entrypoint"], "--help"))
+    kilobytes = _printed(_inside(buildah, container, "du", "-sk", "/opt/callgauge")).split()[0]
+    assert int(kilobytes) / 1_000 < MOST_MB
+
+
+def test_no_file_of_the_environment_belongs_to_the_user_who_runs_it(buildah: Buildah, container: str) -> None:
+    """Code that was broken into cannot change itself, also where the root file system is not read-only."""
+    assert _printed(_inside(buildah, container, "find", "/opt/callgauge", "-writable", "-not", "-type", "l")) == ""
+
+
+def test_it_is_healthy_with_a_token_and_ends_in_order(
+    buildah: Buildah, config: dict[str, Any], container: str, tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    variables = {"CALLGAUGE_HTTP_HOST": "127.0.0.1", "CALLGAUGE_HTTP_PORT": port, "CALLGAUGE_HTTP_TOKEN": TOKEN}
+    kind, *check = config["Healthcheck"]["Test"]
+    assert kind == "CMD"
+
+    def is_healthy() -> bool:
+        command = _inside(buildah, container, *check, **variables)
+        return subprocess.run(command, capture_output=True, timeout=patient(30)).returncode == 0
+
+    assert not is_healthy(), "nothing runs yet"
+    log = tmp_path / "demo.log"
+    shell = 'echo "process $$"; exec "$@"'  # the container has the processes of this machine, too
+    demo = _inside(buildah, container, "sh", "-c", shell, "sh", *config["Entrypoint"], "demo", **variables)
+    with log.open("wb") as file, subprocess.Popen(demo, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as running:
+        try:
+            wait_for(log.read_text, is_healthy, 30)
+            page = f"http://127.0.0.1:{port}/metrics"
+            assert answer_of(page).status_code == httpx.codes.UNAUTHORIZED
+            answer = answer_of(page, {"Authorization": f"Bearer {TOKEN}"})
+            assert "callgauge_build_info" in answer.text
+            os.kill(int(re.findall(r"^process (\d+)$", log.read_text(), re.M)[0]), signal.SIGTERM)
+            assert running.wait(patient(30)) == 0, log.read_text()
+        finally:
+            running.kill()
