@@ -4,6 +4,7 @@ agent-inspect has no file format, so the form is that of its dataclasses as JSON
 missing has its default there. Nothing is checked beyond the shape: what its scorers stop at, they stop at here.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -94,7 +95,29 @@ class Samples:
         return self._by_id[name]
 
 
-def document_in(line: Mapping[str, Any], where: str, fallback_id: str, samples: Samples) -> TraceDocument:
+def option_in(text: str) -> tuple[str, Any]:
+    """An option as a person types it: its name and a JSON value.
+
+    Raises:
+        ValueError: There is no such option, or the value is no JSON.
+
+    Example:
+        >>> option_in("max_turns=8"), option_in("optimize_judge_trials=true")
+        (('max_turns', 8), ('optimize_judge_trials', True))
+    """
+    name, equals, value = text.partition("=")
+    name = _OTHER_NAMES.get(name, name)
+    if not equals or name not in OPTIONS:
+        raise ValueError(f"expected NAME=VALUE with one of {', '.join(OPTIONS)}; seen {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"expected a number, true, false or null for {name}; seen {value!r}") from error
+
+
+def document_in(
+    line: Mapping[str, Any], where: str, fallback_id: str, samples: Samples, options: Mapping[str, Any]
+) -> TraceDocument:
     """Reads one trace.
 
     Args:
@@ -102,11 +125,12 @@ def document_in(line: Mapping[str, Any], where: str, fallback_id: str, samples: 
         where: Its place, for messages.
         fallback_id: Its id if neither it nor its sample has one.
         samples: For traces without a sample of their own.
+        options: For options that its own `config` does not have.
 
     Raises:
         RecordingError: It has another shape.
     """
-    config = _config(line.get("config"), f"{where}: config")
+    config = {**options, **_config(line.get("config"), f"{where}: config")}
     known = {name: line[name] for name in KNOWN_RESULTS if name in line}
     if known:
         return TraceDocument(_id(line.get("id"), where) or fallback_id, config=config, known=known)

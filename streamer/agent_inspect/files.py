@@ -37,8 +37,8 @@ class PlacedTrace:
     fallback_id: str
     value: object
 
-    def read(self, samples: Samples) -> TraceDocument:
-        """Reads it.
+    def read(self, samples: Samples, options: Mapping[str, Any]) -> TraceDocument:
+        """Reads it, with these options where it has none of its own.
 
         Raises:
             RecordingError: It is no trace, or has no sample.
@@ -51,7 +51,7 @@ class PlacedTrace:
                 line = self.value
             if not isinstance(line, Mapping):
                 raise shape_error(self.where, "a trace as an object", kind_of(line))
-            return document_in(line, self.where, self.fallback_id, samples)
+            return document_in(line, self.where, self.fallback_id, samples, options)
         except RecordingError as error:
             error.consequence = _LEFT_OUT
             error.remedy = _REMEDY

@@ -3,9 +3,9 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,8 +26,6 @@ from streamer.recordings.json_files import RecordingError
 from streamer.settings.all_settings import Settings
 from streamer.terminal import say
 
-MOST_ASKINGS: Final = 20
-"""Times that a question is put to the judge which ran out of time before its first request: others are before it then."""
 _VOTE_FAILED: Final = frozenset(
     {UnjudgedReason.INVALID_ANSWERS, UnjudgedReason.REFUSED, UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE}
 )
@@ -44,6 +42,7 @@ class TracePlan:
         asks_judge: Whether a judge is asked.
         verdicts: File of kept verdicts; None keeps none.
         agent: The agent whose budget pays.
+        options: Options under agent-inspect's names, for all traces that do not set them.
     """
 
     settings: Settings
@@ -51,6 +50,7 @@ class TracePlan:
     asks_judge: bool = False
     verdicts: Path | None = None
     agent: str = "unknown"
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def score_traces(
@@ -76,10 +76,10 @@ def score_traces(
         JudgeFailedError: The judge answers nothing.
     """
     samples = read_samples(samples_path)
+    options = {**plan.settings.goals.agent_inspect_options, **plan.options}
     redactor = Redactor(plan.settings.redaction)
-    configure_logging(
-        plan.settings.log_format, "warning", redact=redactor.redact
-    )  # log lines of the judge are no results
+    # Log lines of the judge are no results.
+    configure_logging(plan.settings.log_format, "warning", redact=redactor.redact)
     with closing(KeptVerdicts(plan.verdicts)) if plan.verdicts else nullcontext() as kept:
 
         def documents() -> Iterator[TraceDocument | RecordingError]:
@@ -88,7 +88,7 @@ def score_traces(
                     yield placed
                     continue
                 try:
-                    yield placed.read(samples)
+                    yield placed.read(samples, options)
                 except RecordingError as error:
                     yield error
 
@@ -189,10 +189,7 @@ class _Run:
     async def _asked(self, request: JudgeRequest) -> JudgeVerdict:
         if self._judge is None:
             raise NotJudgedError(UnjudgedReason.JUDGE_DISABLED)
-        for _ in range(MOST_ASKINGS):
-            verdict = (await self._judge.answers([request]))[0]
-            if verdict.requests or verdict.result != Unjudged(reason=UnjudgedReason.DEADLINE):
-                break
+        verdict = await self._judge.answer_whatever_the_rate(request)
         if self._kept is not None:
             self._kept.keep(request, self._judge_settings, verdict)
         return verdict

@@ -1,6 +1,6 @@
 """The command `score`: recorded calls through the live engine, and the score records of each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from consumers.engine.redaction.redactor import Redactor
+from streamer.agent_inspect.documents import option_in
 from streamer.agent_inspect.files import TraceFiles
 from streamer.agent_inspect.run import TracePlan, score_traces
 from streamer.agent_inspect.scorers import Scorer
@@ -76,6 +77,10 @@ def score(
         list[Scorer] | None,
         typer.Option(metavar="NAME", help="A scorer of agent-inspect; may be repeated. Those that fit unless given."),
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of agent-inspect for traces without it; may be repeated."),
+    ] = None,
     verdicts: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Keeps the judge's verdicts on traces, so that none is paid twice."),
@@ -122,13 +127,14 @@ def score(
             raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
         files = TraceFiles(paths)
         trace_plan = TracePlan(
-            settings_from(config), tuple(scorer or ()), judge is JudgeSwitch.ON, verdicts, agent or "unknown"
-        )
+            settings_from(config), tuple(scorer or ()), judge is JudgeSwitch.ON, verdicts, agent or "unknown",
+            _options_in(option or ()),
+        )  # fmt: skip
         with printed_calls(files.count(), "questions") as printed:
             score_traces(files, goals, trace_plan, printed.add, printed.event)
         return
-    if scorer or verdicts is not None:
-        raise typer.BadParameter("--scorer and --verdicts are for --format agent-inspect: leave them out.")
+    if scorer or option or verdicts is not None:
+        raise typer.BadParameter("--scorer, --option and --verdicts are for --format agent-inspect: leave them out.")
     if output is ScoreFormat.EVA:
         if goals is not None or judge is JudgeSwitch.ON or all_records or agent is not None:
             raise typer.BadParameter("EVA's results have no goals, no judge and no agent: leave those options out.")
@@ -188,3 +194,10 @@ def _print_table(scorings: Iterator[RecordedScoring], settings: Settings, *, ask
     typer.echo()
     for line in standout_lines(calls):
         typer.echo(safe(line))
+
+
+def _options_in(given: Sequence[str]) -> dict[str, object]:
+    try:
+        return dict(map(option_in, given))
+    except ValueError as error:
+        raise typer.BadParameter(f"--option: {error}.") from error

@@ -19,6 +19,10 @@ from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged, Unju
 
 FINISH_SECONDS: Final = 5.0
 """A request that is cut off may be charged, and leaves its connection open; one that hangs is not waited for."""
+MOST_ASKINGS: Final = 1_200
+"""Times that a question is put while the rate leaves no time for it: ten minutes at least."""
+PAUSE_SECONDS: Final = 0.5
+"""Pause before a question is put again."""
 _SOME: Final = 3
 _NOBODY_ANSWERS: Final = frozenset({UnjudgedReason.REJECTED, UnjudgedReason.UNAVAILABLE})
 
@@ -84,6 +88,16 @@ class JudgeInProcess:
         for verdict in verdicts:
             self._take(verdict)
         return verdicts
+
+    async def answer_whatever_the_rate(self, request: JudgeRequest) -> JudgeVerdict:
+        """The verdict on a question that is put again while the rate leaves no time for its first request. Raises as `answers`."""
+        for _ in range(MOST_ASKINGS):
+            verdict = await asyncio.shield(self._judge.ask(_asked_now(request)))
+            if verdict.requests or verdict.result != Unjudged(reason=UnjudgedReason.DEADLINE):
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
+        self._take(verdict)
+        return verdict
 
     def _take(self, verdict: JudgeVerdict) -> None:
         result = verdict.result

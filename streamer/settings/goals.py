@@ -1,14 +1,21 @@
 """Settings of goals: the sources of goal sets, and the rules of judging."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Final
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from consumers.engine.judging.rules import GoalRules
 from consumers.judge.settings import JudgeSettings
 from schemas.judging import TEXT_JUDGES, JudgeKind
+
+AGENT_INSPECT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {"num_judge_trials": "trials", "optimize_judge_trials": "stops_early", "max_retry_judge_trials": "retry_waves"}
+)
+"""Settings by the names of agent-inspect's options."""
 
 
 class GoalSettings(GoalRules):
@@ -34,6 +41,17 @@ class GoalSettings(GoalRules):
         description="EVA's metrics to be judged besides those of judge.text_judges, separated by commas",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_agent_inspect_s_names(cls, given: object) -> object:
+        """Takes options under agent-inspect's names too."""
+        if not isinstance(given, dict):
+            return given
+        for name, ours in AGENT_INSPECT_NAMES.items():
+            if name in given and ours in given:
+                raise ValueError(f"goals.{name} and goals.{ours} are the same setting; set one of them")
+        return {AGENT_INSPECT_NAMES.get(name, name): value for name, value in given.items()}
+
     @field_validator("text_judges", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -42,6 +60,12 @@ class GoalSettings(GoalRules):
         if isinstance(names, list) and (unknown := [name for name in names if name not in TEXT_JUDGES]):
             raise ValueError(f"{unknown[0]!r} is none of {', '.join(TEXT_JUDGES)}")
         return names
+
+    @property
+    def agent_inspect_options(self) -> dict[str, object]:
+        """The options that are set, under agent-inspect's names; its own defaults hold for the others."""
+        fields = self.model_fields_set
+        return {name: getattr(self, ours) for name, ours in AGENT_INSPECT_NAMES.items() if ours in fields}
 
     def rules(self, judge: JudgeSettings, *, has_judge: bool) -> GoalRules:
         """The rules of an evaluator.

@@ -39,7 +39,7 @@ def judged(call: RecordedCall, seed: int | None, steady_words_ms: int) -> tuple[
         except StopIteration:
             requests = None
     found = [each for each in scoring.final_records() if each.name in ("progress", "subgoal")]
-    return len(asked), sorted(f"{each.name} {each.turn} {each.index} {each.result}" for each in found)  # type: ignore[union-attr]  # both have a result
+    return len(asked), sorted(f"{each.name} {each.turn} {each.index} {each.result}" for each in found)
 
 
 def verdict_on(request: JudgeRequest) -> JudgeVerdict:

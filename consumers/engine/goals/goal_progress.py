@@ -288,7 +288,8 @@ class GoalProgress:
         budget = AskingBudget()
         now_ms = None if self._is_over or not self._asks else broker_ms
         while True:
-            abouts = self._words.steady([*self._curve.open_questions(), *self._tools.open_questions()], turn_of, now_ms)
+            abouts: list[About] = [*self._curve.open_questions(), *self._tools.open_questions()]
+            abouts = self._words.steady(abouts, turn_of, now_ms)
             asked = [self._put(about, broker_ms, budget) for about in abouts]
             requests += [each for each in asked if isinstance(each, JudgeRequest)]
             answers = [each for each in asked if isinstance(each, Answer)]

@@ -253,7 +253,42 @@ def test_options_about_events_are_refused(score: Score, tmp_path: Path, options:
     assert (ended.code, ended.out) == (2, "")
 
 
-@pytest.mark.parametrize("options", [["--scorer", "AUC"], ["--verdicts", "v.jsonl"]])
+@pytest.mark.parametrize("options", [["--scorer", "AUC"], ["--verdicts", "v.jsonl"], ["--option", "max_turns=1"]])
 def test_options_of_traces_are_refused_for_calls(score: Score, tmp_path: Path, options: list[str]) -> None:
     ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), *options, form="records")
     assert (ended.code, ended.out) == (2, "")
+
+
+def test_options_come_from_the_trace_then_the_command_then_the_settings(
+    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLGAUGE_GOALS__NUM_JUDGE_TRIALS", "7")
+    monkeypatch.setenv("CALLGAUGE_GOALS__OPTIMIZE_JUDGE_TRIALS", "true")
+    own = trace("own", of=sample("greeted"), num_judge_trials=1)
+    path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted")), own)
+    with scripted_openai(always("C")) as judge:
+        ended = score(path, "--option", "num_judge_trials=3", "--option", "max_turns=4", judge=judge)
+        assert len(judge.asked) == 2 + 1
+        assert [len(metrics["ProgressScoresThroughTurns"]) for metrics in ended.metrics.values()] == [4, 4]
+        score(path, judge=judge)
+        assert len(judge.asked) == 3 + 4 + 1, "the majority of the seven of the settings"
+
+
+@pytest.mark.parametrize("option", ["max_turns", "turns=3", "max_turns=many", "template_subgoal=1"])
+def test_an_option_that_does_not_exist_is_refused(score: Score, tmp_path: Path, option: str) -> None:
+    ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), "--option", option)
+    assert (ended.code, ended.out) == (2, "")
+    assert "--option: expected" in ended.err
+
+
+def test_a_rate_makes_a_run_longer_and_leaves_no_question_out(
+    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLGAUGE_GOALS__VERDICT_DEADLINE_MS", "1500")
+    burst, more = 20, 10
+    lines = [trace(f"t{n}", of=sample("greeted"), num_judge_trials=1, max_turns=2) for n in range(burst + more)]
+    with scripted_openai(always("C")) as judge:
+        ended = score(write(tmp_path / "t.jsonl", *lines), judge=judge, max_requests_per_minute=120)
+    assert len(judge.asked) == burst + more
+    assert f"Judge: {burst + more} questions, 0 without a verdict" in ended.err
+    assert [metrics["AUC"].get("score") for metrics in ended.metrics.values()] == [1.0] * (burst + more)

@@ -210,6 +210,19 @@ def test_goals_are_set_as_a_block(tmp_path: Path) -> None:
     assert goals.text_judges == ("speakability",)
 
 
+def test_options_of_agent_inspect_are_settings_under_its_names_too(tmp_path: Path) -> None:
+    path = tmp_path / "callgauge.toml"
+    path.write_text("[goals]\nnum_judge_trials = 3\n")
+    environment = {"CALLGAUGE_GOALS__OPTIMIZE_JUDGE_TRIALS": "false", "CALLGAUGE_GOALS__MAX_RETRY_JUDGE_TRIALS": "2"}
+    goals = loaded(environment, path).goals
+    assert (goals.trials, goals.stops_early, goals.retry_waves) == (3, False, 2)
+    options = {"num_judge_trials": 3, "optimize_judge_trials": False, "max_retry_judge_trials": 2}
+    assert goals.agent_inspect_options == options
+    assert loaded({}).goals.agent_inspect_options == {}
+    (told,) = mistakes({"CALLGAUGE_GOALS__TRIALS": "5"}, path)
+    assert "goals.num_judge_trials and goals.trials are the same setting; set one of them" in told
+
+
 def test_mistakes_in_the_goals_are_told() -> None:
     told = mistakes(
         {"CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_GOALS__TEXT_JUDGES": "politeness", "CALLGAUGE_GOALS__FOLDR": "x"}
