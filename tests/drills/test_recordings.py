@@ -48,12 +48,15 @@ class Happened:
     call_turns: list[tuple[float, int]]
 
 
+Subject = tuple[str, str, int | None, int]
+
+
 def happened(records: Iterable[AnyScoreRecord]) -> Happened:
     """Takes the newest revision of each subject, at the time of the first."""
-    newest: dict[tuple[str, str, int | None, int], AnyScoreRecord] = {}
-    first_ms: dict[tuple[str, str, int | None, int], int] = {}
+    newest: dict[Subject, AnyScoreRecord] = {}
+    first_ms: dict[Subject, int] = {}
     for record in records:
-        subject = (record.conversation_id, record.name, record.turn, record.index)
+        subject: Subject = (record.conversation_id, record.name, record.turn, record.index)
         newest[subject] = record
         first_ms.setdefault(subject, record.caused_at_ms)
     found = Happened([], [], [], [], [], [])
@@ -75,7 +78,8 @@ def happened(records: Iterable[AnyScoreRecord]) -> Happened:
             case ClosedFact():
                 found.call_turns.append((at, record.turns))
     # An answer and a dead air of one turn are one wait.
-    found.waits.extend(at for kinds in waited.values() for at in sorted(max(kinds, key=len)))
+    for answered, silent in waited.values():
+        found.waits.extend(sorted(answered if len(answered) >= len(silent) else silent))
     return found
 
 
