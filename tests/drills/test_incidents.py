@@ -1,5 +1,6 @@
 """Drills: each trouble of the calls fires its alert in time, and nobody is woken for anything else."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,3 +134,13 @@ def test_a_silent_source_is_missed(tmp_path: Path, record_property: Record) -> N
     assert after is not None
     note(record_property, "source_silent", "CallgaugeSourceSilent", 15, after)
     assert {each.alert for each in seen if ("severity", "critical") in each.labels} == set()
+
+
+@pytest.mark.parametrize("drill", [drill for drill in DRILLS if drill.alert], ids=lambda drill: drill.name)
+def test_the_table_of_readme_has_the_drill(drill: Drill) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    row = re.search(
+        rf"^\| `{drill.name}`[^|]*\| `{drill.alert}`[^|]*\| (\d+) \| {drill.within} \|$", readme, re.MULTILINE
+    )
+    assert row is not None
+    assert int(row[1]) <= drill.within
