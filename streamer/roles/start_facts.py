@@ -44,7 +44,7 @@ def _counted_sets(folder: Path) -> str:
         sum(bool(file.mistakes) for file in files),
     )
     counted = "1 set" if sets == 1 else f"{sets} sets"
-    return f"{counted} ({broken} broken files, see `callgauge goals check {folder}`)" if broken else counted
+    return f"{counted} ({broken} broken, see `callgauge goals check {folder}`)" if broken else counted
 
 
 def _judge(settings: Settings, roles: Collection[RoleName]) -> str:

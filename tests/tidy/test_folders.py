@@ -85,7 +85,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("sources/http/elevenlabs", "sources/http/posted"),
         ("sources/http", "sources/tail"),
         ("roles",),
-        ("agent_inspect", "operations/backtest", "operations/doctor", "operations/event_check"),
+        ("agent_inspect", "operations/backtest", "operations/doctor", "operations/event_check", "operations/one_call"),
         ("cli",),
     ),
 }

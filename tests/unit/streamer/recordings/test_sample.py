@@ -51,6 +51,7 @@ def test_it_has_goals_an_interruption_dead_air_and_a_failed_tool() -> None:
     )  # fmt: skip
     (scoring,) = scored
     assert scoring.refused == []
+    assert scoring.records[-1].labels.environment == "test", "its dead air wakes nobody where it is replayed"
     records = scoring.final_records()
     kinds = {type(record) for record in records}
     assert {DeadAirFact, InterruptionFact, ProgressScore} <= kinds

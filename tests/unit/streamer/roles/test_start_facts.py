@@ -33,7 +33,7 @@ def test_goal_sets_are_counted_and_broken_files_are_named(tmp_path: Path) -> Non
     assert facts(environment)["goals"] == f"1 set in the folder {tmp_path}"
     (tmp_path / "two.yaml").write_text("id: [")
     assert facts(environment | {"CALLGAUGE_GOALS__READS_TOPIC": "true"})["goals"] == (
-        f"1 set (1 broken files, see `callgauge goals check {tmp_path}`) in the folder {tmp_path} and the topic x.goals"
+        f"1 set (1 broken, see `callgauge goals check {tmp_path}`) in the folder {tmp_path} and the topic x.goals"
     )
     (tmp_path / "one.yaml").unlink()
     missing = {"CALLGAUGE_GOALS__FOLDER": str(tmp_path / "none")}

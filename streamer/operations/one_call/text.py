@@ -1,0 +1,130 @@
+"""One call as text: its answers turn by turn, things of note, goals, and the transcript. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from schemas.scores.all_records import (
+    AnyScoreRecord,
+    CallRecord,
+    ClosedFact,
+    DeadAirFact,
+    GoalsFact,
+    InterruptionFact,
+    Scored,
+    StallFact,
+    SubgoalScore,
+    ToolUseFact,
+    TurnValues,
+    Unscored,
+    VoiceToVoiceLatency,
+)
+from schemas.scores.newest_scores import newest_scores
+from schemas.transcript import TranscriptTurn
+from schemas.units import to_seconds
+from streamer.report.drawing.numbers import duration, in_words
+from streamer.time_bounds import shown_moment
+
+
+def call_lines(
+    call: str, records: Sequence[AnyScoreRecord], transcript: Sequence[TranscriptTurn] | None
+) -> Iterator[str]:
+    """The lines of a call.
+
+    Args:
+        call: Its conversation id.
+        records: Its score records in the order of the topic, at least one.
+        transcript: Its transcript; None if there is none.
+    """
+    newest = list(newest_scores(records).values())
+    yield from _head(call, newest)
+    yield from ("", "Turns:")
+    yield from (f"  turn {turn}: {'; '.join(remarks)}" for turn, remarks in sorted(_turns(newest).items()))
+    yield from _goals(newest)
+    if transcript is None:
+        yield from (
+            "",
+            "There is no transcript: the call is not over, or transcripts are off, or it is older than --since.",
+        )
+        return
+    yield from ("", "Transcript:")
+    for each in transcript:
+        yield from (f"  {_clock(each.time_in_call_secs)}  {line}" for line in _spoken(each))
+
+
+def _head(call: str, newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
+    labels = newest[-1].labels if newest else None
+    if labels is not None:
+        names = {"agent": labels.agent, "tenant": labels.tenant, "environment": labels.environment}
+        yield f"{call}: " + ", ".join(f"{name} {value}" for name, value in names.items() if value != "unknown")
+    first_ms = min((record.caused_at_ms for record in newest), default=0)
+    last_ms = max((record.caused_at_ms for record in newest), default=0)
+    closed = next((record for record in newest if isinstance(record, ClosedFact)), None)
+    if closed is None:
+        yield f"  since {shown_moment(first_ms)} UTC, not over"
+    else:
+        reason = closed.ended_reason or in_words(closed.reason)
+        yield f"  {shown_moment(first_ms)} UTC, {duration(last_ms - first_ms)} to its closing, {closed.turns} turns, ended: {reason}"
+
+
+def _turns(newest: Sequence[AnyScoreRecord]) -> dict[int, list[str]]:
+    """What is known of each turn, its wait first."""
+    remarks: defaultdict[int, list[str]] = defaultdict(list)
+    rows = {record.turn: record for record in newest if isinstance(record, TurnValues) and record.turn is not None}
+    for turn, row in rows.items():
+        if turn > 0:
+            remarks[turn].append(_wait(row.voice_to_voice_ms, row.anchor))
+    for record in newest:
+        if isinstance(record, VoiceToVoiceLatency) and record.turn is not None and record.turn not in rows:
+            remarks[record.turn].append(_wait(record.result, record.anchor))
+        elif record.turn is not None and (remark := _remark(record)) is not None:
+            remarks[record.turn].append(remark)
+    return remarks
+
+
+def _wait(result: object, anchor: str | None) -> str:
+    if isinstance(result, Scored):
+        return f"answered after {to_seconds(result.value):.2f} s{f' ({anchor})' if anchor else ''}"
+    return f"no latency ({result.reason.value})" if isinstance(result, Unscored) else "no latency"
+
+
+def _remark(record: CallRecord) -> str | None:
+    match record:
+        case InterruptionFact():
+            return f"interrupted by the {record.by.value}"
+        case DeadAirFact():
+            return f"dead air over {to_seconds(record.threshold_ms):g} s"
+        case ToolUseFact():
+            took = "" if record.duration_ms is None else f" in {to_seconds(record.duration_ms):.2f} s"
+            return f"{record.tool}: {record.outcome.value}{took}"
+        case StallFact():
+            return f"no subgoal since turn {record.since_turn}"
+    return None
+
+
+def _goals(newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
+    goals = next((record.goal_set for record in newest if isinstance(record, GoalsFact)), None)
+    if goals is None:
+        return
+    scores = {record.index: record for record in newest if isinstance(record, SubgoalScore)}
+    reached = sum(record.reached_turn is not None for record in scores.values())
+    yield from ("", f"Goals {goals.id}: {reached} of {len(goals.subgoals)} reached")
+    for index, subgoal in enumerate(goals.subgoals):
+        score = scores.get(index)
+        if score is not None and score.reached_turn is not None:
+            state = f"reached in turn {score.reached_turn}"
+        elif score is not None and isinstance(score.result, Unscored):
+            state = f"not known ({score.result.reason.value})"
+        else:
+            state = "not reached"
+        yield f"  {subgoal.id}: {state}"
+
+
+def _spoken(entry: TranscriptTurn) -> Iterator[str]:
+    if entry.message:
+        yield f"{entry.role}: {entry.message}{' [interrupted]' if entry.interrupted else ''}"
+    for call in entry.tool_calls:
+        yield f"{entry.role}: uses {call.tool_name}"
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 60}:{seconds % 60:02}"

@@ -1,0 +1,42 @@
+"""One call as text: as far as it has come, and with the words of its transcript."""
+
+import pytest
+
+from schemas.scores.all_records import ClosedFact, DeadAirFact, InterruptionFact
+from schemas.transcript import TRANSCRIPT
+from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+from streamer.offline.scoring import RecordedScoring
+from streamer.operations.one_call.text import call_lines
+from streamer.recordings.goals import goals_for
+from streamer.recordings.places import SAMPLE
+from streamer.settings.all_settings import Settings
+
+
+@pytest.fixture(scope="module")
+def scoring(tmp_path_factory: pytest.TempPathFactory) -> RecordedScoring:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("empty"))
+        settings = Settings()
+        plan = plan_from(settings, asks_judge=False, writes_transcripts=True)
+        scored: list[RecordedScoring] = []
+        calls = scorings_of([SAMPLE], plan, goals_for([SAMPLE], None), None)
+        score_all(calls, settings, scored.append, lambda: None, asks_judge=False)
+        return scored[0]
+
+
+def test_a_call_that_is_still_on_is_shown_as_far_as_it_has_come(scoring: RecordedScoring) -> None:
+    records = [record for record in scoring.records if not isinstance(record, ClosedFact)]
+    half = records[: len(records) // 2]
+    lines = list(call_lines("c", half, None))
+    assert lines[1].endswith("not over")
+    assert lines[-1].startswith("There is no transcript")
+    kinds = {DeadAirFact: "dead air", InterruptionFact: "interrupted by the"}
+    for kind, words in kinds.items():
+        assert any(words in line for line in lines) is any(isinstance(record, kind) for record in half)
+
+
+def test_the_words_are_those_of_the_transcript(scoring: RecordedScoring) -> None:
+    assert scoring.transcript is not None
+    entries = TRANSCRIPT.validate_json(scoring.transcript)
+    text = "\n".join(call_lines("c", scoring.records, entries))
+    assert [each.message for each in entries if each.message and each.message not in text] == []
