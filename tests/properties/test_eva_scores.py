@@ -16,7 +16,7 @@ from tests.properties.evaluation import end_of, fresh, holds, newest
 from tests.properties.measured_anew import times_now
 from tests.properties.steered_calls import drawn
 from tests.support.calls.wire_calls import arrivals_of
-from tests.support.fakes.engine_feed import records_of
+from tests.support.fakes.engine_feed import Feed, records_of
 
 
 @given(st.data())
@@ -34,6 +34,21 @@ def test_after_every_event_each_turn_is_what_a_look_at_the_whole_call_says(data:
             times = times_now(live, turn)
             expected = None if times is None else live_value(turn, times)
             assert measure.turn_value(live, live.heard(), turn) == expected
+
+
+def test_a_turn_without_an_answer_has_no_unknown_times() -> None:
+    """The example that a search found: the caller interrupts the greeting, and one of her speeches has no end."""
+    feed = Feed()
+    for kind, at_ms in (("bot_speech_started", 0), ("user_speech_started", 0), ("bot_speech_stopped", 0)):
+        feed.speech(kind, at_ms)
+    feed.send("pipecat", {"type": "user_started_speaking", "data": {"frame": "UserStartedSpeaking"}}, 780)
+    feed.speech("user_speech_started", 780)
+    feed.send("audit", {"message_type": "user", "value": "Hello."}, 2_100)
+    (call,) = feed.evaluator._calls.values()
+    times = times_now(call.live, 1)
+    assert times is not None
+    assert times.pending is None
+    assert call._measures.eva.turn_value(call.live, call.live.heard(), 1) is None
 
 
 @given(st.data())

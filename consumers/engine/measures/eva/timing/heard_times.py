@@ -62,7 +62,7 @@ def heard_times(turn: HeardTurn, view: TurnView) -> HeardTimes:
     anchor = view.anchor or (Anchor.ESTIMATED if turn.is_fallback else None)
     pending = waited.reason if isinstance(waited, Unscored) else None
     is_over_other = times.assistant_interrupted or times.user_interrupted
-    if is_over_other and (turn.user.has_gaps or turn.assistant.has_gaps):
+    if is_over_other and (turn.user.has_gaps or turn.assistant.has_gaps) and may_be_scored(turn, view):
         pending = UnscoredReason.TIMES_UNKNOWN  # for how long one spoke over the other is not known
     return _known(times, anchor, pending)
 
