@@ -290,7 +290,7 @@ def _windows_beside(window: str) -> tuple[str, str]:
 @pytest.mark.long
 @pytest.mark.parametrize(("what", "table"), list(_other_tables()), ids=[what for what, _ in _other_tables()])
 def test_a_changed_value_of_the_table_fails_a_case(what: str, table: dict[str, Any], tmp_path: Path) -> None:
-    document = rules_of(table, BY_HAND)
+    document = rules_of(table, BY_HAND, ADDRESSES)
     burning = [name for name in sorted({alert["alert"] for alert in ALERTS}) if "BurnRate" in name]
     assert any(case.mistakes(case.seen(document, tmp_path)) for name in burning for case in _cases(name)), what
 
