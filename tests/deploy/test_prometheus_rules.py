@@ -287,17 +287,8 @@ def _windows_beside(window: str) -> tuple[str, str]:
     return f"{seconds(window) // 120}m", f"{seconds(window) // 30}m"
 
 
-_UNNOTICED = pytest.mark.xfail(strict=False, reason="no case tells a short window of 6h from half or twice of it")
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("what", "table"),
-    [
-        pytest.param(what, table, id=what, marks=[_UNNOTICED] if what.startswith("warning 1: short") else [])
-        for what, table in _other_tables()
-    ],
-)
+@pytest.mark.parametrize(("what", "table"), list(_other_tables()), ids=[what for what, _ in _other_tables()])
 def test_a_changed_value_of_the_table_fails_a_case(what: str, table: dict[str, Any], tmp_path: Path) -> None:
     document = rules_of(table, BY_HAND, ADDRESSES)
     burning = [name for name in sorted({alert["alert"] for alert in ALERTS}) if "BurnRate" in name]
