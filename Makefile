@@ -40,7 +40,7 @@ test: setup ## everything that must hold, on a real Kafka broker too
 
 test-long: setup ## beyond make test: further kills, three brokers, laws on more examples (EXAMPLES=400)
 	@$(BIN)/python -m tests.support.required_tools
-	@$(PYTEST) $(WORKERS) -m long --ignore=tests/drills
+	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 -m long --ignore=tests/drills
 	@$(MAKE) --no-print-directory laws EXAMPLES=$(or $(EXAMPLES),400)
 
 laws: setup ## every law on new examples at each run, many of them (EXAMPLES=1000)

@@ -69,6 +69,27 @@ class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
         super().__init__(config, log)
         config.option.loadscopereorder = False
 
+    def remove_node(self, node: Any) -> str | None:
+        """Takes a worker away that ended, and its test, which would end the next worker too. The others get what it left."""
+        groups = self.assigned_work[node]
+        running = next((test for group in groups.values() for test, is_over in group.items() if not is_over), None)
+        for name, group in list(groups.items()):
+            if running in group:
+                group[running] = True
+            if all(group.values()):
+                del groups[name]
+        super().remove_node(node)
+        return running
+
+    def schedule(self) -> None:
+        """Gives out groups, at the start and when a worker has replaced another one.
+
+        A worker runs a test when it has the next one, too, and the library gives a replacement one group, maybe of one test.
+        """
+        super().schedule()
+        for node in self.nodes:
+            self._reschedule(node)
+
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 

@@ -1,6 +1,10 @@
 """Workers get the slowest group first, and a group stays whole and in its order."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +15,7 @@ import pytest
 from tests.support import schedule
 from tests.support.patience import patient
 
+ROOT = Path(__file__).parents[3]
 UNIT = [f"tests/unit/test_a.py::test_{n}" for n in range(3)]
 SHARED = [f"tests/integration/test_process.py::test_{n}" for n in range(2)]
 ALONE = [f"tests/integration/test_broker.py::test_{n}" for n in range(2)]
@@ -71,3 +76,21 @@ def test_what_was_measured_replaces_what_was_known_of_it(table: Path) -> None:
         durations.pytest_runtest_logreport(report(nodeid, when, seconds))
     durations.pytest_sessionfinish()
     assert json.loads(table.read_text()) == {ALONE[0]: 9.0, ALONE[1]: 3.2, UNIT[1]: 7.0}
+
+
+def test_a_test_that_ends_its_worker_fails_once_and_every_other_test_runs(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from tests.support.schedule import SlowestFirst\n"
+        "def pytest_xdist_make_scheduler(config, log): return SlowestFirst(config, log)\n"
+    )
+    body = "import os\ndef test_a(): pass\ndef test_ends(): os._exit(1)\ndef test_b(): pass\n"
+    (tmp_path / "test_ends.py").write_text(body)
+    for name in ("c", "d"):
+        (tmp_path / f"test_{name}.py").write_text("def test_it(): pass\n")
+    options = ("-p", "no:cacheprovider", "-n", "1", "--rootdir", str(tmp_path), "-c", "/dev/null")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=patient(60),
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert re.search(r"\b1 failed, 4 passed\b", ended.stdout), ended.stdout
