@@ -20,6 +20,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.stopping import first_of
 from schemas.scores.all_records import SCORE_RECORD
 from schemas.topics import SCORES_TOPIC, TOPICS
+from streamer.cluster.onlooker import onlooker
 from streamer.roles.demo_view.calls import CallTable
 from streamer.roles.demo_view.news import MOST_NEWS, News, plain_line
 from streamer.roles.demo_view.screen import Headline, screen
@@ -149,18 +150,13 @@ class Demo:
 
     async def _read(self, kafka: KafkaSettings) -> None:
         """Reads `scores` from the beginning, without a group: looking on changes nothing."""
-        consumer = kafka.consumer(
-            "demo", kafka.topic(SCORES_TOPIC), auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS
-        )
-        await consumer.start()
-        try:
+        async with onlooker(kafka, "demo", auto_offset_reset="earliest", fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
+            consumer.subscribe([kafka.topic(SCORES_TOPIC)])
             while True:
                 polled = await consumer.getmany(timeout_ms=FETCH_WAIT_MS, max_records=MAX_RECORDS_PER_POLL)
                 for records in polled.values():
                     for record in records:
                         self._take(record.value)
-        finally:
-            await consumer.stop()
 
     def _take(self, value: bytes) -> None:
         record = SCORE_RECORD.validate_json(value)
