@@ -117,9 +117,7 @@ class Call:
         offsets[source] = arrival.offset
         if rule is not _VERDICT:  # a verdict is no event of the call
             self._end.heard(broker_ms)
-        if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats.is_repeat(arrival):
-            return "repeated"
-        if source is InputSource.ELEVENLABS and self._agent.repeats_live(event):
+        if (arrival.envelope is not None or source is InputSource.ELEVENLABS) and self._repeats_another(arrival):
             return "repeated"
         self.events += rule is not _VERDICT
         revisions, live, limits = self._revisions, self.live, self._limits
@@ -164,6 +162,10 @@ class Call:
         elif self._replays.elements > limits.max_replayed_elements_per_call:
             self._hit_limit(CloseReason.LIMIT_REPLAYS, "replays", self.last_broker_ms, out)
         return outcome
+
+    def _repeats_another(self, arrival: Arrival) -> bool:
+        """Whether the record came before, or is made from the record of a conversation whose live events came."""
+        return self._repeats.is_repeat(arrival) or self._agent.repeats_live(arrival.event)
 
     def advance(self, now_ms: int, out: list[Effect]) -> None:
         """Lets broker time reach `now_ms`: dead air, closing. Decisions keep the order of their times, however far it leaps."""
