@@ -89,10 +89,11 @@ class Process:
 def started(output: Path, *arguments: str, command: Sequence[str] = (), **environment: str) -> Iterator[Process]:
     """A `callgauge` process with its output in a file; killed at the end if it still runs.
 
-    It starts warm. A test of the start itself names the `command`: the installed one, or another.
+    It starts warm. A test of the start itself names the `command`: the installed one, or another. Its log lines are those for
+    people, because tests look for names and numbers in them; a test that needs JSON sets `CALLGAUGE_LOG_FORMAT`.
     """
     output.write_bytes(b"")
-    environment = {**os.environ, "COLUMNS": "200", **environment}
+    environment = {**os.environ, "COLUMNS": "200", "CALLGAUGE_LOG_FORMAT": "console", **environment}
     popen: subprocess.Popen[bytes] | WarmStart
     if command:
         with output.open("wb") as file:
