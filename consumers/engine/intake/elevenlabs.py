@@ -81,16 +81,15 @@ class AgentEvents:
     the timeline, and further ones are repeats.
     """
 
-    __slots__ = ("_has_live", "_live", "_recorded")
+    __slots__ = ("_live", "_recorded")
 
     def __init__(self) -> None:
-        self._live = _AgentStream()
-        self._recorded = _AgentStream()
-        self._has_live = False
+        self._live: _AgentStream | None = None
+        self._recorded: _AgentStream | None = None
 
     def repeats_live(self, event: Any) -> bool:
         """Whether the event is made from a record of which the live events are here."""
-        return self._has_live and isinstance(event, TimedAgentEvent) and event.is_from_record
+        return self._live is not None and isinstance(event, TimedAgentEvent) and event.is_from_record
 
     def fold(self, event: Any, time_ms: int, live: LiveCall, end: CallEnd) -> bool:
         """Folds one event, received at `time_ms`, or the record of the conversation.
@@ -104,12 +103,17 @@ class AgentEvents:
         bot = live.bot
         if bot is None:
             return False
+        if not isinstance(event, _OF_A_TURN):
+            return False
         if event.is_from_record:
+            if self._recorded is None:
+                self._recorded = _AgentStream()
             self._recorded.fold(event, time_ms, live, bot)
             return False
-        if not self._has_live and isinstance(event, _OF_A_TURN):
-            self._has_live = True
-            self._recorded.withdraw(bot)
+        if self._live is None:
+            self._live = _AgentStream()
+            if self._recorded is not None:
+                self._recorded.withdraw(bot)
         self._live.fold(event, time_ms, live, bot)
         return False
 
@@ -157,8 +161,6 @@ class _AgentStream:
                 self._on_tool_reply(event, time_ms, live, bot)
             case McpToolCalled():
                 self._on_mcp_tool(event, time_ms, live, bot)
-            case _:
-                pass  # start of the conversation, end of an answer, errors: none changes a turn
 
     def _on_user(self, event: UserTranscript, time_ms: int, live: LiveCall, bot: BotHistory) -> None:
         said = event.user_transcription_event

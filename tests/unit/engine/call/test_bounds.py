@@ -36,6 +36,7 @@ def test_answers_with_one_id_are_kept_up_to_a_number() -> None:
     event = corrected("Answer 3.", "Answer", 10_000, 7)
     feed.send("user_sim", event, 10_000, envelope=envelope_of(event))
     (call,) = feed.evaluator._calls.values()
+    assert call._agent._live is not None
     assert len(call._agent._live._replies[7]) == MAX_REPLIES_OF_AN_ID
     machine = call.live.machine
     assert isinstance(machine, BotTurnMachine)
