@@ -41,6 +41,7 @@ PLAIN_SECONDS: Final = 5.0
 """From one line of figures to the next where there is no terminal."""
 IN_TROUBLE: Final = "internet-outage"
 """The agent whose model is slow on purpose, so that a trouble is seen beside three agents without one."""
+TROUBLES: Final = (Incident("llm_slow", IN_TROUBLE),)
 TROUBLE: Final = f"its model is {LLM_SLOW_MS // 1000} s late, on purpose"
 PORTS_TRIED: Final = 20
 """Ports from the given one on, of which the first free one is taken: 8080 is often in use."""
@@ -121,7 +122,7 @@ class Demo:
         """Writes the events of the head start, and returns the calls from now on."""
         traffic = simulated_traffic(
             self._seed, concurrent_calls=self._concurrent_calls, start_ms=now_ms - HEAD_START_MS, environment="demo",
-            profile_of=with_incidents(HEALTHY, [Incident("llm_slow", IN_TROUBLE)]),
+            profile_of=with_incidents(HEALTHY, TROUBLES),
         )  # fmt: skip
         past, calls = split_at(traffic, HEAD_START_MS)
         async with EventPublisher(kafka, ce_source=CE_SOURCE) as publisher:

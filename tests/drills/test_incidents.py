@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from streamer.cli.demo import DEMO_SEED
+from streamer.roles.demo import IN_TROUBLE, TROUBLES
 from streamer.sources.simulator.incidents import Incident, IncidentName
 from streamer.sources.simulator.speech import AGENTS
 from tests.deploy.firing import Firing
@@ -64,13 +66,15 @@ TENANTS = World(
     tenants=("a", "b", "c", "d", "e"),
     troubled_tenant="c",
 )
+DEMO = World("demo", 6, 31, TROUBLES, seed=DEMO_SEED)
+"""Half an hour of the demo: its calls, and as many of them."""
 QUIET = World("no_traffic", 3, 25, agents=(OTHER,))
 
 
 @pytest.fixture(scope="module")
 def series() -> Series:
     """What is scraped in an hour in which each environment has another trouble."""
-    return scraped([*(drill.world() for drill in DRILLS), TENANTS, QUIET], MINUTES)
+    return scraped([*(drill.world() for drill in DRILLS), TENANTS, DEMO, QUIET], MINUTES)
 
 
 @pytest.fixture(scope="module", params=["installed", pytest.param("newest", marks=pytest.mark.long)])
@@ -113,6 +117,12 @@ def test_one_slow_tenant_of_five_is_named(fired: list[Firing], record_property: 
     note(record_property, "one_tenant_slow", "CallgaugeAnswersSlow", 10, after)
     pages = {(each.alert, dict(each.labels).get("tenant")) for each in seen if ("severity", "critical") in each.labels}
     assert pages == {("CallgaugeAnswersSlow", "c")}
+
+
+def test_the_demo_pages_for_the_agent_in_trouble_alone(fired: list[Firing]) -> None:
+    seen = of_place(fired, "demo", DEMO.minutes)
+    pages = {(each.alert, dict(each.labels).get("agent")) for each in seen if ("severity", "critical") in each.labels}
+    assert pages == {("CallgaugeAnswersSlow", IN_TROUBLE)}
 
 
 def test_no_calls_wake_somebody(fired: list[Firing], record_property: Record) -> None:
