@@ -3,7 +3,6 @@
 import json
 import queue
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,17 +16,15 @@ import yaml
 
 from tests.integration.processes import wait_for
 from tests.support.fakes.http_answers import Answer, Request, answering
-from tests.support.monitoring import alertmanager
+from tests.support.monitoring import ALERTMANAGER_CONFIG, TEAMS, shipped_alertmanager
 from tests.support.patience import patient
 from tests.support.required_tools import require_tool
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-CONFIG_FILE = DEPLOY / "alertmanager" / "alertmanager.yml"
-CONFIG: dict[str, Any] = yaml.safe_load(CONFIG_FILE.read_text(encoding="utf-8"))
+CONFIG: dict[str, Any] = yaml.safe_load(ALERTMANAGER_CONFIG.read_text(encoding="utf-8"))
 RULES = yaml.safe_load((DEPLOY / "prometheus/rules/callgauge.rules.yml").read_text(encoding="utf-8"))
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"] if "alert" in rule]
 NAMES = sorted({alert["alert"] for alert in ALERTS})
-TEAMS = sorted({alert["labels"]["team"] for alert in ALERTS})
 CALLER = {"agent": "desk", "environment": "production"}
 
 Labels = dict[str, str]
@@ -50,7 +47,7 @@ def _amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_amtool_accepts_the_configuration_and_its_templates() -> None:
-    result = _amtool("check-config", CONFIG_FILE)
+    result = _amtool("check-config", ALERTMANAGER_CONFIG)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "1 templates" in result.stdout
 
@@ -58,7 +55,7 @@ def test_amtool_accepts_the_configuration_and_its_templates() -> None:
 def _arrives_at(receiver: str, labels: Labels) -> bool:
     pairs = [f"{name}={value}" for name, value in labels.items()]
     result = _amtool(
-        "config", "routes", "test", f"--config.file={CONFIG_FILE}", f"--verify.receivers={receiver}", *pairs
+        "config", "routes", "test", f"--config.file={ALERTMANAGER_CONFIG}", f"--verify.receivers={receiver}", *pairs
     )
     assert result.returncode in {0, 1}, result.stderr
     return result.returncode == 0
@@ -83,6 +80,7 @@ def test_an_alert_of_an_unknown_team_arrives_too() -> None:
 
 
 def test_each_team_has_both_receivers_and_no_receiver_is_left_over() -> None:
+    assert set(TEAMS) == {alert["labels"]["team"] for alert in ALERTS}
     wanted = {"dead-man"} | {f"{team}-{kind}" for team in TEAMS for kind in ("page", "ticket")}
     assert {receiver["name"] for receiver in CONFIG["receivers"]} == wanted
 
@@ -122,26 +120,8 @@ def address(tmp_path: Path, messages: "queue.Queue[Message]") -> Iterator[str]:
         messages.put((request.path, json.loads(request.body)))
         return Answer(202 if "pagerduty" in request.path else 200, b"ok", {"Content-Type": "text/plain"})
 
-    with answering(answer) as receiver:
-        here = {
-            "http://dead-man.invalid/": f"{receiver}/dead-man",
-            "/etc/alertmanager/secrets": str(tmp_path / "secrets"),
-        }
-        text = yaml.safe_dump(CONFIG)
-        for shipped, ours in here.items():
-            text = text.replace(shipped, ours)
-        config = yaml.safe_load(text)
-        config["global"]["pagerduty_url"] = f"{receiver}/pagerduty"
-        for route in (config["route"], *config["route"]["routes"]):
-            route["group_wait"] = "0s"
-        (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        shutil.copytree(CONFIG_FILE.parent / "templates", tmp_path / "templates")
-        (tmp_path / "secrets").mkdir()
-        for team in TEAMS:
-            (tmp_path / "secrets" / f"slack-{team}").write_text(f"{receiver}/slack-{team}")
-            (tmp_path / "secrets" / f"pagerduty-{team}").write_text(f"key-{team}")
-        with alertmanager(tmp_path / "alertmanager.yml", tmp_path) as started:
-            yield started
+    with answering(answer) as receiver, shipped_alertmanager(receiver, tmp_path) as started:
+        yield started
 
 
 def _send(address: str, *alerts: Labels, annotations: dict[str, str] | None = None) -> None:

@@ -1,16 +1,21 @@
 """The real servers beside callgauge: Prometheus and Alertmanager, each on a free port of this machine."""
 
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+
+import yaml
 
 from tests.integration.processes import wait_for
 from tests.support.required_tools import require_tool
 
 T = TypeVar("T")
+ALERTMANAGER_CONFIG: Final = Path(__file__).parents[2] / "deploy" / "alertmanager" / "alertmanager.yml"
+TEAMS: Final = ("platform", "voice")
 _ADDRESS = re.compile(r"(?:Listening on|TLS is disabled).*?address=(127\.0\.0\.1:\d+)")
 
 
@@ -21,6 +26,29 @@ def alertmanager(config: Path, work: Path) -> Iterator[str]:
     # Without an address for its cluster it opens no further port.
     options = [f"--config.file={config}", f"--storage.path={work / 'alertmanager'}", "--cluster.listen-address="]
     with _running([program, *options], work / "alertmanager.log") as address:
+        yield address
+
+
+@contextmanager
+def shipped_alertmanager(receiver: str, work: Path) -> Iterator[str]:
+    """Runs Alertmanager as it is shipped, but that it sends at once, and everything to `receiver`; gives its address.
+
+    A page of a team arrives at `/pagerduty` with the key `key-TEAM`, a ticket at `/slack-TEAM`, the watchdog at `/dead-man`.
+    """
+    text = ALERTMANAGER_CONFIG.read_text(encoding="utf-8")
+    text = text.replace("http://dead-man.invalid/", f"{receiver}/dead-man")
+    config = yaml.safe_load(text.replace("/etc/alertmanager/secrets", str(work / "secrets")))
+    config["global"]["pagerduty_url"] = f"{receiver}/pagerduty"
+    for route in (config["route"], *config["route"]["routes"]):
+        route["group_wait"] = "0s"
+    file = work / "alertmanager.yml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    shutil.copytree(ALERTMANAGER_CONFIG.parent / "templates", work / "templates")
+    (work / "secrets").mkdir()
+    for team in TEAMS:
+        (work / "secrets" / f"slack-{team}").write_text(f"{receiver}/slack-{team}")
+        (work / "secrets" / f"pagerduty-{team}").write_text(f"key-{team}")
+    with alertmanager(file, work) as address:
         yield address
 
 

@@ -1,14 +1,14 @@
-"""What Prometheus sends when alerts fire and end: a receiver in the place of Alertmanager, which keeps everything."""
+"""Receives what Prometheus sends when alerts fire and end, and what Alertmanager makes of it, and keeps everything."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.fakes.http_answers import Answer, Request, answering
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,36 @@ class Notice:
         return self.labels["severity"] == "critical" and not self.is_resolved
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A message of Alertmanager to the pager of a team."""
+
+    at: float
+    key: str
+    summary: str
+    text: str
+
+
 @dataclass(slots=True)
 class Notices:
-    """All that came so far."""
+    """All that came so far.
+
+    Attributes:
+        address: Where it is sent to.
+        all: The alerts from Prometheus.
+        paged: The pages from Alertmanager.
+    """
 
     address: str = ""
     all: list[Notice] = field(default_factory=list)
+    paged: list[Page] = field(default_factory=list)
+
+    def page_of(self, alert: str, team: str, since: float) -> Page | None:
+        """Returns the first page of this alert to this team; None if none came."""
+        for page in list(self.paged):
+            if page.summary.startswith(alert) and page.key == f"key-{team}" and page.at >= since:
+                return page
+        return None
 
     def first(self, alert: str, **labels: str) -> Notice | None:
         """Returns the first notice that this alert fires; None if none came."""
@@ -60,28 +84,23 @@ class Notices:
 
 @contextmanager
 def receiving() -> Iterator[Notices]:
-    """Listens on a free port for what Prometheus sends to an Alertmanager."""
+    """Listens on a free port, in the place of an Alertmanager and of every service that an Alertmanager sends to."""
     notices = Notices()
 
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    def answer(request: Request) -> Answer:
+        sent = json.loads(request.body)
+        if request.path.endswith("/alerts"):
             notices.all += [_notice(each) for each in sent]
-            self.send_response(200)
-            self.end_headers()
+        elif request.path.startswith("/pagerduty"):
+            if sent["event_action"] == "trigger":
+                said = sent["payload"]
+                text = said["custom_details"]["text"]
+                notices.paged.append(Page(time.monotonic(), sent["routing_key"], said["summary"], text))
+            return Answer(202, b"{}", {"Content-Type": "application/json"})
+        return Answer(200, b"ok", {"Content-Type": "text/plain"})
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the library's
-            """Says nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
-        notices.address = f"127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield notices
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(answer) as notices.address:
+        yield notices
 
 
 def _notice(sent: dict[str, Any]) -> Notice:

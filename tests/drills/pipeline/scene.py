@@ -1,12 +1,11 @@
-"""A small installation that can be broken: evaluators, an exporter, a judge, live calls, and Prometheus with the shipped rules.
+"""A small installation that can be broken: evaluators, an exporter, a judge, live calls, Prometheus with the shipped rules,
+and the shipped Alertmanager.
 
 Everything is real, and so are the windows of the rules: what fires comes after minutes.
 """
 
 import asyncio
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,10 +24,12 @@ from schemas.topics import TOPIC_BY_SOURCE
 from tests.drills.pipeline.notified import Notice, Notices, receiving
 from tests.integration.metrics_page import address_in
 from tests.integration.processes import Process, started, wait_for
-from tests.support.required_tools import require_tool
+from tests.support.monitoring import prometheus, shipped_alertmanager
 
 PROMETHEUS: Final = Path(__file__).parents[3] / "deploy" / "prometheus"
 START_SECONDS: Final = 60
+PAGE_SECONDS: Final = 30
+"""From the alert to the page: Alertmanager looks at a group of which it has paged before every five minutes, at a new one at once."""
 CALLS: Final = 8
 """Calls at a time: two of each agent."""
 
@@ -67,6 +68,15 @@ class Scene:
         left = since + within_minutes * 60 - time.monotonic()
         wanted = f"{alert} within {within_minutes} min; sent: {sorted({each.alert for each in self.notices.all})}"
         return wait_for(wanted, lambda: self.notices.first(alert, **labels), left)
+
+    def is_paged(self, alert: str, team: str, since: float) -> str:
+        """Waits until the team's pager has a page of this alert, and returns its text.
+
+        Raises:
+            AssertionError: It did not come soon after the alert fired.
+        """
+        wanted = f"a page of {alert} to {team}; pages: {[page.summary for page in self.notices.paged]}"
+        return wait_for(wanted, lambda: self.notices.page_of(alert, team, since), PAGE_SECONDS).text
 
     def send(self, source: InputSource, values: Sequence[bytes]) -> None:
         """Writes records to an input topic."""
@@ -136,7 +146,9 @@ def scene(
         pages = {name: _page(process) for name, process in {"evaluator": evaluating[0], **others}.items()}
         targets = [*map(_page, evaluating[1:]), *pages.values()]
         notices = stack.enter_context(receiving())
-        stack.enter_context(prometheus(folder, targets, notices.address))
+        alertmanager = stack.enter_context(shipped_alertmanager(notices.address, folder))
+        configuration = _configured(folder, targets, [notices.address, alertmanager])
+        stack.enter_context(prometheus(configuration, folder))
         simulate = ("simulate", "--calls", str(CALLS), "--seed", "7", "--environment", "live", *traffic)
         stack.enter_context(started(folder / "traffic.log", *simulate, **environment))
         wait_for("the watchdog", lambda: notices.first("CallgaugeWatchdog"), 4 * START_SECONDS)
@@ -147,31 +159,15 @@ def _page(process: Process) -> str:
     return wait_for(lambda: f"an address in:\n{process.text}", lambda: address_in(process.text), START_SECONDS)
 
 
-@contextmanager
-def prometheus(folder: Path, pages: Sequence[str], receiver: str) -> Iterator[None]:
-    """Runs a real Prometheus with the shipped configuration and rules on these pages; alerts go to the receiver."""
-    path = require_tool("prometheus", "apt-get install prometheus")
+def _configured(folder: Path, pages: Sequence[str], receivers: Sequence[str]) -> Path:
+    """Writes the shipped configuration of Prometheus, with these pages, and with these receivers of alerts."""
     configuration = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
     configuration["rule_files"] = [str(PROMETHEUS / "rules" / "*.yml")]
     configuration["scrape_configs"] = [
         {"job_name": "drill", "static_configs": [{"targets": [urlsplit(page).netloc for page in pages]}]}
     ]
-    configuration["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [receiver]}]}]}
+    targets = [urlsplit(receiver).netloc for receiver in receivers]
+    configuration["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": targets}]}]}
     file = folder / "prometheus.yml"
     file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    arguments = (
-        f"--config.file={file}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    )
-    with (
-        (folder / "prometheus.log").open("w") as log,
-        subprocess.Popen([path, *arguments], stdout=log, stderr=log) as server,
-    ):
-        try:
-            yield
-        finally:
-            server.terminate()
-            server.wait(START_SECONDS)
+    return file
