@@ -29,54 +29,54 @@ LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(READY) ## make .venv with the locked dependencies and callgauge itself
+setup: $(RUNS) ## make .venv with callgauge and what it needs to run; targets that test add their tools
 
 demo: $(RUNS) ## simulated calls, every role in one process, no broker needed (ARGS="--calls 12")
 	@$(BIN)/callgauge demo $(ARGS)
 
-test: setup ## everything that must hold, on a real Kafka broker too
+test: $(READY) ## everything that must hold, on a real Kafka broker too
 	@$(BIN)/python -m tests.support.required_tools
 	@$(LINTED) $(WORKERS) -m "not long"
 
-test-long: setup ## beyond make test: further kills, three brokers, laws on more examples (EXAMPLES=400)
+test-long: $(READY) ## beyond make test: further kills, three brokers, laws on more examples (EXAMPLES=400)
 	@$(BIN)/python -m tests.support.required_tools
 	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 -m long --ignore=tests/drills
 	@$(MAKE) --no-print-directory laws EXAMPLES=$(or $(EXAMPLES),400)
 
-laws: setup ## every law on new examples at each run, many of them (EXAMPLES=1000)
+laws: $(READY) ## every law on new examples at each run, many of them (EXAMPLES=1000)
 	@EXAMPLES=$(or $(EXAMPLES),1000) $(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 \
 		--hypothesis-profile laws -m hypothesis
 
-durations: setup ## write how long tests take, by which they are put in order
+durations: $(READY) ## write how long tests take, by which they are put in order
 	@$(PYTEST) $(WORKERS) --write-durations
 
-check: setup ## format, lint, types and the rules of the tree
+check: $(READY) ## format, lint, types and the rules of the tree
 	@$(LINTED) --quiet tests/tidy
 
-lock: setup ## write both lock files from pyproject.toml (UPGRADE=1 takes newer versions)
+lock: $(READY) ## write both lock files from pyproject.toml (UPGRADE=1 takes newer versions)
 	@env -u UV_FIND_LINKS $(LOCK) --output-file requirements.lock
 	@env -u UV_FIND_LINKS $(LOCK) --group dev --constraints requirements.lock --output-file requirements-dev.lock
 	@$(BIN)/python -m pytest --quiet tests/tidy/test_locks.py
 
-bench: setup ## how fast it is, beside a bare baseline
+bench: $(READY) ## how fast it is, beside a bare baseline
 	@$(BIN)/python -m tests.support.required_tools
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-pressure: setup ## what a judge that fails costs the evaluator, on a real Kafka broker
+pressure: $(READY) ## what a judge that fails costs the evaluator, on a real Kafka broker
 	@$(BIN)/python -m tests.support.required_tools
 	@$(BIN)/python -m tests.benchmarks.judge_pressure
 
-conformance: setup ## the same results as the reference, field by field
+conformance: $(READY) ## the same results as the reference, field by field
 	@$(BIN)/python -m pytest tests/conformance
 
-drills: setup ## troubles of calls in virtual time, of our own processes in real time: which alert fires, and how soon
+drills: $(READY) ## troubles of calls in virtual time, of our own processes in real time: which alert fires, and how soon
 	@$(BIN)/python -m tests.support.required_tools
 	@$(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 tests/drills
 
-chaos: setup ## kill, freeze and restart everything under load, then check every score (DURATION=600 SEED=1)
+chaos: $(READY) ## kill, freeze and restart everything under load, then check every score (DURATION=600 SEED=1)
 	@$(BIN)/python -m tests.chaos $(if $(DURATION),--seconds $(DURATION)) $(if $(SEED),--seed $(SEED))
 
-kafka: setup ## a real Kafka broker until Ctrl-C (PORT=9092 chooses the port)
+kafka: $(READY) ## a real Kafka broker until Ctrl-C (PORT=9092 chooses the port)
 	@$(BIN)/python -m tests.support.brokers.kafka_broker $(PORT)
 
 clean: ## remove .venv and everything that was made here
