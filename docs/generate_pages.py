@@ -1,17 +1,26 @@
-"""Writes settings.md, metrics.md and deploy/callgauge.example.toml. Run this file after a change of a setting or a metric; a test compares.
+"""Writes the generated pages, and the generated parts of other pages. Run it after a change of their data; a test compares.
 
-Both pages are made of the data that callgauge itself runs by, so none of them can name a setting or a metric that there is not.
+Pages about settings and metrics are generated whole. Pages with text and tables keep their text, and the lines between
+`<!-- begin NAME -->` and `<!-- end NAME -->` are generated. All of it comes from the data that callgauge itself runs by.
 """
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python docs/generate_pages.py` finds its neighbours
+
+from docs.event_tables import event_lines
 from schemas.metrics.catalogue import render_markdown
 from streamer.settings.all_settings import Settings, given_values, settings_of
 from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
 
 _ROOT: Final = Path(__file__).parents[1]
+_PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
+    "events.md": {"events": event_lines},
+}
+"""Generated parts by the page and their names."""
 
 _SETTINGS_HEAD: Final = """\
 # Settings
@@ -47,7 +56,19 @@ def pages() -> Mapping[Path, str]:
         _ROOT / "docs" / "settings.md": _SETTINGS_HEAD + "\n".join(_settings(listed)) + "\n",
         _ROOT / "docs" / "metrics.md": _METRICS_HEAD + render_markdown(),
         _ROOT / "deploy" / "callgauge.example.toml": settings_file(listed),
+        **{_ROOT / "docs" / page: _with_parts(_ROOT / "docs" / page, parts) for page, parts in _PARTS.items()},
     }
+
+
+def _with_parts(page: Path, parts: Mapping[str, Callable[[], Iterator[str]]]) -> str:
+    """The text of a page with today's generated parts."""
+    text = page.read_text(encoding="utf-8")
+    for name, lines in parts.items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
+        head, _, rest = text.partition(begin)
+        _, _, tail = rest.partition(end)
+        text = f"{head}{begin}{chr(10).join(lines())}\n{end}{tail}"
+    return text
 
 
 def _settings(listed: tuple[ListedSetting, ...]) -> Iterator[str]:
