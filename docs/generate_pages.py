@@ -12,6 +12,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python docs/generate_pages.py` finds its neighbours
 
 from docs.event_tables import event_lines
+from docs.score_examples import record_lines, whole_record_lines
 from schemas.metrics.catalogue import render_markdown
 from streamer.settings.all_settings import Settings, given_values, settings_of
 from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
@@ -19,6 +20,7 @@ from streamer.settings.listing import ListedSetting, listed_settings, settings_f
 _ROOT: Final = Path(__file__).parents[1]
 _PARTS: Final[Mapping[str, Mapping[str, Callable[[], Iterator[str]]]]] = {
     "events.md": {"events": event_lines},
+    "scores.md": {"whole record": whole_record_lines, "records": record_lines},
 }
 """Generated parts by the page and their names."""
 
