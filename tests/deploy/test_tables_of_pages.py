@@ -1,4 +1,4 @@
-"""The tables in README.md and deploy/ have every command, every kind of check and every type of personal data."""
+"""The tables in README.md, docs/ and deploy/ have every command, every kind of check and every type of personal data."""
 
 import re
 import tomllib
@@ -10,6 +10,7 @@ from streamer.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GOALS = (ROOT / "docs" / "goals.md").read_text(encoding="utf-8")
 REDACTION = (ROOT / "deploy" / "redaction.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "deploy" / "security.md").read_text(encoding="utf-8")
 
@@ -37,8 +38,8 @@ def test_of_every_command_a_page_has_its_rights_or_that_it_needs_none() -> None:
     )
 
 
-def test_readme_has_every_kind_of_check() -> None:
-    assert _names(_table(README, "check")) == CHECKS.keys()
+def test_the_page_about_goals_has_every_kind_of_check() -> None:
+    assert _names(_table(GOALS, "check")) == CHECKS.keys()
 
 
 def test_the_page_about_redaction_has_every_type() -> None:
