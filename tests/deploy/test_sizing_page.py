@@ -1,4 +1,4 @@
-"""The page on sizing: its rows follow from its figures, which are those of the README and of the chart."""
+"""The page on sizing: its rows follow from its figures, which are those of the page on performance and of the chart."""
 
 import math
 import re
@@ -8,7 +8,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "deploy" / "sizing.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 VALUES = yaml.safe_load((ROOT / "deploy/helm/callgauge/values.yaml").read_text(encoding="utf-8"))
 
 
@@ -43,7 +43,7 @@ def test_the_rows_follow_from_the_figures() -> None:
         assert abs(kafka_mb - calls * bytes_of_a_call / 1e6) < 0.06
 
 
-def test_the_figures_are_those_of_the_readme_and_of_the_chart() -> None:
+def test_the_figures_are_those_of_the_other_page_and_of_the_chart() -> None:
     assert VALUES["autoscaling"]["eventsPerSecond"] == _figure("the same, planned")
     for stated in (
         "one core per 5,000 events/s",
@@ -53,7 +53,7 @@ def test_the_figures_are_those_of_the_readme_and_of_the_chart() -> None:
         "15,700 events/s",
         "190 to 226 MB",
     ):
-        assert stated in README, stated
+        assert stated in PERFORMANCE, stated
     for row in _rows("calls at a time"):
         requested = VALUES["roles"]["evaluator"]["resources"]["requests"]["memory"]
         assert _number(row[3]) < _number(requested)

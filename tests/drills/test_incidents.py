@@ -147,10 +147,10 @@ def test_a_silent_source_is_missed(tmp_path: Path, record_property: Record) -> N
 
 
 @pytest.mark.parametrize("drill", [drill for drill in DRILLS if drill.alert], ids=lambda drill: drill.name)
-def test_the_table_of_readme_has_the_drill(drill: Drill) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_table_of_the_page_has_the_drill(drill: Drill) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
     row = re.search(
-        rf"^\| `{drill.name}`[^|]*\| `{drill.alert}`[^|]*\| (\d+) \| {drill.within} \|$", readme, re.MULTILINE
+        rf"^\| `{drill.name}`[^|]*\| `{drill.alert}`[^|]*\| (\d+) \| {drill.within} \|$", page, re.MULTILINE
     )
     assert row is not None
     assert int(row[1]) <= drill.within
