@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 from tests.support.required_tools import require_tool
 
@@ -16,12 +16,17 @@ HEIGHT = 900
 
 @pytest.fixture(scope="module")  # not longer: while Playwright's loop is there, no asynchronous test can have one
 def browser() -> Iterator[Browser]:
-    path = require_tool("chromium", "Debian and Ubuntu: apt-get install chromium")
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root Chromium refuses to start with it
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=options)
+        browser = chromium(playwright)
         yield browser
         browser.close()
+
+
+def chromium(playwright: Playwright) -> Browser:
+    """A browser without a window, with a profile of its own."""
+    path = require_tool("chromium", "Debian and Ubuntu: apt-get install chromium")
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root Chromium refuses to start with it
+    return playwright.chromium.launch(executable_path=path, args=options)
 
 
 @dataclass
