@@ -143,30 +143,36 @@ class AlertCase:
     @property
     def times(self) -> set[int]:
         """Both sides of each beginning and end, and the end of the series."""
-        edges = {
-            edge
-            for spans in self.fires.values()
-            for first, last in spans
-            for edge in (first - self.every, first, last, last + self.every)
-        }
-        return {edge for edge in {*edges, self.until} if 0 <= edge <= self.until}
+        return self.times_off(0)
 
-    def seen(self, document: Mapping[str, Any], work: Path, times: Collection[int] | None = None) -> list[Firing]:
-        """Returns what fires by these rules at the times of the case, or at others."""
+    def times_off(self, slack: int) -> set[int]:
+        """Times at least so many seconds off each beginning and end, on both sides of it, and the end of the series."""
+        turns = {turn for spans in self.fires.values() for first, last in spans for turn in (first, last + self.every)}
+        edges = {edge for turn in turns for edge in (turn - self.every - slack, turn + slack)}
+        return {
+            edge
+            for edge in {*edges, self.until}
+            if 0 <= edge <= self.until and not any(turn - self.every - slack < edge < turn + slack for turn in turns)
+        }
+
+    def seen(
+        self, document: Mapping[str, Any], work: Path, times: Collection[int] | None = None, program: Path | None = None
+    ) -> list[Firing]:
+        """Returns what fires by these rules at the times of the case, or at others, by the installed promtool or another."""
         rules = work / "rules.yml"
         rules.write_text(yaml.safe_dump(rules_for(document, [self.alert])), encoding="utf-8")
         return firings(
             rules, self.series, interval=self.interval, every=self.every, alerts=[self.alert],
-            times=self.times if times is None else times, work=work,
+            times=self.times if times is None else times, work=work, program=program,
         )  # fmt: skip
 
-    def mistakes(self, found: Iterable[Firing]) -> list[str]:
-        """Returns how what fires differs from what should."""
+    def mistakes(self, found: Iterable[Firing], times: Collection[int] | None = None) -> list[str]:
+        """Returns how what fires differs from what should, at the times of the case or at others."""
         seen = {(firing.at, self._named(firing.labels)) for firing in found}
         due = {
             (at, named)
             for named, spans in self.fires.items()
-            for at in self.times
+            for at in (self.times if times is None else times)
             if any(first <= at <= last for first, last in spans)
         }
         return [

@@ -178,6 +178,15 @@ def test_an_alert_fires_when_its_cases_say_and_not_otherwise(name: str, tmp_path
                 assert "<no value>" not in text, (label, text)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted({alert["alert"] for alert in ALERTS}))
+def test_an_alert_fires_by_prometheus_3_too(name: str, tmp_path: Path) -> None:
+    """Its windows leave out a value at their very beginning, so an alert may begin or end as much later."""
+    for case in _cases(name):
+        times = case.times_off(2 * max(case.interval, case.every))
+        assert case.mistakes(case.seen(DOCUMENT, tmp_path, times, newest_promtool()), times) == []
+
+
 @pytest.mark.parametrize("name", sorted({alert["alert"] for alert in ALERTS}))
 def test_an_alert_has_a_firing_and_a_quiet_case(name: str) -> None:
     times = {(number, at) for number, case in enumerate(_cases(name)) for at in case.times}
@@ -249,6 +258,21 @@ def _survivors(alert: Rule, folder: Path) -> list[str]:
 
 def test_the_check_of_limits_can_fail(tmp_path: Path) -> None:
     assert not _is_noticed(FIRST[0], {}, tmp_path / "unchanged")
+
+
+def _limits(alert: Rule) -> set[str]:
+    """Each comparison of an alert with the level left out: `slow_answers:ratio_rate5m > 0.5`."""
+    return set(re.findall(r"(?:agent|tenant|fleet):(\w+:\w+ (?:>=?|<=?|==) [\d.]+)", alert["expr"]))
+
+
+@pytest.mark.parametrize("alert", [alert for alert in ALERTS if alert not in FIRST], ids=_name)
+def test_a_wider_level_has_the_limits_of_the_narrowest(alert: Rule) -> None:
+    """So a limit that was moved at one level alone is noticed, though only the narrowest level's limits are tried."""
+    (narrowest,) = [first for first in FIRST if first["alert"] == alert["alert"]]
+    limits = _limits(alert)
+    assert limits
+    assert limits <= _limits(narrowest)
+    assert alert["for"] == narrowest["for"]
 
 
 @pytest.mark.parametrize(
