@@ -54,7 +54,7 @@ def main() -> None:
         browser.close()
     for picture in sorted(PICTURES.glob("*.png")):
         size = picture.stat().st_size
-        print(f"{picture.relative_to(ROOT)}: {size:,} bytes")
+        sys.stdout.write(f"{picture.relative_to(ROOT)}: {size:,} bytes\n")
         if size > MAX_PICTURE_BYTES:
             raise SystemExit(f"{picture.name} is larger than {MAX_PICTURE_BYTES:,} bytes.")
 

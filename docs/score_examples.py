@@ -16,8 +16,8 @@ from schemas.scores.all_records import AnyScoreRecord, CallRecord
 from schemas.scores.newest_scores import is_withdrawn
 from streamer.offline.call_work import scoring_of
 from streamer.offline.scoring import ScoringPlan
+from streamer.recordings.files.places import SAMPLE
 from streamer.recordings.goals import goals_for
-from streamer.recordings.places import SAMPLE
 from streamer.recordings.reader import RecordedCall, read_recordings
 from streamer.sources.simulator.incidents import Incident, with_incidents
 from streamer.sources.simulator.profile import HEALTHY

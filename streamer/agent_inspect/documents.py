@@ -18,7 +18,7 @@ from consumers.engine.agent_inspect.trials import TRIALS as NO_OF_TRIALS
 from schemas.goals.formats import TOOL_KEYS, tool_calls_of
 from schemas.goals.tool_strings import ToolStringError
 from schemas.wire import MAX_NAME_CHARS
-from streamer.recordings.json_files import kind_of, shape_error, shown
+from streamer.recordings.files.json_files import kind_of, shape_error, shown
 
 KEEPS_PROMPTS: Final = "include_prompt_sent_to_llmj"
 OPTIONS: Final = (

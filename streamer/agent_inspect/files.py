@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamer.agent_inspect.documents import Samples, TraceDocument, document_in
-from streamer.recordings.json_files import (
+from streamer.recordings.files.json_files import (
     RecordingError,
     kind_of,
     object_in,

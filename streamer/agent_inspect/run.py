@@ -22,7 +22,7 @@ from streamer.agent_inspect.questions import NotJudgedError, TraceQuestions
 from streamer.agent_inspect.scorers import Json, Scorer, default_scorers, known_metrics_of, metrics_of
 from streamer.offline.call_work import CallOutput
 from streamer.offline.judge_in_process import JudgeInProcess
-from streamer.recordings.json_files import RecordingError
+from streamer.recordings.files.json_files import RecordingError
 from streamer.settings.all_settings import Settings
 from streamer.terminal import say
 

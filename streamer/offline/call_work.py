@@ -15,8 +15,8 @@ from streamer.offline.eva_results import eva_metrics_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.offline.screen import about_refused
 from streamer.recordings.eva_state import with_state
+from streamer.recordings.files.places import Place, RecordedPath
 from streamer.recordings.goals import RecordedGoals
-from streamer.recordings.places import Place, RecordedPath
 from streamer.recordings.reader import NoCallError, RecordedCall, RecordingError, read_call
 from streamer.sources.replay.playback import with_control_events
 

@@ -14,7 +14,7 @@ from schemas.metric_context import MetricContext
 from schemas.quarantine import QuarantineRecord
 from streamer.offline.arrivals import arrivals_of
 from streamer.recordings.eva_state import RecordedState, state_of_record
-from streamer.recordings.places import without_trial
+from streamer.recordings.files.places import without_trial
 from streamer.recordings.reader import RecordedCall
 from streamer.sources.replay.playback import in_random_order, in_time_order
 

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from schemas.events.call import MAX_TOOLS, AgentTool
 from streamer.goals.documents import DocumentError, read_yaml
-from streamer.recordings.json_files import RecordingError, kind_of
-from streamer.recordings.places import MAX_DIRECTORY_DEPTH
+from streamer.recordings.files.json_files import RecordingError, kind_of
+from streamer.recordings.files.places import MAX_DIRECTORY_DEPTH
 from streamer.recordings.reader import run_configs
 
 MAX_AGENT_BYTES: Final = 2_000_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from streamer.recordings.json_files import RecordingError, read_document
+from streamer.recordings.files.json_files import RecordingError, read_document
 
 _PLACEHOLDER: Final = re.compile(r"<([A-Z_]+)>")
 _PLACE: Final = re.compile(r"<LOC:([^>]+)>")

@@ -17,8 +17,8 @@ from schemas.scores.latency_stages import MAX_STAGE_SECONDS
 from schemas.units import MS_PER_SECOND
 from streamer.recordings.eva_agent import RunAgent, agent_of_run
 from streamer.recordings.eva_dataset import DataRecord, data_record
-from streamer.recordings.json_files import kind_of
-from streamer.recordings.places import LATENCIES_FILE, RESULT_FILE
+from streamer.recordings.files.json_files import kind_of
+from streamer.recordings.files.places import LATENCIES_FILE, RESULT_FILE
 from streamer.recordings.reader import RecordedCall, RecordingError, read_document, run_configs
 
 _TOKEN_COLUMNS: Final = {"mean_output_tokens": "output_tokens", "mean_reasoning_tokens": "reasoning_tokens"}

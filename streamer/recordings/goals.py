@@ -8,7 +8,7 @@ from consumers.runtime.errors import OperatorError
 from schemas.goals.goal_set import GoalSet
 from streamer.goals.files import doubles_in, goal_files_of, read_goal_file
 from streamer.goals.index import GoalIndex
-from streamer.recordings.places import is_sample, without_trial
+from streamer.recordings.files.places import is_sample, without_trial
 from streamer.recordings.reader import RecordedCall
 
 _MOST_LINES: Final = 10

@@ -1,4 +1,4 @@
-"""Reads recorded calls, one at a time: EVA record directories, wire-level files, and ElevenLabs' records of conversations.
+"""Reads recorded calls, one at a time: EVA record directories, files of events or of whole calls, ElevenLabs' records.
 
 Nothing is repaired and no line is skipped: without a broken line a recording would be a different call, so the line
 raises `RecordingError` with its file and number. Measurements that EVA stores beside the events go to the places where a
@@ -6,7 +6,6 @@ running bot would send them.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from pydantic import ValidationError
 
 from streamer.recordings.elevenlabs import agent_call, other_webhook, record_in
 from streamer.recordings.eva_metrics import Events, UnplacedMetricsError, with_llm_latencies, with_metrics
-from streamer.recordings.json_files import (
+from streamer.recordings.files.event_files import WIRE_STREAMS, FiledEvents
+from streamer.recordings.files.json_files import (
     MAX_DOCUMENT_BYTES,
     MAX_LINE_BYTES,
     MAX_SHOWN_CHARS,
@@ -28,7 +28,7 @@ from streamer.recordings.json_files import (
     shape_error,
     shown,
 )
-from streamer.recordings.places import (
+from streamer.recordings.files.places import (
     AUDIT_FILE,
     MAX_DIRECTORY_DEPTH,
     METRICS_FILE,
@@ -42,6 +42,7 @@ from streamer.recordings.places import (
     WireLine,
     conversation_id_of,
 )
+from streamer.recordings.recorded_call import PIPELINE_TYPES, RecordedCall
 from streamer.terminal import say
 
 __all__ = [
@@ -58,41 +59,11 @@ __all__ = [
     "run_configs",
 ]
 
-PIPELINE_TYPES = ("cascade", "audio_llm", "s2s")
-
 _RUN_CONFIG_FILE = "config.json"
-_WIRE_STREAMS = ("audit", "pipecat", "user_sim", "agent")
 
 
 class NoCallError(RecordingError):
     """A webhook of an ElevenLabs agent that holds no call; among others in a folder it is left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
-    """One call as its sources and its control events, each in the order in which they were written.
-
-    Attributes:
-        conversation_id: The Kafka key of everything the call puts on topics.
-        pipeline_type: `cascade`, `audio_llm` or `s2s`.
-        conversation_ended_reason: Why the call ended, or None where the recording does not say.
-        audit: Entries of the audit log, or None when the call has no such source.
-        pipecat: Lines of the pipecat or framework log, or None when absent.
-        elevenlabs: Events of the simulated caller, or None when absent (a real phone line has none).
-        control: `call_started`, `call_ended` and `user_text_updated`, in time order. Empty for most recordings.
-        directory: Where the rest of an EVA record is; None for a wire-level call.
-        agent: Events of a real ElevenLabs agent and the record of the conversation, or None when it is no such agent.
-    """
-
-    conversation_id: str
-    pipeline_type: str
-    conversation_ended_reason: str | None
-    audit: Events | None
-    pipecat: Events | None
-    elevenlabs: Events | None
-    control: Events = ()
-    directory: Path | None = field(default=None, compare=False)
-    agent: Events | None = None
 
 
 def read_recordings(path: Path) -> Iterator[RecordedCall]:
@@ -100,7 +71,7 @@ def read_recordings(path: Path) -> Iterator[RecordedCall]:
 
     Args:
         path: An EVA record directory, a directory that contains record directories (up to three levels down), or a
-            wire-level file (`.jsonl` or `.jsonl.gz`, one call per line), or the record of a conversation with an ElevenLabs
+            file (`.jsonl` or `.jsonl.gz`) with one call per line or one event per line, or the record of a conversation with an ElevenLabs
             agent (`.json` or `.json.gz`: the answer to GET, a webhook's body, or the list of its entries), or a directory of
             such records and no EVA record.
 
@@ -130,6 +101,8 @@ def read_call(place: Place) -> RecordedCall:
             return _read_record_directory(path)
         case AgentRecordFile(path):
             return _read_agent_record(path, read_json(path))
+        case FiledEvents():
+            return _call_of_events(place)
         case WireLine(path, number, text):
             where = f"{path}:{number}"
             require_text(text, where)
@@ -225,10 +198,10 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
     pipeline_type = line.get("pipeline_type", "cascade")
     if pipeline_type not in PIPELINE_TYPES:
         raise shape_error(where, f'"pipeline_type" as one of {", ".join(PIPELINE_TYPES)}', shown(pipeline_type))
-    if not any(name in line for name in _WIRE_STREAMS):
-        raise shape_error(where, f"at least one of the lists {', '.join(_WIRE_STREAMS)}", "none of them")
+    if not any(name in line for name in WIRE_STREAMS):
+        raise shape_error(where, f"at least one of the lists {', '.join(WIRE_STREAMS)}", "none of them")
     streams = {
-        name: None if line.get(name) is None else _events(line[name], f"{where}: {name}") for name in _WIRE_STREAMS
+        name: None if line.get(name) is None else _events(line[name], f"{where}: {name}") for name in WIRE_STREAMS
     }
     return RecordedCall(
         conversation_id=conversation_id,
@@ -240,6 +213,25 @@ def _wire_call(line: dict[str, Any], where: str) -> RecordedCall:
         control=_events(line.get("control", []), f"{where}: control"),
         agent=streams["agent"],
     )
+
+
+def _call_of_events(filed: FiledEvents) -> RecordedCall:
+    named = next((event.get("pipeline_type") for event in filed.control if event["type"] == "call_started"), None)
+    streams = filed.streams
+    return RecordedCall(
+        conversation_id=filed.conversation_id,
+        pipeline_type=named if isinstance(named, str) and named in PIPELINE_TYPES else "cascade",
+        conversation_ended_reason=None,
+        audit=_listed(streams.get("audit")),
+        pipecat=_listed(streams.get("pipecat")),
+        elevenlabs=_listed(streams.get("user_sim")),
+        control=tuple(filed.control),
+        agent=_listed(streams.get("elevenlabs")),
+    )
+
+
+def _listed(events: list[dict[str, Any]] | None) -> Events | None:
+    return None if events is None else tuple(events)
 
 
 def _read_agent_record(path: Path, document: object) -> RecordedCall:
@@ -259,7 +251,7 @@ def _read_agent_record(path: Path, document: object) -> RecordedCall:
             where=str(path),
             expected='the list "transcript" of entries with a "role", as GET and the post-call webhook give it, or that list',
             seen=shown(document) if isinstance(document, dict) else kind_of(document),
-            remedy="An EVA record is named by its directory; wire-level calls stand one per line in a .jsonl file.",
+            remedy="An EVA record is named by its directory; wire-level calls are in a .jsonl file, one per line.",
         )
     try:
         call = agent_call(record)

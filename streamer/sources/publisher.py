@@ -16,8 +16,9 @@ from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.events.codec import InputSource
 from schemas.events.envelope import agent_event_type, envelope_headers
+from schemas.events.streams import CONTROL_EVENTS, Source
 from schemas.topics import TOPIC_BY_SOURCE
-from streamer.sources.replay.playback import CONTROL_EVENTS, SOURCES, PlayedCall, Source, WireEvent
+from streamer.sources.replay.playback import SOURCES, PlayedCall, WireEvent
 
 MAX_UNACKNOWLEDGED_SENDS: Final = 10_000
 """Records handed to the client and not yet acknowledged; publishing waits when there are more."""

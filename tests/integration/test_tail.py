@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
-from streamer.recordings.places import AUDIT_FILE, RESULT_FILE
+from streamer.recordings.files.places import AUDIT_FILE, RESULT_FILE
 from streamer.sources.simulator.traffic import simulate_call
 from streamer.sources.tail.followed_run import SUMMARY_FILE
 from streamer.sources.tail.positions import POSITION_FILE

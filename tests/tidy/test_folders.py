@@ -67,6 +67,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
             "pipecat_observer",
             "pipecat_observer/pipecat_callgauge",
             "quiet_libraries",
+            "recordings/files",
             "report/drawing",
             "roles/demo_view",
             "roles/transcripts",

@@ -10,13 +10,13 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.clock import wall_clock_ms
 from schemas.events.elevenlabs_agent import CarriedAgentEvent
 from schemas.events.pipecat import IgnoredLine, ToolLine
+from schemas.events.streams import CONTROL_EVENTS, source_of
 from streamer.operations.event_check.coverage import RESULTS, Result, missing_for, names_of
 from streamer.settings.ingest import SenderSettings
 from streamer.sources.http.posted.batch import Accepted, Batches, Refusal
 from streamer.sources.http.posted.cloudevents import Posted, posted_events
-from streamer.sources.http.posted.streams import source_of
 from streamer.sources.http.receiving.tenants import Sender, Senders
-from streamer.sources.replay.playback import CONTROL_EVENTS, agent_event_name, event_name, event_time_ms
+from streamer.sources.replay.playback import agent_event_name, event_name, event_time_ms
 
 MAX_EVENTS: Final = 1_000_000
 """Most events of one file; a day of a small installation."""

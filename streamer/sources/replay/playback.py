@@ -11,20 +11,17 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from schemas.events.streams import CONTROL_EVENTS, Source
 from schemas.wire import without_infinity
 from streamer.recordings.reader import Events, RecordedCall
 
-Source = Literal["audit", "pipecat", "elevenlabs"]
 SOURCES: Final[tuple[Source, ...]] = ("audit", "pipecat", "elevenlabs")
 """In the order in which EVA ranks events of the same millisecond."""
 
 AGENT_RECORD: Final = "conversation_record"
 """Name of the event that carries the record of a conversation with an ElevenLabs agent; its body has none of its own."""
-
-CONTROL_EVENTS: Final = frozenset({"call_started", "call_ended", "user_text_updated"})
-"""Events that steer the evaluator and are no part of a call's history. We send them on the audit topic."""
 
 RECORD_TYPES: Final = frozenset(
     {

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from schemas.events.streams import Source
 from streamer.recordings.reader import RecordedCall
-from streamer.sources.replay.playback import Delivery, PlayedCall, Source, WireEvent, in_time_order
+from streamer.sources.replay.playback import Delivery, PlayedCall, WireEvent, in_time_order
 from streamer.sources.simulator.eva_sources import (
     NEW_CALLER,
     OLD_CALLER,

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from schemas.events.streams import Source
 from streamer.recordings.eva_metrics import UnplacedMetricsError, dated, with_llm_latencies
 from streamer.recordings.eva_state import with_state
-from streamer.recordings.json_files import object_in
-from streamer.recordings.places import (
+from streamer.recordings.files.json_files import object_in
+from streamer.recordings.files.places import (
     AUDIT_FILE,
     LATENCIES_FILE,
     METRICS_FILE,
@@ -25,7 +26,7 @@ from streamer.recordings.places import (
     SIMULATOR_FILES,
 )
 from streamer.recordings.reader import RecordedCall, RecordingError, pipeline_type_of_run, read_document
-from streamer.sources.replay.playback import Source, WireEvent, compact_json, event_name, event_time_ms
+from streamer.sources.replay.playback import WireEvent, compact_json, event_name, event_time_ms
 from streamer.sources.tail.growing_file import LINES_AT_A_TIME, MAX_LINE_BYTES, GrowingFile
 from streamer.sources.tail.positions import CallPosition, FilePosition
 

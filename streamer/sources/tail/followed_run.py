@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from consumers.runtime.errors import OperatorError
-from streamer.recordings.places import (
+from streamer.recordings.files.places import (
     MAX_DIRECTORY_DEPTH,
     RESULT_FILE,
     conversation_id_of,

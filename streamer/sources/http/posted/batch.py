@@ -16,11 +16,11 @@ from schemas.closed_sets import RefusalReason
 from schemas.events.elevenlabs_agent import AgentEvent
 from schemas.events.envelope import envelope_headers
 from schemas.events.misread import UnrecognizedEvent
+from schemas.events.streams import STREAMS, Stream, input_source_of, source_of, stream_of, stream_of_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
 from schemas.wire import MAX_NAME_CHARS
 from streamer.sources.http.posted.cloudevents import Posted
-from streamer.sources.http.posted.streams import STREAMS, Stream, input_source_of, source_of, stream_of, stream_of_type
 from streamer.sources.http.receiving.tenants import Sender, Senders
 from streamer.sources.publisher import cloudevent_type
 from streamer.sources.replay.playback import agent_event_name, event_name, event_time_ms

@@ -7,8 +7,8 @@ from schemas.transcript import TRANSCRIPT
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
 from streamer.operations.one_call.text import call_lines
+from streamer.recordings.files.places import SAMPLE
 from streamer.recordings.goals import goals_for
-from streamer.recordings.places import SAMPLE
 from streamer.settings.all_settings import Settings
 
 

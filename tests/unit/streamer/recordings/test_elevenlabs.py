@@ -439,7 +439,7 @@ def test_a_folder_with_another_document_is_refused_when_it_comes_to_that(tmp_pat
 def test_a_packed_record_that_cannot_be_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, seen: str
 ) -> None:
-    monkeypatch.setattr("streamer.recordings.json_files.MAX_DOCUMENT_BYTES", 1_000)
+    monkeypatch.setattr("streamer.recordings.files.json_files.MAX_DOCUMENT_BYTES", 1_000)
     (tmp_path / "call.json.gz").write_bytes(packed)
     with pytest.raises(RecordingError, match=seen):
         read(tmp_path / "call.json.gz")

@@ -9,8 +9,8 @@ from consumers.engine.redaction.redactor import Redactor
 from schemas.scores.all_records import DeadAirFact, InterruptionFact, ProgressScore, Scored, ToolOutcome, ToolUseFact
 from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
+from streamer.recordings.files.places import SAMPLE, RecordedPath
 from streamer.recordings.goals import goals_for
-from streamer.recordings.places import SAMPLE, RecordedPath
 from streamer.recordings.reader import RecordingError, read_recordings
 from streamer.settings.all_settings import Settings
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamer.recordings.eva_state import with_state
-from streamer.recordings.places import AUDIT_FILE, METRICS_FILE, RESULT_FILE
+from streamer.recordings.files.places import AUDIT_FILE, METRICS_FILE, RESULT_FILE
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay.playback import WireEvent, in_time_order, with_control_events
 from streamer.sources.simulator.traffic import simulate_call

@@ -1,4 +1,4 @@
-"""Recognises the stream of a posted event by its type, so that a sender need not know our topics. Pure."""
+"""Recognises the stream of an event by its type, so that a sender need not know our topics."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
@@ -7,12 +7,15 @@ from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs_agent import TypedAgentEvent
 from schemas.events.pipecat import PipecatEvent
 from schemas.events.simulator import TypedSimulatorEvent
-from streamer.sources.replay.playback import CONTROL_EVENTS, Source
 
+Source = Literal["audit", "pipecat", "elevenlabs"]
+"""An input topic."""
 Stream = Literal["pipecat", "audit", "elevenlabs", "user_sim"]
 STREAMS: Final[tuple[Stream, ...]] = get_args(Stream)
 """The streams that a sender may name: a pipecat bot's, the agent framework's audit log, a real ElevenLabs agent's, and EVA's
 simulated caller's. `ce_type` has the same words."""
+CONTROL_EVENTS: Final = frozenset({"call_started", "call_ended", "user_text_updated"})
+"""Events that steer the evaluator and are no part of a call's history. We send them on the audit topic."""
 _SOURCES: Final[Mapping[Stream, Source]] = {
     "pipecat": "pipecat", "audit": "audit", "elevenlabs": "elevenlabs", "user_sim": "elevenlabs",
 }  # fmt: skip

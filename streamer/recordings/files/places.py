@@ -1,16 +1,20 @@
-"""Finds recorded calls below a path without reading them: folders of EVA records, lines of wire-level files, and files.
+"""Finds recorded calls below a path without reading them: folders of EVA records, lines of wire-level files, and files. Files of
+events are read, because the events of a call may be anywhere in them.
 
 EVA nests the folders of a run as `records/<record>` or, with several trials, `records/<record>/trial_<n>`. The folder of an
 attempt that EVA discarded has a suffix; it is left out below a run, as EVA leaves it out, and read when it is named itself.
 """
 
+import itertools
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from streamer.recordings.json_files import RecordingError, raw_lines_of, shape_error
+from streamer.recordings.files.event_files import FiledEvents, calls_of_events, is_event
+from streamer.recordings.files.json_files import RecordingError, raw_lines_of, shape_error
 
 MAX_DIRECTORY_DEPTH = 3
 """How far below the given directory records are looked for: run, `records`, record, trial."""
@@ -27,7 +31,7 @@ RECORD_FILES: Final = (AUDIT_FILE, RESULT_FILE, *PIPECAT_FILES, *SIMULATOR_FILES
 
 SAMPLE: Final = Path("sample")
 """Path of the call that comes with callgauge, wherever there is no file or folder of this name."""
-_SAMPLE_FILE: Final = Path(__file__).parent / "sample" / "call.jsonl"
+_SAMPLE_FILE: Final = Path(__file__).parents[1] / "sample" / "call.jsonl"
 
 _WIRE_SUFFIXES = (".jsonl", ".jsonl.gz")
 _AGENT_RECORD_SUFFIXES = (".json", ".json.gz")
@@ -58,7 +62,7 @@ class WireLine:
     text: bytes
 
 
-Place = RecordFolder | AgentRecordFile | WireLine
+Place = RecordFolder | AgentRecordFile | WireLine | FiledEvents
 
 
 class RecordedPath:
@@ -66,7 +70,7 @@ class RecordedPath:
 
     Attributes:
         path: The path.
-        known: The places below it in name order; empty for a wire-level file, whose lines are read one by one.
+        known: The places below it in name order; empty for a file of lines, which are read one by one.
         discarded: Number of folders of discarded attempts, which are left out.
     """
 
@@ -109,7 +113,7 @@ class RecordedPath:
                 where=str(path),
                 expected="a name that ends in .jsonl, .jsonl.gz, .json or .json.gz",
                 seen=path.name,
-                remedy="Name the directory of the record instead, or rename the file if it is wire-level.",
+                remedy="Name the directory of the record instead, or rename the file if it has one event or one call a line.",
             )
 
     def __iter__(self) -> Iterator[Place]:
@@ -121,11 +125,16 @@ class RecordedPath:
         if self.known:
             yield from self.known
             return
-        number = 0
-        for number, text in raw_lines_of(self.path):
+        lines = raw_lines_of(self.path)
+        first = next(lines, None)
+        if first is None:
+            raise shape_error(str(self.path), "one call per line, or one event", "an empty file")
+        lines = itertools.chain([first], lines)
+        if is_event(_object_in_line(first[1])):
+            yield from calls_of_events(self.path, lines)
+            return
+        for number, text in lines:
             yield WireLine(self.path, number, text)
-        if not number:
-            raise shape_error(str(self.path), "one call per line", "an empty file")
 
     def _below(self, directory: Path) -> Iterator[Place]:
         folders = [RecordFolder(folder) for folder in self._record_folders(directory, MAX_DIRECTORY_DEPTH)]
@@ -199,6 +208,15 @@ def _agent_records(directory: Path) -> list[Path]:
     return sorted(child for child in files if child.name.endswith(_AGENT_RECORD_SUFFIXES))
 
 
+def _object_in_line(line: bytes) -> Mapping[str, Any]:
+    """The line as an object; an empty one if it is none, which is refused where it is read as a call."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def _nothing_in(path: Path) -> RecordingError:
     return RecordingError(
         what="there is no recorded call",
@@ -206,8 +224,8 @@ def _nothing_in(path: Path) -> RecordingError:
         expected=f"{AUDIT_FILE} in it or in a directory up to {MAX_DIRECTORY_DEPTH} levels down, or records of "
         "conversations with an ElevenLabs agent (.json, .json.gz) in it",
         seen="none",
-        remedy="Name an EVA record or run directory, a directory of such records, or a wire-level .jsonl or .jsonl.gz "
-        "file.",
+        remedy="Name an EVA record or run directory, a directory of such records, or a .jsonl or .jsonl.gz file of "
+        "events or calls.",
     )
 
 

@@ -217,5 +217,5 @@ def shape_error(where: str, expected: str, seen: str) -> RecordingError:
         where=where,
         expected=expected,
         seen=seen,
-        remedy="Compare with the wire-level form and the record directories described in the README.",
+        remedy="Compare with docs/sources/recordings.md.",
     )
