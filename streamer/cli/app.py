@@ -29,6 +29,7 @@ GROUPS: Final = {
     "recorded": {
         "report": "Writes one HTML page about recorded calls.",
         "score": "Scores recorded calls and prints the score records.",
+        "trials": "Compares repeated calls: pass@k, judges, errors.",
         "replay": "Plays recorded calls, or evaluates past traffic again.",
         "transcript": "Writes transcripts in ElevenLabs' format.",
         "context": "Prints EVA's metric context of recorded calls.",
@@ -64,10 +65,10 @@ class _LazyCommands(TyperGroup):
         self.commands = {name: TyperCommand(name, help=summary) for name, summary in COMMANDS.items()}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Writes the list of commands: a line each, by purpose."""
+        """Writes the list of commands: a line each, by purpose, so that it fits a terminal of 24 rows."""
         formatter.write(_HEAD)
+        formatter.write("\n")
         for group, commands in GROUPS.items():
-            formatter.write("\n")
             for place, (name, summary) in enumerate(commands.items()):
                 heading = "" if place else group
                 formatter.write(f"{heading:<{_GROUP_CHARS}}  {name:<{_NAME_CHARS}}  {summary}\n")

@@ -25,22 +25,18 @@ from streamer.cli.options import (
 from streamer.cli.printing import found_calls, print_calls, printed_calls, total_of
 from streamer.cli.settings_options import settings_from
 from streamer.offline.call_work import (
-    BrokenOff,
     CallOutput,
     eva_work,
-    places_of,
+    readable_scorings,
     score_lines,
     score_work,
-    scoring_of,
-    unread,
 )
 from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
 from streamer.offline.screen import reading_progress, tell_refused
 from streamer.recordings.goals import goals_for
-from streamer.recordings.reader import RecordingError, read_call
 from streamer.settings.all_settings import Settings
-from streamer.terminal import output_console, safe, say
+from streamer.terminal import output_console, safe
 
 app = typer.Typer(add_completion=False)
 
@@ -160,21 +156,8 @@ def score(
             text, sentences = score_lines(scoring, all_records=all_records)
             printed.add(CallOutput(text, tuple(sentences)))
 
-        def scorings() -> Iterator[RecordedScoring]:
-            for place in places_of(found):
-                try:
-                    if isinstance(place, BrokenOff):
-                        printed.add(CallOutput("", (place.sentences,), is_read=False))
-                        continue
-                    scoring, sentences = scoring_of(read_call(place), plan, sets, agent)
-                except RecordingError as error:
-                    printed.add(unread(error))
-                    continue
-                for sentence in sentences:
-                    say(sentence)
-                yield scoring
-
-        score_all(scorings(), settings, show, printed.event, asks_judge=True)
+        scorings = (scoring for _, scoring in readable_scorings(found, plan, sets, agent, printed.add))
+        score_all(scorings, settings, show, printed.event, asks_judge=True)
 
 
 def _print_table(scorings: Iterator[RecordedScoring], settings: Settings, *, asks_judge: bool) -> None:

@@ -15,10 +15,12 @@ from streamer.offline.eva_results import eva_metrics_of
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.offline.screen import about_refused
 from streamer.recordings.eva_state import with_state
-from streamer.recordings.files.places import Place, RecordedPath
+from streamer.recordings.files.event_files import FiledEvents
+from streamer.recordings.files.places import Place, RecordedPath, WireLine
 from streamer.recordings.goals import RecordedGoals
 from streamer.recordings.reader import NoCallError, RecordedCall, RecordingError, read_call
 from streamer.sources.replay.playback import with_control_events
+from streamer.terminal import say
 
 LEFT_OUT: Final = "This call is left out; the others are not concerned."
 
@@ -119,6 +121,47 @@ def scoring_of(
             f"Call {call.conversation_id}: no goal set is for it, by name, id or agent. It has no progress."
         )
     return RecordedScoring(call, plan, goal_set), sentences
+
+
+def readable_scorings(
+    found: Iterable[RecordedPath],
+    plan: ScoringPlan,
+    sets: RecordedGoals | None,
+    agent: str | None,
+    leave_out: Callable[[CallOutput], None],
+) -> Iterator[tuple[str, RecordedScoring]]:
+    """Each recorded call of several paths before it is scored, with its place as text; says of which calls there are no goals.
+
+    Args:
+        found: The paths.
+        plan: How calls are scored.
+        sets: The goal sets to choose from.
+        agent: Agent of calls whose recording names none.
+        leave_out: Called for each place that cannot be read; the others are not concerned.
+    """
+    for place in places_of(found):
+        try:
+            if isinstance(place, BrokenOff):
+                leave_out(CallOutput("", (place.sentences,), is_read=False))
+                continue
+            scoring, sentences = scoring_of(read_call(place), plan, sets, agent)
+        except RecordingError as error:
+            leave_out(unread(error))
+            continue
+        for sentence in sentences:
+            say(sentence)
+        yield place_text(place), scoring
+
+
+def place_text(place: Place) -> str:
+    """The file or folder of a call; with the line, or the name of the call, where there are several in one file."""
+    match place:
+        case WireLine():
+            return f"{place.path}:{place.number}"
+        case FiledEvents():
+            return f"{place.path} ({place.conversation_id})"
+        case _:
+            return str(place.path)
 
 
 def score_lines(scoring: RecordedScoring, *, all_records: bool) -> tuple[str, list[str]]:

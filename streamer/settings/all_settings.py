@@ -137,6 +137,13 @@ class Settings(BaseSettings):
     http_token: HeaderSecret | None = Field(
         None, examples=["..."], description="token that a reader of /metrics has to send; none means everybody may read"
     )
+    console_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        max_length=500,
+        examples=["https://example.com/callgauge"],
+        description="address of the console; the page of a call is at /calls/{id} below it. Without it, links are left out",
+    )
     max_series: int = Field(
         MAX_SERIES,
         ge=5_000,

@@ -18,7 +18,7 @@ LARGER: Final[Mapping[str, str]] = {
     "consumers/engine/redaction/personal_data": "a file for each type of personal data",
     "schemas": "a file for each kind of record, and four folders",
     "schemas/events": "a file for each kind of event, and their reading, their examples and what is not understood",
-    "streamer": "eleven rooms, and what all of them share",
+    "streamer": "twelve rooms, and what all of them share",
     "streamer/cli": "a file for each command",
 }
 
@@ -77,7 +77,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
             "time_bounds",
             "version",
         ),
-        ("cluster", "report/call"),
+        ("cluster", "report/call", "trials"),
         ("goals", "operations/quarantine", "report/sections"),
         ("recordings", "report"),
         ("sources/replay",),
@@ -86,7 +86,14 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("sources/http/elevenlabs", "sources/http/posted"),
         ("sources/http", "sources/tail"),
         ("roles",),
-        ("agent_inspect", "operations/backtest", "operations/doctor", "operations/event_check", "operations/one_call"),
+        (
+            "agent_inspect",
+            "operations/backtest",
+            "operations/doctor",
+            "operations/event_check",
+            "operations/one_call",
+            "operations/repeated_calls",
+        ),
         ("cli",),
     ),
 }

@@ -73,6 +73,7 @@ def test_the_list_of_commands_needs_none_of_the_libraries(option: str) -> None:
         (["context", "--help"], {*KAFKA, "openai", "prometheus_client", "starlette", "structlog", "uvicorn"}),
         (["goals", "check", "--help"], {*LIBRARIES} - {"pydantic", "yaml"}),
         (["score", "--help"], {"confluent_kafka", "faststream", "openai"}),
+        (["trials", "--help"], {"confluent_kafka", "faststream", "openai"}),
         (["report", "--help"], {"confluent_kafka", "faststream", "openai"}),
         (["replay", "--help"], {"confluent_kafka", "faststream", "openai", "streamer.operations.backtest.run"}),
         (["simulate", "--help"], {"confluent_kafka", "faststream", "jiwer", "openai", "whisper_normalizer"}),

@@ -83,7 +83,7 @@ def test_every_mistake_shows_a_value_that_works() -> None:
         "CALLGAUGE_SECURITY__PROTOCOL": "TLS", "CALLGAUGE_JUDGE_GROUP": "", "CALLGAUGE_JUDGE__SAMPLE_RATIO": "2",
         "CALLGAUGE_MAX_SERIES": "10", "CALLGAUGE_GOALS__TRIALS": "4", "CALLGAUGE_TRANSCRIPTS__GZIP": "perhaps",
         "CALLGAUGE_REDACTION__DETECTORS": "mail", "CALLGAUGE_INGEST__PORT": "-1",
-        "CALLGAUGE_MONITOR__POLL_SECONDS": "0", "CALLGAUGE_OTLP__ENDPOINT": "collector",
+        "CALLGAUGE_MONITOR__POLL_SECONDS": "0", "CALLGAUGE_OTLP__ENDPOINT": "collector", "CALLGAUGE_CONSOLE_URL": "console",
     }  # fmt: skip
     shown = set(Settings.model_fields) - {
         "http_token",

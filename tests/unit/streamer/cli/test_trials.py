@@ -1,0 +1,253 @@
+"""`callgauge trials`: repeated calls are compared by goal set and version, and nothing bad stops the others."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from schemas.goals.goal_set import GoalSet
+from streamer.cli import main as cli
+from tests.support.fakes.scripted_openai import Asked, Does, grades, scripted_openai
+from tests.unit.streamer.cli.test_score import BOOKS, JUDGED, SAYS_YES, Json, call, goals, write_calls, write_goals
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def sets(self) -> list[Json]:
+        return list(json.loads(self.out)["goal_sets"])
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command as the installed entry point does."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["callgauge", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def failing(name: str, *turns: str) -> Json:
+    """A call whose tool fails as often as it is used."""
+    made = call(name, *turns)
+    for entry in made["audit"]:
+        if entry["message_type"] == "tool_response":
+            entry["value"]["response"] = {"status": "error"}
+    return made
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> tuple[object, ...]:
+    """Five calls with goals: two succeed, one stalls in its first turn, two in their second, with a tool that fails in it."""
+    path = write_calls(
+        tmp_path / "calls.jsonl",
+        call("good", "yes", "book it"),
+        call("better", "yes and book it"),
+        call("silent", "hello", "hello again"),
+        failing("failed", "yes", "book it", "hello"),
+        failing("failed-twice", "yes", "book it, book it", "book it"),
+    )
+    return path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, BOOKS))
+
+
+def test_trials_of_one_goal_set_are_compared(callgauge: Command, given: tuple[object, ...]) -> None:
+    ended = callgauge("trials", *given, "--k", 1, "--k", 2, "--k", 5, "--json")
+    assert (ended.code, ended.err) == (0, "")
+    (group,) = ended.sets
+    assert (group["goal_set"], group["trials"], group["successes"], group["unscored"]) == ("any", 5, 2, {})
+    assert (group["success_rate"], group["mean_progress"]) == (
+        pytest.approx(0.4),
+        pytest.approx((1 + 1 + 0 + 0.5 + 0.5) / 5),
+    )
+    # Two of five succeed: of the ten pairs three have no success, and one has two.
+    assert [tuple(each.values()) for each in group["pass"]] == [
+        (1, pytest.approx(0.4), pytest.approx(0.4)),
+        (2, pytest.approx(0.7), pytest.approx(0.1)),
+        (5, 1.0, 0.0),
+    ]
+    assert group["judge"] == {"agreement": None, "votes": 0, "verdicts": 0, "unanimous": 0, "unscored": {}}
+
+
+def test_errors_lead_to_the_calls(callgauge: Command, given: tuple[object, ...]) -> None:
+    (group,) = callgauge("trials", *given, "--json").sets
+    path = given[0]
+    assert [(each["id"], each["reached"], each["missed"]) for each in group["subgoals"]] == [
+        ("booked", 2, 3),
+        ("agreed", 4, 1),
+    ]
+    assert group["subgoals"][1]["calls"] == [f"{path}:3"]
+    assert group["stalls"] == [{"turn": 2, "calls": [f"{path}:4", f"{path}:5"]}, {"turn": 1, "calls": [f"{path}:3"]}]
+    # The tool of the third turn fails after the stall.
+    assert group["failed_tools"] == [{"tool": "book", "failures": 2, "calls": [f"{path}:4", f"{path}:5"]}]
+    text = callgauge("trials", *given)
+    lines = [line.strip() for line in text.out.splitlines()]
+    assert lines[0].split() == [*("goal", "set", "version", "trials", "unscored", "success", "progress"), *(
+        f"pass{sign}{k}" for k in (1, 3, 5) for sign in "@^"), "judges", "agree"]  # fmt: skip
+    assert f"missed in 3 of 5: booked: {path}:3, {path}:4, {path}:5" in lines
+    assert f"stalled in turn 2: 2 calls: {path}:4, {path}:5" in lines
+
+
+def test_the_result_is_the_same_on_several_cores_and_from_score_records(
+    callgauge: Command, given: tuple[object, ...], tmp_path: Path
+) -> None:
+    expected = callgauge("trials", *given, "--json", "--processes", 1)
+    assert callgauge("trials", *given, "--json", "--processes", 2) == expected
+    for name, more in (("final.jsonl", ()), ("all.jsonl", ("--all",))):
+        scores = tmp_path / name
+        scores.write_text(callgauge("score", *given, *more).out)
+        (group,) = callgauge("trials", scores, "--json").sets
+        (recorded,) = expected.sets
+        same = ("version", "trials", "successes", "mean_progress", "pass", "judge")
+        assert {key: group[key] for key in same} == {key: recorded[key] for key in same}
+        assert [(each["conversation_id"], each["stall_turn"]) for each in group["calls"]] == [
+            (each["conversation_id"], each["stall_turn"]) for each in recorded["calls"]
+        ]
+        assert group["calls"][2]["place"] == f"{scores} (silent)"
+
+
+def test_recordings_with_the_same_id_are_trials_of_their_own(callgauge: Command, tmp_path: Path) -> None:
+    """As in two runs of one dataset, whose files of score records may be joined."""
+    paths = [write_calls(tmp_path / f"{name}.jsonl", call("1.1", said)) for name, said in (("a", "yes"), ("b", "no"))]
+    sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES))
+    (group,) = callgauge("trials", *paths, "--goals", sets, "--json").sets
+    assert (group["trials"], group["successes"]) == (2, 1)
+    joined = tmp_path / "joined.jsonl"
+    joined.write_text("".join(callgauge("score", path, "--goals", sets).out for path in paths))
+    (group,) = callgauge("trials", joined, "--json").sets
+    assert (group["trials"], group["successes"]) == (2, 1)
+
+
+def test_judges_that_disagree_and_fail_are_shown(
+    callgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five votes each: all for the first call, three to two for the second, and no valid one for the third."""
+    votes = {"one": "CCCCC", "two": "CICIC", "three": "XXXXX"}
+    asked_about: dict[str, int] = dict.fromkeys(votes, 0)
+
+    def scripted(asked: Asked) -> Does:
+        name = next(name for name in votes if f"call {name}" in asked.user)
+        letter = votes[name][asked_about[name] % 5]
+        asked_about[name] += 1
+        return Does(text="no grade at all") if letter == "X" else grades(letter)
+
+    path = write_calls(tmp_path / "calls.jsonl", *(call(name, f"call {name}") for name in votes))
+    sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED))
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    monkeypatch.setenv("CALLGAUGE_GOALS__STOPS_EARLY", "false")
+    monkeypatch.setenv("CALLGAUGE_GOALS__RETRY_WAVES", "0")
+    with scripted_openai(scripted) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        ended = callgauge("trials", path, "--goals", sets, "--judge", "on", "--json")
+    (group,) = ended.sets
+    assert ended.code == 0
+    assert (group["trials"], group["successes"], group["unscored"]) == (3, 2, {"invalid_answers": 1})
+    assert group["judge"] == {
+        "agreement": pytest.approx(8 / 10), "votes": 10, "verdicts": 2, "unanimous": 1, "unscored": {"invalid_answers": 1},
+    }  # fmt: skip
+    assert group["success_rate"] == 1.0, "unknown is not zero"
+    assert [each["unscored"] for each in group["calls"]] == [None, None, "invalid_answers"]
+
+
+def test_a_k_above_the_number_of_trials_is_told_and_other_goal_sets_go_on(callgauge: Command, tmp_path: Path) -> None:
+    sets = write_goals(tmp_path / "goals.json", goals("few", SAYS_YES), goals("many", SAYS_YES))
+    calls = [call(f"c{number}", "yes", goals="few" if number < 2 else "many") for number in range(5)]
+    ended = callgauge("trials", write_calls(tmp_path / "c.jsonl", *calls), "--goals", sets, "--k", 3, "--json")
+    assert ended.code == 1
+    few, many = ended.sets
+    assert few["pass"] == [{"k": 3, "pass_at_k": None, "pass_hat_k": None}]
+    assert many["pass"] == [{"k": 3, "pass_at_k": 1.0, "pass_hat_k": 1.0}]
+    (told,) = ended.err.splitlines()
+    assert told.startswith("Goal set few ")
+    assert "known success, 2 of 2; seen --k 3" in told
+    # Nobody asked for the usual ones.
+    usual = callgauge("trials", tmp_path / "c.jsonl", "--goals", sets)
+    assert (usual.code, usual.err) == (0, "")
+
+
+def test_a_goal_set_that_changed_is_compared_by_version(callgauge: Command, tmp_path: Path) -> None:
+    files = []
+    for number, subgoals in enumerate([(SAYS_YES,), (SAYS_YES, BOOKS)]):
+        calls = write_calls(tmp_path / f"calls{number}.jsonl", call(f"a{number}", "yes"), call(f"b{number}", "yes"))
+        sets = write_goals(tmp_path / f"goals{number}.json", goals("any", *subgoals))
+        files.append(tmp_path / f"scores{number}.jsonl")
+        files[-1].write_text(callgauge("score", calls, "--goals", sets).out)
+    ended = callgauge("trials", *files, "--json")
+    assert ended.code == 0, "every call is compared"
+    first, second = ended.sets
+    versions = [GoalSet.model_validate(goals("any", *each)).digest for each in ((SAYS_YES,), (SAYS_YES, BOOKS))]
+    assert [first["version"], second["version"]] == versions
+    assert (first["success_rate"], second["success_rate"]) == (1.0, 0.0)
+    (told,) = ended.err.splitlines()
+    assert told.startswith("Goal set any changed between its trials: expected one version, seen 2 (")
+    assert "subgoals new: booked" in told
+
+
+def test_what_cannot_be_read_is_named_and_the_others_go_on(callgauge: Command, tmp_path: Path) -> None:
+    sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES))
+    path = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "no"))
+    first, second = path.read_text().splitlines()
+    path.write_text(f"{first}\n{{\n{second}\n")
+    ended = callgauge("trials", path, "--goals", sets, "--json")
+    assert (ended.code, ended.sets[0]["trials"]) == (1, 2)
+    assert f"{path}:2: this is not JSON" in ended.err
+
+    scores = tmp_path / "scores.jsonl"
+    lines = callgauge("score", write_calls(path, call("a", "yes"), call("b", "no")), "--goals", sets).out.splitlines()
+    at = next(place for place, line in enumerate(lines) if '"name":"progress"' in line)
+    for broken in ("{", lines[at].replace('"reached":', '"reacht":'), '{"name": []}'):
+        scores.write_text("".join(f"{line}\n" for line in [*lines[:at], broken, *lines[at + 1 :]]))
+        ended = callgauge("trials", scores, "--json")
+        assert ended.code == 1
+        assert [each["conversation_id"] for each in ended.sets[0]["calls"]] == ["b"]
+        assert f"{scores}:{at + 1}: this line cannot be read" in ended.err
+        assert "Left out: 1 calls with records that cannot be read." in ended.err
+
+
+def test_nothing_to_compare_is_an_error(callgauge: Command, tmp_path: Path) -> None:
+    path = write_calls(tmp_path / "calls.jsonl", call("a", "yes"))
+    ended = callgauge("trials", path)
+    assert (ended.code, ended.out) == (1, "")
+    assert "There is nothing to compare" in ended.err
+    assert "1 calls without goals" in ended.err
+
+
+def test_an_open_call_is_no_trial(callgauge: Command, tmp_path: Path) -> None:
+    sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES))
+    calls = write_calls(tmp_path / "calls.jsonl", call("a", "yes"), call("b", "yes"))
+    lines = callgauge("score", calls, "--goals", sets).out.splitlines()
+    scores = tmp_path / "scores.jsonl"
+    scores.write_text("".join(f"{line}\n" for line in lines[:-1]))
+    ended = callgauge("trials", scores, "--json")
+    assert (ended.code, ended.sets[0]["trials"]) == (0, 1)
+    assert json.loads(ended.out)["left_out"] == {"not over": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("calls.jsonl", "--from-topics"),
+        ("calls.jsonl", "--since", "2h"),
+        ("--from-topics", "--judge", "on"),
+        ("--from-topics", "--since", "yesterday"),
+        ("calls.jsonl", "--k", "0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(callgauge: Command, arguments: tuple[Any, ...]) -> None:
+    ended = callgauge("trials", *arguments)
+    assert (ended.code, ended.out) == (2, "")
