@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final, Never
 
 from prometheus_client import CollectorRegistry
@@ -76,22 +75,14 @@ class JudgeInProcess:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._judge.finish(), FINISH_SECONDS)
 
-    async def answers(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
-        """The verdicts on these, in their order; while `run` runs.
+    async def answer_whatever_the_rate(self, request: JudgeRequest) -> JudgeVerdict:
+        """The verdict on a question; while `run` runs. It is put again while the rate leaves no time for its first request.
 
         Raises:
             JudgeFailedError: The very first questions failed at the endpoint, or later ones for so long that it was left alone.
         """
-        # Shielded: the promises are the judge's to keep, also when nobody waits for them any more.
-        promised = [asyncio.shield(self._judge.ask(_asked_now(request))) for request in requests]
-        verdicts = await asyncio.gather(*promised)
-        for verdict in verdicts:
-            self._take(verdict)
-        return verdicts
-
-    async def answer_whatever_the_rate(self, request: JudgeRequest) -> JudgeVerdict:
-        """The verdict on a question that is put again while the rate leaves no time for its first request. Raises as `answers`."""
         for _ in range(MOST_ASKINGS):
+            # Shielded: the promises are the judge's to keep, also when nobody waits for them any more.
             verdict = await asyncio.shield(self._judge.ask(_asked_now(request)))
             if verdict.requests or verdict.result != Unjudged(reason=UnjudgedReason.DEADLINE):
                 break

@@ -23,8 +23,9 @@ from streamer.sources.replay.playback import in_time_order
 from streamer.terminal import say
 from streamer.version import installed_version
 
-CALLS_AT_A_TIME: Final = 8
-"""Calls that wait for the judge side by side; each asks about one turn at a time."""
+CALLS_AHEAD: Final = 4
+"""Calls that are begun, or scored and not yet shown, for each call that may wait for the judge: a slow call in front must not
+keep the others from asking. It bounds the memory."""
 
 
 def plan_from(
@@ -98,18 +99,27 @@ async def _score_judged(
     show: Callable[[RecordedScoring], None],
     on_event: Callable[[], None],
 ) -> None:
-    """Scores some calls side by side, so that one waits for the judge while another is read; shows them in their order."""
+    """Scores many calls side by side, because each waits for the judge most of its time; shows them in their order."""
     judge = JudgeInProcess(settings.judge, redactor=Redactor(settings.redaction))
+    # Each call asks about one turn at a time, so fewer would leave places of the judge empty.
+    most_waiting = settings.judge.max_concurrent_requests
+    places = asyncio.Semaphore(most_waiting)
 
     async def work() -> None:
         begun: deque[asyncio.Task[RecordedScoring]] = deque()
         try:
             for scoring in scorings:
-                begun.append(asyncio.create_task(_judged(scoring, judge, on_event)))
-                if len(begun) == CALLS_AT_A_TIME:
-                    show(await begun.popleft())
+                await places.acquire()
+                task = asyncio.create_task(_judged(scoring, judge, on_event))
+                task.add_done_callback(lambda _: places.release())
+                begun.append(task)
+                await asyncio.sleep(0)  # its first questions leave before the next call is read
+                while begun and (begun[0].done() or len(begun) == most_waiting * CALLS_AHEAD):
+                    show(await begun[0])
+                    begun.popleft()
             while begun:
-                show(await begun.popleft())
+                show(await begun[0])
+                begun.popleft()
         finally:
             for task in begun:
                 task.cancel()
@@ -124,7 +134,7 @@ async def _judged(scoring: RecordedScoring, judge: JudgeInProcess, on_event: Cal
     asking = scoring.run(on_event)
     requests = next(asking, None)
     while requests is not None:
-        verdicts = await judge.answers(requests)
+        verdicts = await asyncio.gather(*map(judge.answer_whatever_the_rate, requests))
         try:
             requests = asking.send(verdicts)
         except StopIteration:

@@ -66,7 +66,7 @@ class SubgoalErrors:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """The trials without success whose progress ends in the same turn. With None they progress to their last turn."""
+    """The trials without success, with a known progress that ends in the same turn. With None they progress to their last turn."""
 
     turn: int | None
     trials: tuple[Trial, ...]
@@ -167,7 +167,8 @@ class GoalSetTrials:
         return sorted(tools, key=lambda each: (-len(each.trials), -each.failures, each.tool))
 
     def _without_success(self) -> Iterator[Trial]:
-        return (trial for trial in self.trials if trial.success is False)
+        """Those of which it is known how far they got: a subgoal that nobody could judge may have been reached later."""
+        return (trial for trial in self.trials if trial.success is False and not isinstance(trial.progress, str))
 
     def _outcomes(self) -> Iterator[SubgoalOutcome]:
         return (subgoal for trial in self.trials for subgoal in trial.subgoals)

@@ -305,10 +305,34 @@ def test_the_judge_needs_a_key(score: Score, tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def judged_calls(tmp_path: Path) -> tuple[object, ...]:
-    """Nine calls, one more than are scored at a time, judged on the second of their turns."""
+    """Nine calls, judged on the second of their turns."""
     calls = (call(f"c{number}", f"hello from {number}", "yes") for number in range(9))
     path = write_calls(tmp_path / "calls.jsonl", *calls)
     return path, "--goals", write_goals(tmp_path / "goals.json", goals("any", SAYS_YES, JUDGED)), "--judge", "on"
+
+
+def test_a_slow_call_keeps_no_other_from_asking(score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four calls may wait for the judge. The first of twelve waits until all others have asked, and is shown first."""
+    path = write_calls(tmp_path / "calls.jsonl", *(call(f"c{number}", f"hello from {number}") for number in range(12)))
+    given = (path, "--goals", write_goals(tmp_path / "goals.json", goals("any", JUDGED)), "--judge", "on")
+    settings = {
+        "OPENAI_API_KEY": "key",
+        "CALLGAUGE_GOALS__TRIALS": "1",
+        "CALLGAUGE_JUDGE__MAX_CONCURRENT_REQUESTS": "4",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with scripted_openai(
+        lambda asked: grades("C", delay_seconds=1.0 if "hello from 0" in asked.user else 0.0)
+    ) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        ended = score(*given)
+    assert ended.code == 0
+    assert [r.conversation_id for r in ended.records if isinstance(r, ClosedFact)] == [f"c{n}" for n in range(12)]
+    (slow,) = [asked for asked in server.asked if "hello from 0" in asked.user]
+    assert slow.ended is not None
+    assert all(asked.began < slow.ended for asked in server.asked)
+    assert server.most_at_once <= 4
 
 
 def test_a_judge_is_asked_at_the_moment_of_the_recording(
