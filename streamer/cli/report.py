@@ -19,6 +19,7 @@ from streamer.recordings.goals import goals_for
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.numbers import counted
 from streamer.report.page import index, page, section
+from streamer.report.sections.trials import over_many_calls
 from streamer.terminal import say
 from streamer.version import installed_version
 
@@ -53,8 +54,9 @@ def report(
 ) -> None:
     """Writes one HTML page about recorded calls.
 
-    It shows who spoke when, how long the user waited in each turn and why, progress, scores and the texts. No broker is
-    needed. The page is one file for any browser: it loads nothing and runs no script.
+    It shows who spoke when, how long the user waited in each turn and why, progress, scores and the texts. Calls with goals
+    are compared with each other, as by `callgauge trials`. No broker is needed. The page is one file for any browser: it
+    loads nothing and runs no script.
 
     Personal data is redacted in all texts, by the settings. Goals, judge and scores are those of `callgauge score`.
 
@@ -82,7 +84,7 @@ def report(
         left_out = sum(1 for _ in scorings)
     notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
     sections = [section(call, has_index=len(calls) > 1) for call in calls]
-    text = page(sections, index(calls) if len(calls) > 1 else None, notes, installed_version())
+    text = page(sections, index(calls) if len(calls) > 1 else None, notes, installed_version(), over_many_calls(calls))
     _write(html, text)
     say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {html}")
 

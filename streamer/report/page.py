@@ -30,7 +30,13 @@ _FIRST_MS: Final = 946_684_800_000
 """The year 2000: no call is older."""
 
 
-def page(sections: Sequence[Markup], index: Markup | None, notes: Sequence[str], version: str) -> Markup:
+def page(
+    sections: Sequence[Markup],
+    index: Markup | None,
+    notes: Sequence[str],
+    version: str,
+    over_many_calls: Markup | None = None,
+) -> Markup:
     """The whole HTML file.
 
     Args:
@@ -38,6 +44,7 @@ def page(sections: Sequence[Markup], index: Markup | None, notes: Sequence[str],
         index: The links to them, as `index` makes it; None for one call.
         notes: Parts that are left out, and why.
         version: Of callgauge.
+        over_many_calls: The calls compared with each other; None if there is nothing to compare.
     """
     heading = "Call report" if len(sections) == 1 else f"Report of {counted(len(sections), 'call')}"
     return document(
@@ -58,7 +65,9 @@ def page(sections: Sequence[Markup], index: Markup | None, notes: Sequence[str],
                 "body",
                 _patterns(),
                 element("header", element("h1", heading), element("p", f"callgauge {version}"), class_="page"),
-                element("main", [element("p", note, class_="note") for note in notes], index, sections),
+                element(
+                    "main", [element("p", note, class_="note") for note in notes], index, over_many_calls, sections
+                ),
             ),
             lang="en",
         )

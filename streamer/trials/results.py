@@ -68,7 +68,7 @@ def errors(group: GoalSetTrials) -> Iterator[tuple[str, tuple[Trial, ...]]]:
         where = "ended without a stall" if stall.turn is None else f"stalled in turn {stall.turn}"
         yield f"{where}: {counted(len(stall.trials), 'call')}", stall.trials
     for tool in group.failed_tools[:MOST_ERRORS]:
-        yield f"failed before that: {tool.tool}, {counted(tool.failures, 'time')}", tool.trials
+        yield f"failed up to the stall: {tool.tool}, {counted(tool.failures, 'time')}", tool.trials
 
 
 def judge_errors(group: GoalSetTrials) -> str | None:

@@ -32,6 +32,7 @@ from streamer.report.call.reported_call import ReportedCall
 from streamer.report.page import index, page, section
 from streamer.report.sections import timeline as report_timeline
 from streamer.report.sections import transcript as report_transcript
+from streamer.report.sections.trials import over_many_calls
 from tests.support.calls.report_calls import T0_MS, Marks, goal_set, recorded, reported
 
 PLAIN = Marks("\x00")
@@ -77,7 +78,7 @@ class Shape(HTMLParser):
 def whole(*calls: ReportedCall) -> str:
     several = len(calls) > 1
     sections = [section(call, has_index=several) for call in calls]
-    return page(sections, index(calls) if several else None, ["a note"], "1.0")
+    return page(sections, index(calls) if several else None, ["a note"], "1.0", over_many_calls(calls))
 
 
 def words(text: str) -> str:
