@@ -16,6 +16,9 @@ from schemas.closed_sets import TEXT_JUDGES as TEXT_JUDGES
 from schemas.closed_sets import JudgeKind as JudgeKind
 from schemas.closed_sets import TrialOutcome as TrialOutcome
 from schemas.closed_sets import UnjudgedReason as UnjudgedReason
+from schemas.judge_options import MAX_RETRY_WAVES as MAX_RETRY_WAVES
+from schemas.judge_options import MAX_TEMPLATE_CHARS, prompt_version_of
+from schemas.judge_options import MAX_TRIALS as MAX_TRIALS
 from schemas.wire import Name, Text, WireModel
 
 MAX_TRANSCRIPT_CHARS: Final = 200_000
@@ -32,8 +35,6 @@ MAX_QUESTION_BYTES: Final = 1_000_000
 """Largest question written to `judge.requests`: a little less than the default limit of Kafka's clients and topics."""
 _MOST_BYTES_OF_A_CHAR: Final = 6
 _MOST_BYTES_OF_AN_ITEM: Final = 100
-MAX_TRIALS: Final = 99
-MAX_RETRY_WAVES: Final = 20
 
 VERDICT_SOURCE: Final = "callgauge.judge"
 """`ce_source` of every verdict. Its `ce_id` is the request id, so a second verdict on a question counts as a repeat."""
@@ -55,8 +56,15 @@ EARLIER_PROMPTS: Final = frozenset({"subgoal.1"})
 """Prompts of earlier releases. A judge knows them, so that it can be replaced before the evaluators that ask."""
 
 
-def is_known_prompt(kind: JudgeKind, version: str) -> bool:
-    """Whether a judge of this release has the prompt of this version for this kind of question."""
+def prompt_version(template: str | None) -> str:
+    """The version of the prompt for a subgoal: that of the template, or of callgauge's own prompt."""
+    return PROMPT_VERSIONS[JudgeKind.SUBGOAL] if template is None else prompt_version_of(template)
+
+
+def is_known_prompt(kind: JudgeKind, version: str, template: str | None = None) -> bool:
+    """Whether a judge of this release has the prompt of this version for this kind of question, or for this template."""
+    if template is not None:
+        return kind is JudgeKind.SUBGOAL and version == prompt_version(template)
     is_earlier = version in EARLIER_PROMPTS and version.rpartition(".")[0] == kind.value
     return is_earlier or version == PROMPT_VERSIONS[kind]
 
@@ -128,7 +136,9 @@ class JudgeRequest(JudgeModel):
         trials: Most answers to ask the model for, an odd number. For EVA's metrics, the model is always asked once.
         stops_early: Whether asking ends once a majority is certain (agent-inspect's optimised mode).
         retry_waves: How often invalid answers are asked again when `stops_early` is off.
-        prompt_version: One of `PROMPT_VERSIONS`; from an evaluator of an earlier release one of `EARLIER_PROMPTS`.
+        prompt_version: One of `PROMPT_VERSIONS`, or the version of the template; from an evaluator of an earlier release one of
+            `EARLIER_PROMPTS`.
+        template: A prompt of the user's own for the subgoal (`judge_options`); None for callgauge's prompt.
         asked_at_ms: Broker time of the record that made the engine ask.
         deadline_ms: Broker time after which an answer is useless.
         agent: The agent's name, for its budget.
@@ -150,6 +160,7 @@ class JudgeRequest(JudgeModel):
     stops_early: bool = True
     retry_waves: int = Field(5, ge=0, le=MAX_RETRY_WAVES)
     prompt_version: Name
+    template: str | None = Field(None, max_length=MAX_TEMPLATE_CHARS)
     asked_at_ms: int
     deadline_ms: int
     agent: Name = "unknown"
@@ -193,7 +204,9 @@ class JudgeRequest(JudgeModel):
     def is_too_large(self) -> bool:
         """Whether the question does not fit a Kafka record. Do not send such a question: it is `UnjudgedReason.TOO_LONG`."""
         brief = self.agent_brief or AgentBrief()
-        texts = (self.subgoal, self.user_instruction, *(getattr(brief, name) for name in AgentBrief.model_fields))
+        texts = (
+            self.subgoal, self.user_instruction, self.template, *(getattr(brief, name) for name in AgentBrief.model_fields),
+        )  # fmt: skip
         chars = transcript_chars(self.transcript) + sum(len(text) for text in texts if text is not None)
         most_bytes = chars * _MOST_BYTES_OF_A_CHAR + (len(self.transcript) + 1) * _MOST_BYTES_OF_AN_ITEM
         # A cheap lower bound first: it nearly always decides. Only otherwise are the bytes counted.

@@ -38,6 +38,11 @@ def _readable_id(value: object) -> int | None:
     return int(value) if isinstance(value, str) and len(value) <= 18 and value.isascii() and value.isdigit() else None
 
 
+def is_none(value: object) -> bool:
+    """Whether there is no value; a field with `exclude_if=is_none` is left out of JSON then."""
+    return value is None
+
+
 EventId = Annotated[int | None, BeforeValidator(_readable_id)]
 """Number of an event among those of its call."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Final, Protocol
 
-from pydantic import Field, JsonValue, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, JsonValue, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from schemas.goals.checks import (
@@ -25,6 +25,8 @@ from schemas.goals.checks import (
     with_depths,
 )
 from schemas.goals.patterns import worst_steps
+from schemas.judge_options import MAX_RETRY_WAVES, MAX_TRIALS, check_template, odd
+from schemas.wire import is_none
 
 MAX_SUBGOALS: Final = 50
 """Subgoals of one set. The largest published samples have eight; each one that a judge checks costs money per turn."""
@@ -116,7 +118,26 @@ class ExpectedToolCall(GoalModel):
     turn: TurnOfSample = None
 
 
-class GoalSet(GoalModel):
+class JudgeOptions(GoalModel):
+    """How a judge is asked about the subgoals of a set, under the names of agent-inspect's options. None leaves it to the settings.
+
+    Attributes:
+        num_judge_trials: Most trials of a vote, odd.
+        optimize_judge_trials: Whether asking ends once a majority is certain.
+        max_retry_judge_trials: How often invalid answers are asked again when it does not.
+        include_judge_explanation: Whether the record of a subgoal has the trials of its verdict: grades, explanations and, if the
+            judge keeps them, whole answers.
+        template_subgoal: A prompt of one's own, with the places of `judge_options.PLACES`.
+    """
+
+    num_judge_trials: Annotated[int, AfterValidator(odd)] | None = Field(None, gt=0, le=MAX_TRIALS, exclude_if=is_none)
+    optimize_judge_trials: bool | None = Field(None, exclude_if=is_none)
+    max_retry_judge_trials: int | None = Field(None, ge=0, le=MAX_RETRY_WAVES, exclude_if=is_none)
+    include_judge_explanation: bool | None = Field(None, exclude_if=is_none)
+    template_subgoal: Annotated[str, AfterValidator(check_template)] | None = Field(None, exclude_if=is_none)
+
+
+class GoalSet(JudgeOptions):
     """The purpose of a call.
 
     Attributes:

@@ -10,7 +10,15 @@ from pydantic import BaseModel, ValidationError
 
 from schemas.goals.checks import CHECKS
 from schemas.goals.formats import Path, Rewritten, rewritten, seen
-from schemas.goals.goal_set import MISTAKES_ERROR, ExpectedOutput, ExpectedParameter, ExpectedToolCall, GoalSet, Subgoal
+from schemas.goals.goal_set import (
+    MISTAKES_ERROR,
+    ExpectedOutput,
+    ExpectedParameter,
+    ExpectedToolCall,
+    GoalSet,
+    JudgeOptions,
+    Subgoal,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +179,8 @@ def _unknown_field(loc: Path) -> str:
     owner = next((str(part) for part in reversed(loc[:-1]) if isinstance(part, str)), "")
     if owner in _MATCHERS:
         return f"there is a matcher already, and {str(loc[-1])!r} beside it is not taken; make two checks, in an all_of"
-    known = list(_MODEL_AT[owner].model_fields) if owner in _MODEL_AT else []
+    model = _MODEL_AT.get(owner)
+    known = [] if model is None else sorted(model.model_fields, key=lambda name: name in JudgeOptions.model_fields)
     close = difflib.get_close_matches(str(loc[-1]), known, n=1)
     hint = f"probably {close[0]!r} is meant" if close else f"there are {', '.join(known)}"
     return f"there is no field {str(loc[-1])!r} here; {hint}"

@@ -6,6 +6,7 @@ from pydantic import Field, TypeAdapter
 
 from schemas.closed_sets import Anchor, CloseReason, Speaker, ToolOutcome, UnscoredReason
 from schemas.goals.goal_set import GoalSet
+from schemas.judging import TrialAnswer
 from schemas.scores.call_values import (
     STAGE_PREFIX,
     TURN_VALUE_NAMES,
@@ -38,6 +39,7 @@ from schemas.scores.talk import (
     TurnTalk,
     WordErrorRate,
 )
+from schemas.wire import is_none
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -155,8 +157,8 @@ class GoalsFact(CallRecord):
 class SubgoalScore(CallRecord):
     """Whether a subgoal is reached (1 or 0). `index` is its place in the goal set, `turn` is None.
 
-    `reached_turn` is the turn that reached it. `votes_complete` and `votes_incomplete` are from the judge's verdict that found
-    it reached, or from the last verdict.
+    `reached_turn` is the turn that reached it. `votes_complete`, `votes_incomplete` and `trials` are from the judge's verdict that
+    found it reached, or from the last verdict. `trials` is there if `include_judge_explanation` asks for it.
     """
 
     kind: Literal["score"] = "score"
@@ -167,6 +169,7 @@ class SubgoalScore(CallRecord):
     reached_turn: int | None
     votes_complete: int = 0
     votes_incomplete: int = 0
+    trials: tuple[TrialAnswer, ...] | None = Field(None, exclude_if=is_none)
 
 
 class ProgressScore(CallRecord):

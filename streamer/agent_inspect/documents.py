@@ -4,37 +4,17 @@ agent-inspect has no file format, so the form is that of its dataclasses as JSON
 missing has its default there. Nothing is checked beyond the shape: what its scorers stop at, they stop at here.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final
 
-from consumers.engine.agent_inspect.judging import KEEPS_COMPLETIONS, RETRY_WAVES, STOPS_EARLY, TRIALS
-from consumers.engine.agent_inspect.progress import KEEPS_VALIDATIONS, MAX_TURNS
 from consumers.engine.agent_inspect.traces import Argument, ExpectedCall, Required, Step, Subgoal, Turn
-from consumers.engine.agent_inspect.trials import K_VALUE
-from consumers.engine.agent_inspect.trials import TRIALS as NO_OF_TRIALS
 from schemas.goals.formats import TOOL_KEYS, tool_calls_of
 from schemas.goals.tool_strings import ToolStringError
 from schemas.wire import MAX_NAME_CHARS
+from streamer.agent_inspect.options import TEMPLATE, config_in
 from streamer.recordings.files.json_files import kind_of, shape_error, shown
 
-KEEPS_PROMPTS: Final = "include_prompt_sent_to_llmj"
-OPTIONS: Final = (
-    TRIALS,
-    STOPS_EARLY,
-    RETRY_WAVES,
-    MAX_TURNS,
-    KEEPS_COMPLETIONS,
-    KEEPS_VALIDATIONS,
-    KEEPS_PROMPTS,
-    K_VALUE,
-    NO_OF_TRIALS,
-)
-"""Options that scorers read. There is no `template_subgoal`: the judge gets callgauge's own prompt."""
-_OTHER_NAMES: Final[Mapping[str, str]] = MappingProxyType({"include_entire_prompt_in_validation_result": KEEPS_PROMPTS})
-"""Names in agent-inspect's documentation, by which its code knows nothing."""
 KNOWN_RESULTS: Final = ("progress_scores", "progress_score", "validation_results", "success_scores")
 """Results that a line may have in place of a trace, as agent-inspect's static helpers take them."""
 
@@ -50,6 +30,7 @@ class TraceDocument:
         expected_calls: The sample's expected tool calls; None where agent-inspect has None.
         user_instruction: The caller's instruction; None if there is none.
         config: The options under agent-inspect's names.
+        template: The prompt for subgoals, with callgauge's places; None for callgauge's own prompt.
         known: Results in place of a trace, by name.
     """
 
@@ -59,6 +40,7 @@ class TraceDocument:
     expected_calls: tuple[ExpectedCall, ...] | None = None
     user_instruction: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    template: str | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -95,26 +77,6 @@ class Samples:
         return self._by_id[name]
 
 
-def option_in(text: str) -> tuple[str, Any]:
-    """An option as a person types it: its name and a JSON value.
-
-    Raises:
-        ValueError: There is no such option, or the value is no JSON.
-
-    Example:
-        >>> option_in("max_turns=8"), option_in("optimize_judge_trials=true")
-        (('max_turns', 8), ('optimize_judge_trials', True))
-    """
-    name, equals, value = text.partition("=")
-    name = _OTHER_NAMES.get(name, name)
-    if not equals or name not in OPTIONS:
-        raise ValueError(f"expected NAME=VALUE with one of {', '.join(OPTIONS)}; seen {text!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"expected a number, true, false or null for {name}; seen {value!r}") from error
-
-
 def document_in(
     line: Mapping[str, Any], where: str, fallback_id: str, samples: Samples, options: Mapping[str, Any]
 ) -> TraceDocument:
@@ -130,7 +92,8 @@ def document_in(
     Raises:
         RecordingError: It has another shape.
     """
-    config = {**options, **_config(line.get("config"), f"{where}: config")}
+    config = {**options, **config_in(line.get("config"), f"{where}: config")}
+    template = config.pop(TEMPLATE, None)
     known = {name: line[name] for name in KNOWN_RESULTS if name in line}
     if known:
         return TraceDocument(_id(line.get("id"), where) or fallback_id, config=config, known=known)
@@ -153,6 +116,7 @@ def document_in(
         _expected_calls(calls, f"{where_sample}: expected tool calls"),
         instruction,
         config,
+        template,
     )
 
 
@@ -163,18 +127,6 @@ def _id(value: object, where: str) -> str | None:
     if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise shape_error(where, f'"id" of 1 to {MAX_NAME_CHARS} printable characters', shown(value))
     return name
-
-
-def _config(value: object, where: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise shape_error(where, "an object with agent-inspect's options", kind_of(value))
-    config = {_OTHER_NAMES.get(name, name): each for name, each in value.items()}
-    unknown = next((name for name in config if name not in OPTIONS), None)
-    if unknown is not None:
-        raise shape_error(where, f"some of {', '.join(OPTIONS)}", repr(unknown))
-    return config
 
 
 def _parts_of(sample: Mapping[str, Any], where: str) -> tuple[str | None, list[Any], Any]:

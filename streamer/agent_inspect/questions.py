@@ -1,4 +1,4 @@
-"""Makes the questions to the judge about a trace: with callgauge's own prompt, and without personal data."""
+"""Makes the questions to the judge about a trace: with callgauge's own prompt or the user's template, and without personal data."""
 
 from typing import Final
 
@@ -16,11 +16,11 @@ from consumers.judge.prompting.questions import question_of
 from schemas.judging import (
     MAX_RETRY_WAVES,
     MAX_TRIALS,
-    PROMPT_VERSIONS,
     JudgeKind,
     JudgeRequest,
     TranscriptItem,
     UnjudgedReason,
+    prompt_version,
 )
 from schemas.wire import MAX_TEXT_CHARS
 from streamer.agent_inspect.documents import TraceDocument
@@ -68,13 +68,15 @@ class TraceQuestions:
         if ballot.trials > MAX_TRIALS or ballot.retry_waves > MAX_RETRY_WAVES:
             raise NotJudgedError(f"at most {MAX_TRIALS} trials and {MAX_RETRY_WAVES} retry waves are possible")
         instruction = self._document.user_instruction if ballot.reads_instruction else None
+        # As in agent-inspect, a template is for subgoals of dynamic conversations.
+        template = self._document.template if ballot.reads_instruction else None
         try:
             request = JudgeRequest(
                 conversation_id=self._document.trace_id, kind=JudgeKind.SUBGOAL, turn=ballot.turn_index + 1,
                 subgoal_id=_id_of(ballot), subgoal=self._subgoal(ballot),
                 user_instruction=self._redacted(instruction) if instruction and instruction.strip() else None,
                 transcript=self._transcript(ballot), trials=ballot.trials, stops_early=ballot.stops_early,
-                retry_waves=ballot.retry_waves, prompt_version=PROMPT_VERSIONS[JudgeKind.SUBGOAL],
+                retry_waves=ballot.retry_waves, prompt_version=prompt_version(template), template=template,
                 asked_at_ms=_BEFORE_ANY_DEADLINE_MS, deadline_ms=_BEFORE_ANY_DEADLINE_MS + self._patience_ms,
                 agent=self._agent,
             )  # fmt: skip

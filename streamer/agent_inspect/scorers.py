@@ -32,7 +32,8 @@ from consumers.engine.agent_inspect.progress import (
 )
 from consumers.engine.agent_inspect.tools import ToolCorrectness, tool_correctness
 from consumers.engine.agent_inspect.trials import pass_at_k, pass_hat_k
-from streamer.agent_inspect.documents import KEEPS_PROMPTS, TraceDocument
+from streamer.agent_inspect.documents import TraceDocument
+from streamer.agent_inspect.options import KEEPS_PROMPTS
 from streamer.agent_inspect.questions import NotJudgedError
 
 Json = Any

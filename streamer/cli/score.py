@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from consumers.engine.redaction.redactor import Redactor
-from streamer.agent_inspect.documents import option_in
 from streamer.agent_inspect.files import TraceFiles
+from streamer.agent_inspect.options import option_in
 from streamer.agent_inspect.run import TracePlan, score_traces
 from streamer.agent_inspect.scorers import Scorer
 from streamer.cli.options import (

@@ -7,6 +7,7 @@ import yaml
 
 from schemas.goals.checks import CHECKS
 from schemas.goals.goal_set import GoalSet
+from schemas.judge_options import PLACES
 from tests.integration.processes import ran_here
 
 PAGE = (Path(__file__).parents[2] / "docs" / "goals.md").read_text(encoding="utf-8")
@@ -31,13 +32,20 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
         assert f"  {subgoal['id']}: {result}\n" in ended.out
 
 
-def test_the_first_set_can_be_read_and_its_table_has_every_field(tmp_path: Path) -> None:
-    (text,) = re.findall(r"^```yaml\n(id: .*?)^```$", PAGE, re.M | re.S)
-    file = tmp_path / "goals.yaml"
-    file.write_text(text)
-    assert ran_here("goals", "check", str(file)).code == 0
-    table = PAGE[PAGE.index("| field | meaning |") :].split("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == GoalSet.model_fields.keys()
+def test_the_sets_can_be_read_and_the_table_has_every_field(tmp_path: Path) -> None:
+    texts = re.findall(r"^```yaml\n(id: .*?)^```$", PAGE, re.M | re.S)
+    assert len(texts) == 2
+    for text in texts:
+        file = tmp_path / "goals.yaml"
+        file.write_text(text)
+        assert ran_here("goals", "check", str(file)).code == 0
+    rows = re.findall(r"^\| (`.*?) \|", PAGE[PAGE.index("| field | meaning |") :].split("\n\n")[0], re.M)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == GoalSet.model_fields.keys()
+
+
+def test_every_place_of_a_template_is_in_its_table() -> None:
+    table = PAGE[PAGE.index("| place | becomes |") :].split("\n\n")[0]
+    assert set(re.findall(r"^\| `\{(\w+)\}` \|", table, re.M)) == set(PLACES)
 
 
 def test_every_matcher_of_the_table_is_one() -> None:

@@ -25,7 +25,7 @@ LARGER: Final[Mapping[str, str]] = {
 # From the ground up: a room imports only from the lines above its own. A room is a folder, or a module beside the folders.
 FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
     "schemas": (
-        ("closed_sets", "transcript", "undecodable", "units"),
+        ("closed_sets", "judge_options", "transcript", "undecodable", "units"),
         ("wire",),
         ("goals", "judging"),
         ("events", "redaction"),

@@ -25,7 +25,7 @@ from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.records.score_values import GoalValues, Value, result_of
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
 from schemas.goals.goal_set import GoalSet
-from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, Votes
+from schemas.judging import JudgeRequest, JudgeVerdict, TranscriptItem, TrialAnswer, Votes
 from schemas.scores.all_records import (
     WITHDRAWN,
     AnyScoreRecord,
@@ -48,6 +48,7 @@ class _Verdict(NamedTuple):
     input_hash: str
     finding: bool | UnscoredReason
     votes: Votes
+    trials: tuple[TrialAnswer, ...]
 
 
 class GoalProgress:
@@ -58,13 +59,13 @@ class GoalProgress:
     ) -> None:
         self.goal_set = goal_set
         self._plan = plan
-        self._rules = rules
+        self._rules = rules = rules.of(goal_set)
         self._revisions = revisions
         self._checks = SubgoalChecks(plan)
         self._curve = ProgressCurve(len(goal_set.subgoals), goal_set.max_turns)
         self._tools = ToolCorrectness(goal_set.expected_tool_calls)
         self._asking = SubgoalQuestions(conversation_id, goal_set, rules, revisions.redactor)
-        self._questions: OpenQuestions[About] = OpenQuestions()
+        self._questions: OpenQuestions[About] = OpenQuestions(keeps_trials=rules.include_judge_explanation)
         self._places = {subgoal.id: place for place, subgoal in enumerate(goal_set.subgoals)}
         self._facts: dict[int, TurnFacts] = {}
         self._transcripts: dict[int, tuple[TranscriptItem, ...]] = {}
@@ -76,8 +77,7 @@ class GoalProgress:
         self._last = 0
         self._seen_turn = 0
         self._seen: tuple[bool | None, int] = (None, 0)
-        self._is_over = False
-        self._asks = True
+        self._is_over, self._asks = False, True
         self._stalls = Stalls(rules, revisions)
 
     @property
@@ -278,7 +278,9 @@ class GoalProgress:
             turn, place = answer.about
             if not self._curve.fold(turn, place, finding, answer.input_hash):
                 continue
-            self._verdicts.setdefault(place, {})[turn] = _Verdict(answer.input_hash, finding, answer.votes)
+            self._verdicts.setdefault(place, {})[turn] = _Verdict(
+                answer.input_hash, finding, answer.votes, answer.trials
+            )
         for turn in looked_at & self._facts.keys():
             self._tools.look(turn, self._facts[turn].calls, self._asking.found)
 
@@ -314,9 +316,8 @@ class GoalProgress:
     def _current_verdict(self, place: int) -> "_Verdict | None":
         """The newest verdict on a subgoal whose input is current."""
         verdicts = self._verdicts.get(place, {})
-        return next(
-            (verdicts[t] for t in sorted(verdicts, reverse=True) if verdicts[t][0] == self._inputs.get(t)), None
-        )
+        current = [turn for turn, verdict in verdicts.items() if verdict.input_hash == self._inputs.get(turn)]
+        return verdicts[max(current)] if current else None
 
     def _unknown(self, place: int) -> UnscoredReason | None:
         if place in self._undecidable:
@@ -372,12 +373,12 @@ class GoalProgress:
         reached_turn = self._curve.reached_at[place]
         result = self._subgoal_result(place)
         standing = self._current_verdict(place)
-        votes = Votes() if standing is None else standing.votes
+        votes, trials = (Votes(), ()) if standing is None else (standing.votes, standing.trials)
+        inputs = (result, reached_turn, votes.complete, votes.incomplete, *trials)
         return self._revisions.make(
-            SubgoalScore, ("subgoal", None, place), status, (result, reached_turn, votes.complete, votes.incomplete),
-            cause, has_value=reached_turn is not None, result=result, subgoal_id=subgoal.id,
-            checked_by="judge" if subgoal.is_judged else "code", reached_turn=reached_turn,
-            votes_complete=votes.complete, votes_incomplete=votes.incomplete,
+            SubgoalScore, ("subgoal", None, place), status, inputs, cause, has_value=reached_turn is not None,
+            result=result, subgoal_id=subgoal.id, checked_by="judge" if subgoal.is_judged else "code", reached_turn=reached_turn,
+            votes_complete=votes.complete, votes_incomplete=votes.incomplete, trials=self._asking.redacted(trials),
         )  # fmt: skip
 
     def _publish(self, record: AnyScoreRecord | None, out: list[Effect]) -> None:

@@ -1,7 +1,7 @@
 """Makes the questions to judges about subgoals and about values of tool calls."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from consumers.engine.goals.tool_correctness import Finding, ToolQuestion
@@ -11,12 +11,15 @@ from consumers.engine.redaction.call_redaction import CallRedactor
 from consumers.engine.redaction.redactor import Redactor
 from schemas.goals.goal_set import GoalSet
 from schemas.judging import (
-    PROMPT_VERSIONS,
+    MAX_EXPLANATION_CHARS,
+    MAX_RAW_ANSWER_CHARS,
     GoalSetRef,
     Judged,
     JudgeKind,
     JudgeRequest,
     TranscriptItem,
+    TrialAnswer,
+    prompt_version,
 )
 from schemas.scores.all_records import UnscoredReason
 from schemas.wire import MAX_TEXT_CHARS
@@ -62,11 +65,12 @@ class SubgoalQuestions:
             asked = self._goal_set.subgoals[place]
             subgoal_id, subgoal = asked.id, self._redacted_text(asked.details)
         rules, instruction = self._rules, self._goal_set.user_instruction
+        template = None if isinstance(about, ToolQuestion) else rules.template_subgoal
         return JudgeRequest(
             conversation_id=self._conversation_id, kind=JudgeKind.SUBGOAL, turn=turn, goal_set=self._ref,
             subgoal_id=subgoal_id, subgoal=subgoal, user_instruction=None if instruction is None else self._redacted_text(instruction),
             transcript=transcript, trials=rules.trials, stops_early=rules.stops_early,
-            retry_waves=rules.retry_waves, prompt_version=PROMPT_VERSIONS[JudgeKind.SUBGOAL], asked_at_ms=broker_ms,
+            retry_waves=rules.retry_waves, prompt_version=prompt_version(template), template=template, asked_at_ms=broker_ms,
             deadline_ms=broker_ms + rules.verdict_deadline_ms, agent=self.agent, priority=self.priority,
         )  # fmt: skip
 
@@ -76,6 +80,22 @@ class SubgoalQuestions:
         if redacted is None:
             redacted = self._redacted[text] = self._redactor.beginning(text, MAX_TEXT_CHARS)
         return redacted
+
+    def redacted(self, trials: Iterable[TrialAnswer]) -> tuple[TrialAnswer, ...] | None:
+        """The trials of a verdict for a record, without personal data; None if there are none."""
+        texts = self._redactor.beginning
+        return (
+            tuple(
+                trial.model_copy(
+                    update={
+                        "explanation": texts(trial.explanation, MAX_EXPLANATION_CHARS),
+                        "raw": None if trial.raw is None else texts(trial.raw, MAX_RAW_ANSWER_CHARS),
+                    }
+                )
+                for trial in trials
+            )
+            or None
+        )
 
     def found(self, question: ToolQuestion) -> Finding:
         """The known finding about a value of a tool call."""

@@ -7,6 +7,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from schemas.judging import (
     JudgeRequest,
     JudgeVerdict,
+    TrialAnswer,
     Unjudged,
     UnjudgedReason,
     VerdictResult,
@@ -28,12 +29,14 @@ class Answer(NamedTuple, Generic[About]):
         input_hash: Hash of its input, as the asker named it.
         result: The verdict, or the reason for having none.
         votes: Votes of the verdict.
+        trials: Its trials, if they are kept.
     """
 
     about: About
     input_hash: str
     result: VerdictResult | UnscoredReason
     votes: Votes = Votes()
+    trials: tuple[TrialAnswer, ...] = ()
 
 
 class _Open(NamedTuple, Generic[About]):
@@ -45,8 +48,13 @@ class _Open(NamedTuple, Generic[About]):
 class OpenQuestions(Generic[About]):
     """The questions of one call, by request id."""
 
-    def __init__(self) -> None:
-        """Starts without open questions."""
+    def __init__(self, *, keeps_trials: bool = False) -> None:
+        """Starts without open questions.
+
+        Args:
+            keeps_trials: Whether answers have the trials of their verdicts.
+        """
+        self._keeps_trials = keeps_trials
         self._open: dict[str, _Open[About]] = {}
         self._verdicts: OrderedDict[str, tuple[int, JudgeVerdict]] = OrderedDict()
 
@@ -99,7 +107,9 @@ class OpenQuestions(Generic[About]):
 
     def fold(self, verdict: JudgeVerdict, broker_ms: int) -> Answer[About] | None:
         """The answer that a verdict gives; None when no open question matches, or the deadline has passed."""
-        self._verdicts.setdefault(verdict.request_id, (broker_ms, verdict.model_copy(update={"answers": ()})))
+        if not self._keeps_trials:
+            verdict = verdict.model_copy(update={"answers": ()})
+        self._verdicts.setdefault(verdict.request_id, (broker_ms, verdict))
         if len(self._verdicts) > MAX_KEPT_VERDICTS:
             self._verdicts.popitem(last=False)
         question = self._open.get(verdict.request_id)
@@ -132,8 +142,8 @@ class OpenQuestions(Generic[About]):
 def _answer(about: About, input_hash: str, verdict: JudgeVerdict) -> Answer[About]:
     result = verdict.result
     if isinstance(result, Unjudged):
-        return Answer(about, input_hash, unscored(result.reason), verdict.votes)
-    return Answer(about, input_hash, result, verdict.votes)
+        return Answer(about, input_hash, unscored(result.reason), verdict.votes, verdict.answers)
+    return Answer(about, input_hash, result, verdict.votes, verdict.answers)
 
 
 def unscored(reason: UnjudgedReason) -> UnscoredReason:

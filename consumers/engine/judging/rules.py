@@ -1,7 +1,11 @@
 """The rules of judging goals and of calling a call stuck: the engine's settings that are no bounds."""
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Annotated
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+
+from schemas.goals.goal_set import JudgeOptions
+from schemas.judge_options import check_template, odd
 from schemas.judging import MAX_RETRY_WAVES, MAX_TRIALS, TEXT_JUDGES, JudgeKind
 
 
@@ -15,10 +19,21 @@ class GoalRules(BaseModel):
         description="Whether questions are put to the judge role. Without it subgoals that take a judge are unscored "
         "(judge_disabled), and everything else works.",
     )
-    trials: int = Field(5, gt=0, le=MAX_TRIALS, description="How often a judge is asked one question at most, odd.")
+    trials: Annotated[int, AfterValidator(odd)] = Field(
+        5, gt=0, le=MAX_TRIALS, description="How often a judge is asked one question at most, odd."
+    )
     stops_early: bool = Field(default=True, description="Whether asking ends once a majority is certain.")
     retry_waves: int = Field(
         5, ge=0, le=MAX_RETRY_WAVES, description="How often invalid answers are asked again when it does not."
+    )
+    include_judge_explanation: bool = Field(
+        default=False,
+        description="Whether the record of a subgoal has the trials of its verdict, with grades and explanations.",
+    )
+    template_subgoal: Annotated[str, AfterValidator(check_template)] | None = Field(
+        None,
+        examples=["{call} Is {subgoal} done?"],
+        description="A prompt of your own for subgoals, with the places {call} and {subgoal}.",
     )
     verdict_deadline_ms: int = Field(
         60_000,
@@ -39,12 +54,16 @@ class GoalRules(BaseModel):
     stall_turns: int = Field(4, gt=0, description="Turns without a further subgoal after which a call is stuck.")
     stall_ms: int = Field(120_000, gt=0, description="The same in ms of broker time.")
 
-    @field_validator("trials")
-    @classmethod
-    def _is_odd(cls, trials: int) -> int:
-        if trials % 2 == 0:
-            raise ValueError(f"expected an odd number, so that no vote is a tie, saw {trials}")
-        return trials
+    def of(self, options: JudgeOptions) -> "GoalRules":
+        """The rules of a call whose goal set has these options."""
+        given = {
+            "trials": options.num_judge_trials,
+            "stops_early": options.optimize_judge_trials,
+            "retry_waves": options.max_retry_judge_trials,
+            "include_judge_explanation": options.include_judge_explanation,
+            "template_subgoal": options.template_subgoal,
+        }
+        return self.model_copy(update={name: value for name, value in given.items() if value is not None})
 
     @field_validator("text_judges")
     @classmethod

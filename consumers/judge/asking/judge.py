@@ -167,7 +167,7 @@ class Judge:
             return UnjudgedReason.JUDGE_DISABLED
         if not is_sampled(request.conversation_id, settings.sample_ratio):
             return UnjudgedReason.NOT_SAMPLED
-        if not is_known_prompt(request.kind, request.prompt_version):
+        if not is_known_prompt(request.kind, request.prompt_version, request.template):
             return UnjudgedReason.UNKNOWN_PROMPT
         if transcript_chars(request.transcript) > MAX_TRANSCRIPT_CHARS:
             return UnjudgedReason.TOO_LONG

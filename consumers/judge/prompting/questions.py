@@ -2,7 +2,8 @@
 
 The part before END is the same for all subgoals and trials of a turn, and is the start of the next turn's prompt, so an
 endpoint that caches prefixes reads the call once. Each utterance is on a line of its own, as JSON text. The code after END is
-derived from the prompt, so nobody on the call can know it or write a line that looks like ours.
+derived from the prompt, so nobody on the call can know it or write a line that looks like ours. In a template of the user's own, the
+call is in a frame with such a code at both ends.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from consumers.judge.prompting.answers import AnswerForm, schema_of
 from consumers.judge.prompting.plain_text import plain
+from schemas.judge_options import OWN_PROMPT, filled
 from schemas.judging import AgentBrief, JudgeKind, JudgeRequest, TranscriptItem, is_known_prompt
 
 CHARS_PER_TOKEN: Final = 3
@@ -23,7 +25,6 @@ CHARS_PER_TOKEN: Final = 3
 fewer."""
 
 _SECTION: Final = re.compile(r"^\[(\w+)\]\n", re.MULTILINE)
-_PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
 class UnknownPromptError(ValueError):
@@ -65,17 +66,27 @@ def question_of(request: JudgeRequest, form: AnswerForm) -> Question:
     Raises:
         UnknownPromptError: The question needs another version of the prompt.
     """
-    if not is_known_prompt(request.kind, request.prompt_version):
+    if not is_known_prompt(request.kind, request.prompt_version, request.template):
         raise UnknownPromptError(f"there is no prompt {request.prompt_version} for {request.kind}")
-    sections = sections_of(request.prompt_version)
+    sections = sections_of(request.prompt_version if request.template is None else OWN_PROMPT)
     has_grade = form == "grade" and request.kind is JudgeKind.SUBGOAL
-    call = "".join(f"{line}\n" for line in _lines(request))
-    asked = {"mark": _mark(request, call), "turn": str(request.turn), "subgoal": _quoted(request.subgoal or "")}
     return Question(
         system=f"{sections['system']}\n\n{sections['grade' if has_grade else 'structured']}",
-        user=call + _PLACE.sub(lambda place: asked[place[1]], sections["question"]),
+        user=_asked(request, sections["question"]),
         schema=schema_of(request.kind) if form == "structured" else None,
     )
+
+
+def _asked(request: JudgeRequest, question: str) -> str:
+    """The call and the question about it, or the template with both in its places."""
+    lines = _lines(request) if request.template is None else map(_line, request.transcript)
+    call = "".join(f"{line}\n" for line in lines)
+    values = {"mark": _mark(request, call), "turn": str(request.turn), "subgoal": _quoted(request.subgoal or "")}
+    if request.template is None:
+        return call + filled(question, values)
+    instruction = "null" if request.user_instruction is None else _quoted(request.user_instruction)
+    framed = filled(question, {**values, "lines": call})
+    return filled(request.template, {**values, "call": framed, "user_instruction": instruction})
 
 
 @cache

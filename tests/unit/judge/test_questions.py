@@ -9,12 +9,14 @@ import pytest
 
 from consumers.judge.prompting.plain_text import plain
 from consumers.judge.prompting.questions import Question, UnknownPromptError, _mark, question_of, sections_of
+from schemas.judge_options import OWN_PROMPT
 from schemas.judging import EARLIER_PROMPTS, PROMPT_VERSIONS, AgentBrief, JudgeKind, TranscriptItem
 from tests.support.calls.judge_questions import question, talk
 
 TEXT_OF_VERSION = {
     "subgoal.1": "c162508117d3280d",
     "subgoal.2": "5c70905398765d00",
+    "own.1": "134fbe50f80320ca",
     "conciseness.1": "3cdb6c29bfc107a6",
     "speakability.1": "e77cff0d9f908346",
     "faithfulness.1": "1dcdf26cd3d225fa",
@@ -40,7 +42,7 @@ def test_a_version_names_one_text() -> None:
     texts = {path.name.removesuffix(".txt"): path.read_bytes() for path in folder.iterdir() if path.is_file()}
     hashes = {name: hashlib.blake2b(text, digest_size=8).hexdigest() for name, text in texts.items()}
     assert hashes == TEXT_OF_VERSION
-    assert {*PROMPT_VERSIONS.values(), *EARLIER_PROMPTS} == set(hashes)
+    assert {*PROMPT_VERSIONS.values(), *EARLIER_PROMPTS, OWN_PROMPT} == set(hashes)
 
 
 def test_questions_of_an_earlier_release_get_their_own_prompt() -> None:

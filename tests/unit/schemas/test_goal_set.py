@@ -161,7 +161,8 @@ def test_every_mistake_is_told_not_just_the_first() -> None:
         "subgoals[1]: details is missing; say in plain words what must be so",
         "subgoals[1].detials: there is no field 'detials' here; probably 'details' is meant",
         "max_turns: must be greater than or equal to 1; seen 0",
-        "oops: there is no field 'oops' here; there are id, agents, user_instruction, subgoals, expected_tool_calls, max_turns",
+        "oops: there is no field 'oops' here; there are id, agents, user_instruction, subgoals, expected_tool_calls, max_turns, "
+        "num_judge_trials, optimize_judge_trials, max_retry_judge_trials, include_judge_explanation, template_subgoal",
     ]
 
 

@@ -96,6 +96,7 @@ def test_a_trace_that_cannot_be_read_is_named_and_the_others_go_on(score: Score,
         '"tool" as a text or null': trace("x", turn(steps=[{"tool": 3}]), of=sample("a")),
         '"latency_in_ms" as a number': trace("x", {**turn(), "latency_in_ms": "long"}, of=sample("a")),
         "some of num_judge_trials": trace("x", of=sample("a"), num_judge_trails=3),
+        "the place {call} is missing": trace("x", of=sample("a"), template_subgoal="{subgoal}"),
         '"id" of 1 to 256 printable characters': trace("\u0000", of=sample("a")),
         "with mode exact or judge": trace(
             "x", of={"metadata": {"subgoals": [], "expected_tools": [{"tool_name": "a", "tool_inputs": [4]}]}}
@@ -274,7 +275,34 @@ def test_options_come_from_the_trace_then_the_command_then_the_settings(
         assert len(judge.asked) == 3 + 4 + 1, "the majority of the seven of the settings"
 
 
-@pytest.mark.parametrize("option", ["max_turns", "turns=3", "max_turns=many", "template_subgoal=1"])
+def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
+    score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = tmp_path / "prompt.txt"
+    monkeypatch.setenv("CALLGAUGE_GOALS__TEMPLATE_SUBGOAL_FILE", str(template))
+    own = trace("own", of=sample("greeted"), num_judge_trials=1, templates_subgoal="{call}\nOf the trace: {subgoal}")
+    path = write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"), num_judge_trials=1), own)
+    kept = ["--verdicts", str(tmp_path / "verdicts.jsonl")]
+    with scripted_openai(always("C")) as judge:
+        template.write_text("{call}\nOf the setting: {subgoal}")
+        score(path, *kept, judge=judge)
+        assert [each.user.splitlines()[-1] for each in judge.asked] == [
+            'Of the setting: "greeted"',
+            'Of the trace: "greeted"',
+        ]
+        score(path, *kept, judge=judge)
+        assert len(judge.asked) == 2
+        template.write_text("{call}\nChanged: {subgoal}")
+        score(path, *kept, judge=judge)
+        assert [each.user.splitlines()[-1] for each in judge.asked[2:]] == ['Changed: "greeted"']
+        template.write_text("{call}")
+        ended = score(path, *kept, judge=judge)
+    assert (ended.code, ended.out) == (2, "")
+    assert "the place {subgoal} is missing" in ended.err
+    assert "CALLGAUGE_GOALS__TEMPLATE_SUBGOAL_FILE" in ended.err
+
+
+@pytest.mark.parametrize("option", ["max_turns", "turns=3", "max_turns=many", "template=1"])
 def test_an_option_that_does_not_exist_is_refused(score: Score, tmp_path: Path, option: str) -> None:
     ended = score(write(tmp_path / "t.jsonl", trace("a", of=sample("greeted"))), "--option", option)
     assert (ended.code, ended.out) == (2, "")

@@ -188,7 +188,8 @@ async def test_the_topic_of_the_embedded_broker(embedded: KafkaSettings) -> None
         (b"a", plain("b"), "its key is 'a' and its id 'b'; they must be the same."),
         (b"a", [plain("a"), plain("b")], "it holds 2 goal sets; write each one to a record of its own."),
         (b"a", {**plain("a"), "x": 1, "y": 2}, "x: there is no field 'x' here; there are id, agents, user_instruction, subgoals, "
-         "expected_tool_calls, max_turns (and 1 more mistakes)."),
+         "expected_tool_calls, max_turns, num_judge_trials, optimize_judge_trials, max_retry_judge_trials, include_judge_explanation, "
+         "template_subgoal (and 1 more mistakes)."),
     ],
 )  # fmt: skip
 def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(key: bytes | None, value: object, told: str) -> None:
