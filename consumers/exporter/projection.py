@@ -122,9 +122,14 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
             yield Observed("callgauge_call_turns", where, record.turns)
             if call.progress is not None:
                 yield Observed("callgauge_call_progress_ratio", (agent,), call.progress)
+                if call.goals.goal_set is not None:
+                    labels = (call.goals.goal_set, environment)
+                    yield Observed("callgauge_goal_set_progress_ratio", labels, call.progress)
         case GoalsFact():
             if record.is_first:
                 yield Counted("callgauge_calls_with_goals_total", where)
+                for outcome in ("success", "failure"):  # `increase()` cannot see a step from nothing to 1
+                    yield Counted("callgauge_goal_set_calls_total", (record.goal_set.id, environment, outcome), 0)
                 yield from _subgoals(record.goal_set, agent)
         case SubgoalScore():
             if record.is_first:
@@ -141,6 +146,8 @@ def project(record: AnyScoreRecord, now_ms: int, call: CallSoFar) -> Iterator[Sa
         case CallValues():
             if record.status is TurnStatus.FINAL:
                 yield from _call(record, agent)
+                if call.goals.goal_set is not None and record.success_final_turn is not None:
+                    yield from _of_goal_set(record.success_final_turn, (call.goals.goal_set, environment))
         case _:
             assert_never(record)
 
@@ -300,6 +307,19 @@ def _success(result: Result, agent: str) -> Iterator[Sample]:
             pass
         case _:
             assert_never(result)
+
+
+def _of_goal_set(result: Result, goal_set_and_environment: tuple[str, str]) -> Iterator[Sample]:
+    match result:
+        case Scored(value=success):
+            outcome = "success" if success == 1 else "failure"
+        case Unscored():
+            outcome = "unscored"
+        case NotApplicable():
+            return
+        case _:
+            assert_never(result)
+    yield Counted("callgauge_goal_set_calls_total", (*goal_set_and_environment, outcome))
 
 
 def _eva(name: str, score: EvaMetricScore, agent: str) -> Iterator[Sample]:

@@ -18,9 +18,9 @@ Unit = Literal[
     "words per minute",
 ]  # fmt: skip
 LabelName = Literal[
-    "agent", "anchor", "budget", "by", "cause", "checked_by", "environment", "group", "kind", "label", "limit", "model", "name", "outcome",
-    "partition", "pipeline", "progress", "reason", "role", "route", "source", "speaker", "stage", "state", "tenant", "tool", "topic",
-    "type", "version",
+    "agent", "anchor", "budget", "by", "cause", "checked_by", "environment", "goal_set", "group", "kind", "label", "limit", "model", "name",
+    "outcome", "partition", "pipeline", "progress", "reason", "role", "route", "source", "speaker", "stage", "state", "tenant", "tool",
+    "topic", "type", "version",
 ]  # fmt: skip
 
 PREFIX: Final = "callgauge_"

@@ -36,8 +36,12 @@ RATIO_EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 RATING_EDGES: Final = (0.0, 0.5, 1.0)
 """Edges of ratings: EVA's scale of three, brought to 0 to 1, so that every rating has a bucket of its own."""
 
+GOAL_EDGES: Final = (0.0, 0.5, 1.0)
+"""Edges of progress by goal set: none, up to half, all. The mean is exact, because it needs no edge."""
+
 _AGENT = Label("agent", "the voice agent, as `call_started` names it", cap=50)
 _ENVIRONMENT = Label("environment", "where the agent runs", cap=10)
+_GOAL_SET = Label("goal_set", "the name of the goal set", cap=50)
 _TOOL = Label("tool", "the tool's name", cap=50)
 _CALL_OUTCOME = Label("outcome", "why the call closed", words_of(CloseReason))
 _TOOL_OUTCOME = Label("outcome", "how the tool call ended", words_of(ToolOutcome))
@@ -53,6 +57,9 @@ _UNSCORED_REASON = Label("reason", "why it is not known", words_of(UnscoredReaso
 _CHECKED_BY = Label("checked_by", "what decides whether the subgoal is reached", ("code", "judge"))
 _STALLED_BY = Label("by", "what there was too much of without progress", ("turns", "seconds"))
 _SUCCESS = Label("outcome", "whether every subgoal was reached", ("success", "failure"))
+_GOAL_OUTCOME = Label(
+    "outcome", "whether every subgoal was reached, or that nobody knows", ("success", "failure", "unscored")
+)
 _PROGRESS = Label("progress", "whether the call's progress is known", ("known", "unknown"))
 _OTLP_OUTCOME = Label(
     "outcome",
@@ -244,6 +251,18 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
         "callgauge_calls_unscored_total", "counter", "calls",
         "Calls with goals that closed without anyone knowing whether every subgoal was reached, by why.",
         "exporter", (_AGENT, _UNSCORED_REASON),
+    ),
+    Metric(
+        "callgauge_goal_set_calls_total", "counter", "calls",
+        "Calls with goals that closed, by goal set and by whether every subgoal was reached by the last turn that counts. A call "
+        "whose goals were recorded before this exporter began to read is left out.",
+        "exporter", (_GOAL_SET, _ENVIRONMENT, _GOAL_OUTCOME),
+    ),
+    Metric(
+        "callgauge_goal_set_progress_ratio", "histogram", "ratio",
+        "Progress of a call after its last turn, by goal set, observed when it closes; the calls are those of "
+        "`callgauge_goal_set_calls_total`, without those whose progress nobody knows.",
+        "exporter", (_GOAL_SET, _ENVIRONMENT), GOAL_EDGES,
     ),
     Metric(
         "callgauge_tool_correctness_ratio", "histogram", "ratio",

@@ -11,7 +11,9 @@ _HTTP_LIMIT = Label(
     "no whole request in time, an answer not read in time, too many connections, or too many readers of /metrics",
     ("request_time", "answer_time", "connections", "scrapes"),
 )
-_CAPPED_LABEL = Label("label", "the label whose cap was reached", ("agent", "tenant", "environment", "tool"))
+_CAPPED_LABEL = Label(
+    "label", "the label whose cap was reached", ("agent", "tenant", "environment", "goal_set", "tool")
+)
 _VERSION = Label("version", "the installed version")
 _ROLES = tuple(role for role in get_args(Role) if role != "every")
 

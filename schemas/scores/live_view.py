@@ -55,10 +55,12 @@ class CallGoals(NamedTuple):
     Attributes:
         subgoals: How many subgoals the call has; 0 for a call without goals, or whose goals are not known yet.
         judged: The newest judged turns in order, at most `MAX_JUDGED_TURNS`, withdrawn ones included.
+        goal_set: Name of its goal set; None for a call without goals, or whose goals are not known yet.
     """
 
     subgoals: int = 0
     judged: tuple[JudgedTurn, ...] = ()
+    goal_set: str | None = None
 
     @property
     def newest(self) -> JudgedTurn | None:
@@ -83,7 +85,8 @@ class CallGoals(NamedTuple):
         """
         match record:
             case GoalsFact():
-                return self._replace(subgoals=max(self.subgoals, len(record.goal_set.subgoals)))
+                subgoals = max(self.subgoals, len(record.goal_set.subgoals))
+                return self._replace(subgoals=subgoals, goal_set=record.goal_set.id)
             case ProgressScore():
                 return self._after_turn(record)
             case _:
@@ -106,7 +109,7 @@ class CallGoals(NamedTuple):
             progress = record.result.value if isinstance(record.result, Scored) else None
             judged[turn] = JudgedTurn(turn, record.revision, record.reached, record.missing, progress, is_gone)
         subgoals = self.subgoals if is_gone else max(self.subgoals, record.subgoals)
-        return CallGoals(subgoals, tuple(sorted(judged.values())[-MAX_JUDGED_TURNS:]))
+        return self._replace(subgoals=subgoals, judged=tuple(sorted(judged.values())[-MAX_JUDGED_TURNS:]))
 
 
 class MeasuredLatency(NamedTuple):

@@ -29,6 +29,7 @@ LONGER = {
     "consumers/exporter/projection.py": "a rule for each kind of record",
     "consumers/judge/service.py": "the role: questions, answers and offsets in one order",
     "schemas/closed_sets.py": "every closed set of labels",
+    "schemas/metrics/exporter.py": "every metric of one role",
     "schemas/judging.py": "questions, votes and verdicts, which refer to each other",
     "streamer/cli/quarantine.py": "one command with three verbs that share their reading",
     "streamer/settings/all_settings.py": "every setting of one section each",

@@ -264,6 +264,8 @@ CASES: list[tuple[str, AnyScoreRecord, list[Sample]]] = [
     ("a tool's answer said again", ToolUseFact(**AnyRecord | TOOL), []),
     ("a call has goals", goals(), [
         Counted("callgauge_calls_with_goals_total", WHERE),
+        Counted("callgauge_goal_set_calls_total", ("booking", WHERE[1], "success"), 0),
+        Counted("callgauge_goal_set_calls_total", ("booking", WHERE[1], "failure"), 0),
         Counted("callgauge_subgoals_total", ("ava", "code"), 2),
         Counted("callgauge_subgoals_total", ("ava", "judge"), 1),
     ]),
@@ -454,7 +456,23 @@ def test_a_call_that_closes_says_how_far_it_got(final: float) -> None:
         Counted("callgauge_calls_ended_total", (*WHO, "ended")),
         Observed("callgauge_call_turns", WHERE, 3),
         Observed("callgauge_call_progress_ratio", ("ava",), final),
+        Observed("callgauge_goal_set_progress_ratio", ("booking", WHERE[1]), final),
     ]
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome"), [(Scored(value=1), "success"), (Scored(value=0), "failure"), (NOT_KNOWN, "unscored")]
+)
+def test_a_call_that_closes_counts_for_its_goal_set(result: Result, outcome: str) -> None:
+    so_far = CallSoFar().after(goals()).after(progress(Scored(value=1)))
+    samples = list(project(call(success_final_turn=result), NOW_MS, so_far))
+    assert samples[-1] == Counted("callgauge_goal_set_calls_total", ("booking", WHERE[1], outcome))
+    nameless = CallSoFar().after(progress(Scored(value=1)))
+    unnamed = [
+        *project(call(success_final_turn=result), NOW_MS, nameless),
+        *project(closed(CloseReason.ENDED), NOW_MS, nameless),
+    ]
+    assert [sample for sample in unnamed if "goal_set" in sample.metric] == []
 
 
 def test_a_cause_in_the_future_is_a_delay_of_zero() -> None:

@@ -83,6 +83,7 @@ def test_the_engine_s_own_records_move_it_turn_by_turn_and_end_in_the_histogram(
     assert [sample for sample in samples if "progress_ratio" in sample.metric or "scored" in sample.metric] == [
         Counted("callgauge_calls_scored_total", ("desk", "failure")),
         Observed("callgauge_call_progress_ratio", ("desk",), 0.6667),
+        Observed("callgauge_goal_set_progress_ratio", ("flights", "unknown"), 0.6667),
     ]
     reached = [sample for sample in samples if sample.metric == "callgauge_subgoals_reached_total"]
     assert reached == [Counted("callgauge_subgoals_reached_total", ("desk", "code"))] * 2
