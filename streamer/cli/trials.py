@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -28,20 +28,21 @@ from streamer.cli.options import (
 from streamer.cli.printing import found_calls, total_of
 from streamer.cli.settings_options import settings_from
 from streamer.offline.scored_recordings import plan_from
-from streamer.offline.screen import ReadingProgress, reading_progress
+from streamer.offline.screen import EVENTS, RECORDS, ReadingProgress, reading_progress
 from streamer.operations.repeated_calls.past import read_past_trials
 from streamer.operations.repeated_calls.recordings import ReadCall, TrialPlan, trials_with_judge, trials_without_judge
 from streamer.operations.repeated_calls.score_files import holds_scores, read_score_file
 from streamer.quiet_libraries import quiet_libraries
 from streamer.recordings.goals import goals_for
+from streamer.report.drawing.numbers import counted
 from streamer.settings.all_settings import Settings
 from streamer.terminal import output_console, safe, say
 from streamer.time_bounds import moment_ms
 from streamer.trials.call_folds import Trials
 from streamer.trials.comparison import compared
-from streamer.trials.results import error_lines, fitting, remarks, trials_json, trials_table
+from streamer.trials.results import error_lines, fitting, remarks, shown, trials_json, trials_table
 
-_SINCE = "1d"
+_SINCE: Final = "1d"
 
 app = typer.Typer(add_completion=False)
 
@@ -62,7 +63,10 @@ def trials(
     k: Annotated[
         list[int] | None,
         typer.Option(
-            "--k", metavar="N", min=1, help="k of pass@k and pass^k; may be repeated. 1, 3 and 5 unless given."
+            "--k",
+            metavar="N",
+            min=1,
+            help="k of pass@k and pass^k; may be repeated. 1, 3 and 5 unless given; the success is that of 1.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
@@ -132,8 +136,9 @@ def _from_topics(settings: Settings, since: str, gathered: Trials) -> int:
         since_ms = moment_ms(since, wall_clock_ms())
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from error
-    with quiet_libraries():
-        unreadable = asyncio.run(read_past_trials(settings.kafka, since_ms, settings.console_url, gathered))
+    with quiet_libraries(), _read_to_the_end(None, RECORDS) as progress:
+        reading = read_past_trials(settings.kafka, since_ms, settings.console_url, gathered, progress.event)
+        unreadable = asyncio.run(reading)
     if unreadable:
         say(f"{unreadable} records of a newer version, or of another program, were left out with their calls.")
     return unreadable
@@ -161,11 +166,10 @@ def _from_files(
             nonlocal unread
             for sentence in call.sentences:
                 say(sentence)
-            if call.is_read:
+            unread += not call.is_read
+            if call.is_call:
                 gathered.add(call.trial)
                 progress.call(call.events)
-            else:
-                unread += 1
 
         for file in files:
             for sentence in read_score_file(file, gathered):
@@ -180,14 +184,14 @@ def _from_files(
 
 
 @contextmanager
-def _read_to_the_end(total: int | None) -> Iterator[ReadingProgress]:
+def _read_to_the_end(total: int | None, counted: str = EVENTS) -> Iterator[ReadingProgress]:
     """A bar; a signal ends the command without a comparison, which would be one of other trials."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with reading_progress(total) as progress:
+    with reading_progress(total, counted) as progress:
         try:
             yield progress
         except KeyboardInterrupt:
-            say(f"Stopped after {progress.calls} calls: nothing was compared.")
+            say(f"Stopped after {progress.events} {counted}: nothing was compared.")
             raise typer.Exit(STOPPED_BY_SIGNAL) from None
 
 
@@ -200,7 +204,7 @@ def _print(gathered: Trials, wanted: Sequence[int] | None, *, as_json: bool) -> 
     if as_json:
         typer.echo(json.dumps(trials_json(groups, ks, gathered.left_out), ensure_ascii=False))
     else:
-        output_console().print(trials_table(groups, ks))
+        output_console().print(trials_table(groups, shown(ks, wanted)))
         for line in error_lines(groups):
             typer.echo(safe(line))
     for sentence in remarks(groups, wanted):
@@ -219,4 +223,4 @@ def _nothing(gathered: Trials) -> str:
 
 
 def _left_out(gathered: Trials) -> str:
-    return ", ".join(f"{count} calls {reason}" for reason, count in gathered.left_out.items())
+    return ", ".join(f"{counted(count, 'call')} {reason}" for reason, count in gathered.left_out.items())

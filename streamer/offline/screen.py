@@ -21,7 +21,9 @@ from schemas.quarantine import QuarantineRecord
 from streamer.terminal import error_console, say
 
 EVENTS: Final = "events"
+RECORDS: Final = "records"
 _MOST_LINES_PER_CALL: Final = 3
+_MANY: Final = frozenset({EVENTS, RECORDS})
 _REFRESH_EVENTS: Final = 500
 _REFRESH_SECONDS: Final = 0.1
 
@@ -40,7 +42,7 @@ class ReadingProgress:
     def event(self) -> None:
         """One more event was read."""
         self.events += 1
-        if self.events % _REFRESH_EVENTS == 0 or self._counted != EVENTS:
+        if self.events % _REFRESH_EVENTS == 0 or self._counted not in _MANY:
             self._show()
 
     def call(self, events: int) -> None:
@@ -64,7 +66,7 @@ def reading_progress(total_calls: int | None = None, counted: str = EVENTS) -> I
 
     Args:
         total_calls: The number of calls; None while nobody knows it.
-        counted: Name of what is counted beside calls. Events are many, so not each of them is shown.
+        counted: Name of what is counted beside calls. Events and records are many, so not each of them is shown.
     """
     console = error_console()
     # A bar beside results on the same screen would be torn apart by them.

@@ -54,7 +54,7 @@ class CallFolds:
         Args:
             trials: Gets the trial of each call that closes.
             place_of: The place of a call by its id, as `Trial.place`.
-            since_ms: Calls that closed before this are no trials.
+            since_ms: Calls that closed before this are no trials, and records before it may be missing; 0 for neither.
         """
         self._trials = trials
         self._place_of = place_of
@@ -82,7 +82,7 @@ class CallFolds:
             self._trials.left_out[DAMAGED] += 1
             return
         trial = fold.trial(conversation_id, self._place_of(conversation_id))
-        if trial is None and not fold.has_start:
+        if trial is None and self._since_ms and not fold.has_start:
             self._trials.left_out[BEGAN_BEFORE] += 1
         else:
             self._trials.add(trial)

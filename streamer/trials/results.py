@@ -19,20 +19,21 @@ MOST_LINKS: Final = 3
 """Calls that the text names for an error: enough to look at."""
 VERSION_CHARS: Final = 8
 """Characters of a version in texts: as many as tell two versions of one set apart."""
+UNSCORED: Final = "Unscored"
+"""Name of the figure that the table leaves out where it is 0."""
 _UNKNOWN: Final = "-"
 
 
-def trials_table(groups: Iterable[GoalSetTrials], ks: Sequence[int]) -> Table:
-    """A row for each version of a goal set; `-` is a value that nobody knows."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("goal set", overflow="fold")
-    table.add_column("version")
-    passes = (f"pass{sign}{k}" for k in ks for sign in "@^")
-    for column in ("trials", "unscored", "success", "progress", *passes, "judges agree"):
-        table.add_column(column, justify="right")
-    for group in groups:
-        row = (group.goal_set.id, *(text for _, text in figures(group, ks)))
-        table.add_row(*map(Text, row))
+def trials_table(groups: Sequence[GoalSetTrials], ks: Sequence[int]) -> Table:
+    """A row for each version of a goal set; `-` is a value that nobody knows. With two k it fits a terminal of 80 columns."""
+    left_out = set() if any(group.unscored for group in groups) else {UNSCORED}
+    rows = [(group.goal_set.id, dict(figures(group, ks))) for group in groups]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("Goal set", overflow="fold")
+    for head in dict.fromkeys(head for _, values in rows for head in values if head not in left_out):
+        table.add_column(head, justify="right", overflow="fold")
+    for name, values in rows:
+        table.add_row(Text(name), *(Text(text) for head, text in values.items() if head not in left_out))
     return table
 
 
@@ -40,7 +41,7 @@ def figures(group: GoalSetTrials, ks: Sequence[int]) -> Iterator[tuple[str, str]
     """The figures of a goal set with their names, as the table and the report show them."""
     yield "Version", group.version[:VERSION_CHARS]
     yield "Trials", str(len(group.trials))
-    yield "Unscored", str(group.unscored.total())
+    yield UNSCORED, str(group.unscored.total())
     yield "Success", _share(group.success_rate)
     yield "Progress", _share(group.mean_progress)
     for passes in map(group.passes, ks):
@@ -116,6 +117,11 @@ def fitting(groups: Iterable[GoalSetTrials], ks: Sequence[int] | None) -> tuple[
         return tuple(dict.fromkeys(ks))
     most = max((len(group.known) for group in groups), default=0)
     return tuple(k for k in USUAL_K if k <= max(1, most))
+
+
+def shown(ks: Sequence[int], wanted: Sequence[int] | None) -> tuple[int, ...]:
+    """The k of a table: without 1 unless somebody asked for it, because pass@1 and pass^1 are the success."""
+    return tuple(k for k in ks if k > 1 or wanted is not None)
 
 
 def trials_json(groups: Iterable[GoalSetTrials], ks: Sequence[int], left_out: Mapping[str, int]) -> dict[str, Any]:

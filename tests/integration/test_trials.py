@@ -13,7 +13,7 @@ from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
 from streamer.recordings.goals import read_recorded_goals
 from streamer.settings.all_settings import Settings
-from tests.integration.processes import Ended, ran_here
+from tests.integration.processes import Ended, ended
 from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, T0_MS, call, goals, write_calls, write_goals
 
 SINCE = "2026-09-01"
@@ -62,11 +62,11 @@ async def test_live_calls_are_compared_by_their_final_records(
     assert producer.flush(10) == 0
 
     async def trials(*arguments: str, **more: str) -> Ended:
-        return await asyncio.to_thread(ran_here, "trials", "--from-topics", *arguments, **environment, **more)
+        return await asyncio.to_thread(ended, "trials", "--from-topics", *arguments, **environment, **more)
 
-    ended = await trials("--since", SINCE, "--json", CALLGAUGE_CONSOLE_URL="https://example.com/callgauge/")
-    assert ended.code == 1, "a record could not be read"
-    result = json.loads(ended.out)
+    first = await trials("--since", SINCE, "--json", CALLGAUGE_CONSOLE_URL="https://example.com/callgauge/")
+    assert first.code == 1, "a record could not be read"
+    result = json.loads(first.out)
     (group,) = result["goal_sets"]
     assert (group["trials"], group["successes"], group["mean_progress"]) == (2, 1, 0.75)
     assert [each["place"] for each in group["calls"]] == [
@@ -79,7 +79,7 @@ async def test_live_calls_are_compared_by_their_final_records(
         "with records that cannot be read": 1,
         "began before --since": 1,
     }
-    assert "1 records of a newer version, or of another program, were left out" in ended.err
+    assert "1 records of a newer version, or of another program, were left out" in first.err
 
     table = await trials("--since", SINCE)
     assert "stalled in turn 2: 1 call: stuck/1" in table.out, "without an address the id is named"

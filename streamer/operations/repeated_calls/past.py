@@ -1,5 +1,6 @@
 """Reads the trials of past live calls from the topic `scores`. It uses no consumer group, so it disturbs no other reader."""
 
+from collections.abc import Callable
 from urllib.parse import quote
 
 from aiokafka import TopicPartition
@@ -14,7 +15,9 @@ from streamer.trials.call_folds import CallFolds, Trials
 from streamer.trials.trial import READ_NAMES
 
 
-async def read_past_trials(kafka: KafkaSettings, since_ms: int, console_url: str | None, trials: Trials) -> int:
+async def read_past_trials(
+    kafka: KafkaSettings, since_ms: int, console_url: str | None, trials: Trials, on_record: Callable[[], None]
+) -> int:
     """Adds the calls that closed since a moment, in the order in which they closed, with their final records.
 
     Args:
@@ -22,6 +25,7 @@ async def read_past_trials(kafka: KafkaSettings, since_ms: int, console_url: str
         since_ms: Calls that closed earlier are not compared.
         console_url: Where the pages of calls are; None if nobody knows.
         trials: Gets the calls.
+        on_record: Called for each record.
 
     Returns:
         The number of records of a newer version, or of another program. Their calls are left out.
@@ -37,6 +41,7 @@ async def read_past_trials(kafka: KafkaSettings, since_ms: int, console_url: str
     unreadable = 0
     async with onlooker(kafka, "trials", auto_offset_reset="earliest") as consumer:
         async for record in records_so_far(consumer, partitions, since_ms):
+            on_record()
             if isinstance(record, UndecodableRecord):
                 folds.damage_open_calls()  # it is of one of them
                 unreadable += 1

@@ -34,12 +34,14 @@ class ReadCall:
         sentences: For a person.
         events: Events that were read.
         is_read: Whether it could be read.
+        is_call: Whether there is a call: a webhook without one is no failure.
     """
 
     trial: Trial | None
     sentences: tuple[str, ...]
     events: int = 0
     is_read: bool = True
+    is_call: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def trials_with_judge(
 
 def _scored(plan: TrialPlan, place: Place | BrokenOff) -> ReadCall:
     if isinstance(place, BrokenOff):
-        return ReadCall(None, (place.sentences,), is_read=False)
+        return ReadCall(None, (place.sentences,), is_read=False, is_call=False)
     events = 0
 
     def on_event() -> None:
@@ -116,4 +118,4 @@ def _read(scoring: RecordedScoring, place: str, sentences: Sequence[str], events
 
 
 def _left_out(output: CallOutput) -> ReadCall:
-    return ReadCall(None, output.sentences, is_read=output.is_read)
+    return ReadCall(None, output.sentences, is_read=output.is_read, is_call=False)

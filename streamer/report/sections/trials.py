@@ -6,7 +6,7 @@ from typing import Final
 from streamer.report.call.reported_call import ReportedCall
 from streamer.report.drawing.markup import Child, Markup, element
 from streamer.trials.comparison import GoalSetTrials, compared
-from streamer.trials.results import errors, figures, fitting, judge_errors, remarks
+from streamer.trials.results import errors, figures, fitting, judge_errors, remarks, shown
 from streamer.trials.trial import CallFold, Trial
 
 MOST_LINKS: Final = 12
@@ -19,10 +19,10 @@ def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
     trials = [trial for call in calls if (trial := _trial(call)) is not None]
     if len(trials) < 2:
         return None
-    shown = calls[0]  # redacts by the settings, as every call does
+    texts = calls[0]  # redacts by the settings, as every call does
     groups = compared(trials)
     ks = fitting(groups, None)
-    rows = [(group.goal_set.id, list(figures(group, ks))) for group in groups]
+    rows = [(group.goal_set.id, list(figures(group, shown(ks, None)))) for group in groups]
     heads = ("Goal set", *(name for name, _ in rows[0][1]))
     return element(
         "section",
@@ -30,11 +30,11 @@ def over_many_calls(calls: Sequence[ReportedCall]) -> Markup | None:
         element(
             "table",
             element("thead", element("tr", [element("th", head, scope="col") for head in heads])),
-            element("tbody", [_row(shown.shown(name), values) for name, values in rows]),
+            element("tbody", [_row(texts.shown(name), values) for name, values in rows]),
             class_="index",
         ),
-        [element("p", shown.shown(remark), class_="note") for remark in remarks(groups, None)],
-        [_errors(group, shown) for group in groups],
+        [element("p", texts.shown(remark), class_="note") for remark in remarks(groups, None)],
+        [_errors(group, texts) for group in groups],
         aria_labelledby=_HEADING_ID,
     )
 
@@ -48,10 +48,10 @@ def _row(name: str, values: Sequence[tuple[str, str]]) -> Markup:
     return element("tr", element("th", name, scope="row"), cells)
 
 
-def _errors(group: GoalSetTrials, shown: ReportedCall) -> Markup | None:
+def _errors(group: GoalSetTrials, texts: ReportedCall) -> Markup | None:
     """What went wrong in calls of one goal set; None if nothing did and no judge voted."""
     parts = [
-        element("div", element("dt", shown.shown(phrase)), element("dd", element("ul", _links(trials))))
+        element("div", element("dt", texts.shown(phrase)), element("dd", element("ul", _links(trials))))
         for phrase, trials in errors(group)
     ]
     if (judged := judge_errors(group)) is not None:
@@ -60,7 +60,7 @@ def _errors(group: GoalSetTrials, shown: ReportedCall) -> Markup | None:
         return None
     return element(
         "section",
-        element("h3", f"{shown.shown(group.goal_set.id)}: errors"),
+        element("h3", f"{texts.shown(group.goal_set.id)}: errors"),
         element("dl", parts, class_="standouts"),
     )
 

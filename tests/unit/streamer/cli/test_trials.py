@@ -96,8 +96,8 @@ def test_errors_lead_to_the_calls(callgauge: Command, given: tuple[object, ...])
     assert group["failed_tools"] == [{"tool": "book", "failures": 2, "calls": [f"{path}:4", f"{path}:5"]}]
     text = callgauge("trials", *given)
     lines = [line.strip() for line in text.out.splitlines()]
-    assert lines[0].split() == [*("goal", "set", "version", "trials", "unscored", "success", "progress"), *(
-        f"pass{sign}{k}" for k in (1, 3, 5) for sign in "@^"), "judges", "agree"]  # fmt: skip
+    heads = ["Goal", "set", "Version", "Trials", "Success", "Progress"]
+    assert lines[0].split() == [*heads, "pass@3", "pass^3", "pass@5", "pass^5", "Judges", "agree"]
     assert f"missed in 3 of 5: booked: {path}:3, {path}:4, {path}:5" in lines
     assert f"stalled in turn 2: 2 calls: {path}:4, {path}:5" in lines
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(callgauge: Command, t
         assert ended.code == 1
         assert [each["conversation_id"] for each in ended.sets[0]["calls"]] == ["b"]
         assert f"{scores}:{at + 1}: this line cannot be read" in ended.err
-        assert "Left out: 1 calls with records that cannot be read." in ended.err
+        assert "Left out: 1 call with records that cannot be read." in ended.err
 
 
 def test_nothing_to_compare_is_an_error(callgauge: Command, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_nothing_to_compare_is_an_error(callgauge: Command, tmp_path: Path) -> N
     ended = callgauge("trials", path)
     assert (ended.code, ended.out) == (1, "")
     assert "There is nothing to compare" in ended.err
-    assert "1 calls without goals" in ended.err
+    assert "1 call without goals" in ended.err
 
 
 def test_an_open_call_is_no_trial(callgauge: Command, tmp_path: Path) -> None:
@@ -235,6 +235,18 @@ def test_an_open_call_is_no_trial(callgauge: Command, tmp_path: Path) -> None:
     ended = callgauge("trials", scores, "--json")
     assert (ended.code, ended.sets[0]["trials"]) == (0, 1)
     assert json.loads(ended.out)["left_out"] == {"not over": 1}
+
+
+def test_a_webhook_without_a_call_is_no_trial(callgauge: Command, tmp_path: Path) -> None:
+    """Beside calls in a folder it is named and left out, and nothing failed."""
+    folder = tmp_path / "records"
+    folder.mkdir()
+    (folder / "a.json").write_text(json.dumps({"type": "post_call_audio", "data": {}}))
+    sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES))
+    calls = write_calls(tmp_path / "calls.jsonl", call("a", "yes"))
+    ended = callgauge("trials", folder, calls, "--goals", sets, "--json")
+    assert (ended.code, ended.sets[0]["trials"], json.loads(ended.out)["left_out"]) == (0, 1, {})
+    assert "holds no call" in ended.err
 
 
 @pytest.mark.parametrize(
