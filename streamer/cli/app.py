@@ -8,6 +8,8 @@ import os
 import re
 import select
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -78,17 +80,38 @@ class _LazyCommands(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         return name, None if name is None or listed is None else loaded(name), rest
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Reads the options before the command; `--help` and `--version` print here."""
+        with _quiet_without_reader():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
         """Runs the command; if the reader of its output goes away, as `head` does, it ends without a word."""
+        with _quiet_without_reader():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _quiet_without_reader() -> Iterator[None]:
+    """Flushes the output at the end of the block, or ends the command quietly if nobody reads it any more.
+
+    Raises:
+        Exit: Nobody reads the output.
+    """
+    try:
         try:
-            result = super().invoke(ctx)
+            yield
+        finally:
             sys.stdout.flush()
-        except BrokenPipeError:
-            if not _reader_is_gone():
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
-            raise typer.Exit(READER_GONE) from None
-        return result
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        raise typer.Exit(READER_GONE) from None
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):  # rich ends the process with 1 in its handler
+            raise
+        raise typer.Exit(READER_GONE) from None
 
 
 def _reader_is_gone() -> bool:
@@ -116,7 +139,6 @@ app = typer.Typer(
     name="callgauge",
     cls=_LazyCommands,
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # a defect must look like one
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
