@@ -24,6 +24,7 @@ GROUPS: Final = {
         "demo": "Shows callgauge at work, without any set-up.",
         "run": "Runs the roles: evaluator, exporter, judge, receivers.",
         "ingest": "Receives events over HTTP: webhooks and POST /events.",
+        "top": "Shows the running calls of your topics as a table.",
         "call": "Shows one call from the topics: turns, goals, transcript.",
         "tail": "Sends a run of EVA to the topics while EVA writes it.",
         "simulate": "Sends simulated calls to the topics in real time.",

@@ -206,7 +206,7 @@ class Demo:
         def render() -> RenderableType:
             now_ms = wall_clock_ms()
             return screen(
-                self._headline(), self._table.rows(now_ms), now_ms, width=console.width, height=console.height,
+                self._headline().text(), self._table.rows(now_ms), now_ms, width=console.width, height=console.height,
                 totals=self._totals.text(), news=self._news.newest(MOST_NEWS),
             )  # fmt: skip
 

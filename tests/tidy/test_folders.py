@@ -91,6 +91,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
             "operations/backtest",
             "operations/doctor",
             "operations/event_check",
+            "operations/live_calls",
             "operations/one_call",
             "operations/repeated_calls",
         ),

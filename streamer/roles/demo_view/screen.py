@@ -54,7 +54,7 @@ class Headline:
 
 
 def screen(
-    headline: Headline,
+    headline: str,
     rows: Sequence[CallView],
     now_ms: int,
     *,
@@ -113,7 +113,7 @@ def screen(
         table.add_row(*cells, style="dim" if row.closed else "")
     more = len(rows) - fitting
     lines: list[RenderableType] = [
-        _line(headline.text(), "bold"),
+        _line(headline, "bold"),
         *([_line(totals, "")] if totals else ()),
         Text(),
         table,

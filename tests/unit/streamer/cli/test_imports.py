@@ -77,6 +77,7 @@ def test_the_list_of_commands_needs_none_of_the_libraries(option: str) -> None:
         (["report", "--help"], {"confluent_kafka", "faststream", "openai"}),
         (["replay", "--help"], {"confluent_kafka", "faststream", "openai", "streamer.operations.backtest.run"}),
         (["simulate", "--help"], {"confluent_kafka", "faststream", "jiwer", "openai", "whisper_normalizer"}),
+        (["top", "--help"], {"confluent_kafka", "faststream", "jiwer", "openai", "whisper_normalizer"}),
         (["topics", "--help"], {"confluent_kafka", "faststream", "jiwer", "openai", "whisper_normalizer"}),
         (["doctor", "--help"], {"confluent_kafka", "faststream", "jiwer", "openai", "whisper_normalizer"}),
         (["run", "--help"], {"confluent_kafka", "jiwer", "openai", "whisper_normalizer"}),

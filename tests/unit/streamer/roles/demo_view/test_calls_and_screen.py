@@ -197,7 +197,7 @@ def test_the_table_is_bounded_and_ended_calls_make_room_first() -> None:
 
 def shown(rows: list[CallView], width: int = 120, height: int = 20) -> list[str]:
     console = Console(width=width, height=height, color_system=None)
-    headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4)
+    headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4).text()
     with console.capture() as captured:
         console.print(screen(headline, rows, NOW_MS + 65_000, width=width, height=height))
     return captured.get().splitlines()
@@ -261,7 +261,7 @@ def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> l
         table.fold(started(f"call{number:02}", caused_at_ms=NOW_MS + number))
     news = [NewsLine(number, f"news {number:02}", "red") for number in range(lines)]
     console = Console(width=width, height=height, color_system=None)
-    headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4)
+    headline = Headline("http://127.0.0.1:8080/metrics", 3, 4, 12.4).text()
     with console.capture() as captured:
         console.print(
             screen(headline, table.rows(NOW_MS), NOW_MS, width=width, height=height, totals="totals", news=news)
