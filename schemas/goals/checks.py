@@ -8,7 +8,18 @@ the evaluation in `consumers/engine/goals/subgoal_checks.py`.
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, assert_never, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from schemas.goals.patterns import PatternText
 from schemas.wire import MAX_NAME_CHARS
@@ -159,6 +170,9 @@ class Says(GoalModel):
     pattern: PatternText
 
 
+_ONE_LIMIT: Final = "expected either turns or seconds; for both, put one within inside the other"
+
+
 class Within(GoalModel):
     """The check is decided by the call's first turns, or in turns that end in its first seconds.
 
@@ -172,10 +186,18 @@ class Within(GoalModel):
     seconds: float | None = Field(None, gt=0, le=MAX_WITHIN_SECONDS)
     check: "CodeCheck"
 
+    @field_validator("seconds")
+    @classmethod
+    def _is_the_only_limit(cls, seconds: float | None, known: ValidationInfo) -> float | None:
+        """Looked at by itself, so that it is reported together with mistakes of the check inside."""
+        if seconds is not None and known.data.get("turns") is not None:
+            raise ValueError(_ONE_LIMIT)
+        return seconds
+
     @model_validator(mode="after")
-    def _has_one_limit(self) -> "Within":
-        if (self.turns is None) is (self.seconds is None):
-            raise ValueError("expected either turns or seconds; for both, put one within inside the other")
+    def _has_a_limit(self) -> "Within":
+        if self.turns is None and self.seconds is None:
+            raise ValueError(_ONE_LIMIT)
         return self
 
 

@@ -201,7 +201,8 @@ def _expected(detail: Mapping[str, Any]) -> str:
             hint = f"probably {close[0]!r} is meant, one of {kinds}" if close else f"expected one of {kinds}"
             return f"there is no check of kind {context['tag']!r}; {hint}"
         case "union_tag_not_found":
-            return f"kind is missing; {_HINTS['kind']}, for example `kind: tool_called`"
+            kind = next((name for name in given if name in CHECKS), "tool_called")
+            return f"kind is missing; {_HINTS['kind']}, for example `kind: {kind}`"
         case "model_type" | "model_attributes_type" | "dict_type":
             example = ", for example `kind: judge`;" if detail["loc"][-1] == "check" else ","
             return f"expected a mapping{example} seen {seen(given)}"

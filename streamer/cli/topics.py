@@ -62,6 +62,12 @@ def create(
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", metavar="N", min=1, max=100, help="Brokers that hold each record.")
     ] = 1,
+    scores_copy: Annotated[
+        str | None,
+        typer.Option(
+            "--scores-copy", metavar="NAME", help="A further topic like scores, for `replay --from-topics --into`."
+        ),
+    ] = None,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -71,11 +77,16 @@ def create(
     All get the same number of partitions, so that all records of a call have the same partition number. A later change
     breaks that for the calls that run at that time: choose a generous number.
 
-    Example:
+    Examples:
         callgauge topics create --partitions 24 --replication-factor 3
+        callgauge topics create --partitions 24 --scores-copy scores.backtest
     """
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    made = asyncio.run(create_topics(settings.kafka, partitions=partitions, replication_factor=replication_factor))
+    made = asyncio.run(
+        create_topics(
+            settings.kafka, partitions=partitions, replication_factor=replication_factor, scores_copy=scores_copy
+        )
+    )
     for name, is_new in made.items():
         typer.echo(f"{name}: {'made' if is_new else 'was there'}")
     _report(asyncio.run(topic_states(settings.kafka)), (), settings.kafka)

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizat
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import REQUEST_TIMEOUT_MS, KafkaSettings
 from consumers.runtime.kafka.first_contact import TopicsRequest
-from schemas.topics import SNAPSHOTS_TOPIC, TOPICS, Topic
+from schemas.topics import SCORES_TOPIC, SNAPSHOTS_TOPIC, TOPICS, Topic
 from schemas.units import MINUTE_MS
 
 SNAPSHOT_SEGMENTS: Final = {"segment.bytes": str(64 * 2**20), "segment.ms": str(10 * MINUTE_MS)}
@@ -42,7 +42,9 @@ class TopicState:
     problem: str | None
 
 
-async def create_topics(kafka: KafkaSettings, *, partitions: int, replication_factor: int) -> dict[str, bool]:
+async def create_topics(
+    kafka: KafkaSettings, *, partitions: int, replication_factor: int, scores_copy: str | None = None
+) -> dict[str, bool]:
     """Creates every topic of the table that does not exist; existing topics stay as they are.
 
     Input topics take the broker's time: idleness and dead air are judged by one clock, not by each producer's.
@@ -51,6 +53,7 @@ async def create_topics(kafka: KafkaSettings, *, partitions: int, replication_fa
         kafka: The cluster, and the prefix of topic names.
         partitions: Number for every topic, so that a call has the same partition number everywhere.
         replication_factor: Number of brokers that hold each record.
+        scores_copy: Name of a further topic like `scores`, for the records of a back-test; None for no further one.
 
     Returns:
         Whether each topic was created now, by full name.
@@ -61,7 +64,9 @@ async def create_topics(kafka: KafkaSettings, *, partitions: int, replication_fa
     """
     async with _admin(kafka) as admin:
         made: dict[str, bool] = {}
-        for topic in TOPICS:
+        scores = [topic for topic in TOPICS if topic.name == SCORES_TOPIC]
+        copies = [topic.model_copy(update={"name": scores_copy}) for topic in scores if scores_copy is not None]
+        for topic in (*TOPICS, *copies):
             configs = {"cleanup.policy": topic.cleanup_policy, "retention.ms": str(topic.retention_ms)}
             if topic.direction == "input":
                 configs["message.timestamp.type"] = "LogAppendTime"

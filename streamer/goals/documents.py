@@ -213,7 +213,7 @@ def _take_json(builder: _Builder, text: str, first_line: int) -> None:
         json.loads(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise DocumentError(line, f"not JSON: {error.msg} at column {error.colno}") from error
+        raise DocumentError(line, f"not JSON: {_json_problem(error)} at column {error.colno}") from error
     except RecursionError as error:
         raise DocumentError(first_line, f"values are nested deeper than {MAX_DEPTH}") from error
     except ValueError as error:
@@ -235,6 +235,14 @@ def _take_json(builder: _Builder, text: str, first_line: int) -> None:
                 builder.name(json.loads(scalar), line)
             case scalar:
                 builder.value(json.loads(scalar), line)
+
+
+def _json_problem(error: json.JSONDecodeError) -> str:
+    """The fault; the parser of some versions of Python does not name a comma too many."""
+    rest = error.doc[error.pos :].lstrip()
+    is_comma = rest.startswith(",") or error.doc[: error.pos].rstrip().endswith(",")
+    after = rest.removeprefix(",").lstrip()[:1]
+    return f"a comma too many before {after}" if is_comma and after in {"}", "]"} else error.msg
 
 
 def _require_unicode(text: str, line: int) -> None:

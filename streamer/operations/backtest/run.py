@@ -197,9 +197,9 @@ async def _partitions(kafka: KafkaSettings, into: str) -> int:
     except TopicsUnfitError as error:
         raise BacktestError(
             f"Back-test: there is no topic {kafka.topic(into)} on {kafka.bootstrap_servers} to write to, and callgauge "
-            "makes none on the way. Nothing was evaluated. Make it, for example with\n"
-            f"  kafka-topics.sh --bootstrap-server {kafka.bootstrap_servers} --create --topic {kafka.topic(into)} "
-            f"--partitions {count}"
+            "creates none on the way. Nothing was evaluated. Create it:\n"
+            f"  callgauge topics create --scores-copy {into} --partitions {count} --bootstrap {kafka.bootstrap_servers}"
+            f"{f' --topic-prefix {kafka.topic_prefix}' if kafka.topic_prefix else ''}"
         ) from error
     return count
 

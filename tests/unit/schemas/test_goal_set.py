@@ -175,6 +175,10 @@ CHECK = "subgoals[0].check"
         ("judge", f'{CHECK}: expected a mapping, for example `kind: judge`; seen "judge"'),
         ({"pattern": "x"}, f"{CHECK}: kind is missing; say which kind of check it is, for example `kind: tool_called`"),
         (
+            {"within": {"turns": 3}},
+            f"{CHECK}: kind is missing; say which kind of check it is, for example `kind: within`",
+        ),
+        (
             {"kind": "sayz"},
             f"{CHECK}: there is no check of kind 'sayz'; probably 'says' is meant, one of tool_called, tool_result, says, within, all_of, "
             "any_of, not, judge",
@@ -196,7 +200,7 @@ CHECK = "subgoals[0].check"
         ),
         (
             {"kind": "within", "turns": 2, "seconds": 3, "check": SAYS},
-            f"{CHECK}: expected either turns or seconds; for both, put one within inside the other",
+            f"{CHECK}.seconds: expected either turns or seconds; for both, put one within inside the other",
         ),
         ({"kind": "all_of", "checks": []}, f"{CHECK}.checks: must not be empty"),
         ({"kind": "all_of", "checks": SAYS}, f"{CHECK}.checks: expected a list, seen {json.dumps(SAYS)}"),
