@@ -1,16 +1,17 @@
 """The command `call`: one call from the topics, as text."""
 
 import asyncio
+import json
 from typing import Annotated
 
 import typer
 
 from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.errors import OperatorError
-from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, JsonOption, PrefixOption
 from streamer.cli.settings_options import settings_from
 from streamer.operations.one_call.past import LEAST_CHARS, MAX_CALLS, FoundCalls, find_calls
-from streamer.operations.one_call.text import call_lines
+from streamer.operations.one_call.text import call_document, call_lines
 from streamer.quiet_libraries import quiet_libraries
 from streamer.terminal import safe, say
 from streamer.time_bounds import moment_ms
@@ -29,6 +30,7 @@ def call(
     ],
     *,
     since: Annotated[str, typer.Option(metavar="WHEN", help=SINCE_HELP)] = "1d",
+    as_json: JsonOption = False,
     bootstrap: BootstrapOption = None,
     topic_prefix: PrefixOption = None,
     config: ConfigOption = None,
@@ -39,6 +41,8 @@ def call(
     shown as far as it has come. No consumer group is used. Texts are redacted as on the topic.
 
     Exit code 1 when there is no such call, or several ids end in this way.
+
+    --json prints the newest revision of each score record, and the transcript.
 
     Examples:
         callgauge call 9f2c41
@@ -54,6 +58,9 @@ def call(
     if found.unreadable:
         say(f"{found.unreadable} records of a newer version, or of another program, were left out.")
     name = _only(found, conversation, since)
+    if as_json:
+        typer.echo(json.dumps(call_document(name, found.records[name], found.transcripts.get(name)), indent=2))
+        return
     for line in call_lines(name, found.records[name], found.transcripts.get(name)):
         typer.echo(safe(line))
 

@@ -1,13 +1,15 @@
 """The command `events`: what callgauge makes of events, before they are sent."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from consumers.runtime.errors import OperatorError
+from streamer.cli.options import JsonOption
 from streamer.operations.event_check.check import UNNAMED, Findings, check_events
 from streamer.sources.http.posted.cloudevents import LINES, UnreadableBodyError
 from streamer.terminal import safe
@@ -39,6 +41,8 @@ def check(
         Path,
         typer.Argument(metavar="FILE|-", help="Events as JSON, one a line or in an array; - reads standard input."),
     ],
+    *,
+    as_json: JsonOption = False,
 ) -> None:
     """Reads events as POST /events would, and prints what callgauge makes of them.
 
@@ -52,8 +56,11 @@ def check(
         my-bot --print-events | callgauge events check -
     """
     findings = _findings(path)
-    for line in _lines(findings):
-        typer.echo(safe(line))
+    if as_json:
+        typer.echo(json.dumps(_document(findings), indent=2))
+    else:
+        for line in _lines(findings):
+            typer.echo(safe(line))
     faults = len(findings.refused) + findings.unknown.total() + len(findings.in_seconds)
     if faults:
         raise typer.Exit(1)
@@ -73,6 +80,31 @@ def _findings(path: Path) -> Findings:
         return check_events(content, min(LINES) if path.suffix in (".jsonl", ".ndjson") else "")
     except UnreadableBodyError as error:
         raise EventFileError(f"{path}: {error}. Nothing was checked.") from error
+
+
+def _document(findings: Findings) -> dict[str, Any]:
+    """The findings for a program: counts by name, places as line numbers."""
+    return {
+        "calls": len(findings.names_by_call),
+        "read": dict(findings.read),
+        "carried": dict(findings.carried),
+        "unknown": dict(findings.unknown),
+        "refused": [
+            {
+                "line": each.place,
+                "what": each.what,
+                "expected_and_seen": each.expected_and_seen,
+                "what_to_do": each.what_to_do,
+            }
+            for each in findings.refused
+        ],
+        "lines_in_seconds": findings.in_seconds,
+        "without_conversation": findings.without_conversation,
+        "results": [
+            {"result": result.name, "calls_with_it": measured, "missing_events": sorted(lacking)}
+            for result, measured, lacking in findings.missing()
+        ],
+    }
 
 
 def _lines(findings: Findings) -> Iterator[str]:

@@ -50,6 +50,8 @@ GoalsOption = Annotated[
     ),
 ]
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document, for programs.")]
+
 
 class JudgeSwitch(StrEnum):
     """Whether a judge is asked."""

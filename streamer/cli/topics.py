@@ -1,6 +1,7 @@
 """The command `topics`: the topic table, and the topics of a cluster."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -12,8 +13,8 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.topic_settings import topic_settings
 from schemas.topic_rules import Severity, TopicFault, topic_faults
 from schemas.topics import TOPICS, Topic
-from schemas.units import DAY_MS
-from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
+from schemas.units import DAY_MS, HOUR_MS
+from streamer.cli.options import BootstrapOption, ConfigOption, JsonOption, PrefixOption
 from streamer.cli.settings_options import settings_from
 from streamer.cluster.topic_admin import TopicState, create_topics, topic_states
 from streamer.terminal import output_console, say
@@ -25,7 +26,7 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
 @app.callback()
-def topics(context: typer.Context) -> None:
+def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
     """Shows the topic table; creates and checks topics.
 
     The table has every topic that is read or written, and its rules. Producers place records by murmur2 of the key, as
@@ -39,6 +40,9 @@ def topics(context: typer.Context) -> None:
         callgauge topics check
     """
     if context.invoked_subcommand is not None:
+        return
+    if as_json:
+        typer.echo(json.dumps([topic.model_dump(mode="json") for topic in TOPICS], indent=2))
         return
     console = output_console()
     if console.width < _WIDE_COLUMNS:
@@ -93,7 +97,13 @@ def create(
 
 
 @app.command()
-def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, config: ConfigOption = None) -> None:
+def check(
+    *,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = None,
+    topic_prefix: PrefixOption = None,
+    config: ConfigOption = None,
+) -> None:
     """Compares the topics on the broker with the topic table.
 
     It checks that they exist, their partitions, retention, cleanup, timestamps and sizes. Records must be kept longer
@@ -110,13 +120,16 @@ def check(bootstrap: BootstrapOption = None, topic_prefix: PrefixOption = None, 
     existing = [state.topic.name for state in states if state.partitions is not None]
     known = asyncio.run(topic_settings(kafka, existing)) if existing else {}
     faults = topic_faults(known, needs_of(settings.limits))
-    table = _table("topic", "partitions", "state")
-    for state in states:
-        faulty = [state.problem] if state.problem else []
-        faulty += [_remedy(fault) for fault in faults if fault.topic == state.topic.name]
-        partitions = "-" if state.partitions is None else str(state.partitions)
-        table.add_row(state.name, partitions, "\n".join(faulty) or "ok")
-    output_console().print(table)
+    rows = [(state, _faults_of(state, faults)) for state in states]
+    if as_json:
+        listed = [{"topic": state.name, "partitions": state.partitions, "faults": told} for state, told in rows]
+        typer.echo(json.dumps(listed, indent=2))
+    else:
+        table = _table("topic", "partitions", "state")
+        for state, told in rows:
+            partitions = "-" if state.partitions is None else str(state.partitions)
+            table.add_row(state.name, partitions, "\n".join(told) or "ok")
+        output_console().print(table)
     if hidden := [kafka.topic(name) for name in existing if name not in known]:
         say(f"Retention and cleanup not checked: this user may not DescribeConfigs on {', '.join(hidden)}.")
     _report(states, [fault for fault in faults if fault.severity is not Severity.WARNING], kafka)
@@ -131,6 +144,12 @@ def _report(states: tuple[TopicState, ...], faults: Sequence[TopicFault], kafka:
         raise typer.Exit(1)
 
 
+def _faults_of(state: TopicState, faults: Sequence[TopicFault]) -> list[str]:
+    """The faults of one topic in words, each with its remedy."""
+    missing = [state.problem] if state.problem else []
+    return [*missing, *(_remedy(fault) for fault in faults if fault.topic == state.topic.name)]
+
+
 def _remedy(fault: TopicFault) -> str:
     start = "warning: " if fault.severity is Severity.WARNING else ""
     return f"{start}{fault.seen}. Set {fault.setting}."
@@ -139,6 +158,8 @@ def _remedy(fault: TopicFault) -> str:
 def _kept(topic: Topic) -> str:
     if topic.cleanup_policy == "compact":
         return "newest of each key"
+    if 0 <= topic.retention_ms < DAY_MS:
+        return f"{topic.retention_ms // HOUR_MS} h"
     return "for ever" if topic.retention_ms < 0 else f"{topic.retention_ms // DAY_MS} days"
 
 

@@ -1,6 +1,7 @@
 """`callgauge call ID` shows one call from the topics of a real Kafka, found by its id or by the end of it."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,11 @@ async def test_a_call_is_found_and_shown(
         "b-sample-call: agent airline-rebooking, environment test",
     )
     assert "There is no transcript" in by_its_end.out
+
+    document = json.loads((await called("b-sample-call", "--json")).out)
+    assert (document["conversation_id"], document["transcript"]) == ("b-sample-call", None)
+    assert {record["name"] for record in document["records"]} >= {"call_started", "turn", "closed"}
+    assert json.loads((await called("sample-call", "--json")).out)["transcript"][0]["role"] == "agent"
 
     several = await called("mple-call")
     assert (several.code, several.out) == (1, "")

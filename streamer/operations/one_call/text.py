@@ -1,7 +1,8 @@
-"""One call as text: its answers turn by turn, things of note, goals, and the transcript. Pure."""
+"""One call as text or JSON: its answers turn by turn, things of note, goals, and the transcript. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from schemas.scores.all_records import (
     AnyScoreRecord,
@@ -49,6 +50,17 @@ def call_lines(
     yield from ("", "Transcript:")
     for each in transcript:
         yield from (f"  {_clock(each.time_in_call_secs)}  {line}" for line in _spoken(each))
+
+
+def call_document(
+    call: str, records: Sequence[AnyScoreRecord], transcript: Sequence[TranscriptTurn] | None
+) -> dict[str, Any]:
+    """The call for a program: the newest revision of each record; `transcript` is null if there is none."""
+    return {
+        "conversation_id": call,
+        "records": [record.model_dump(mode="json") for record in newest_scores(records).values()],
+        "transcript": None if transcript is None else [turn.model_dump(mode="json") for turn in transcript],
+    }
 
 
 def _head(call: str, newest: Sequence[AnyScoreRecord]) -> Iterator[str]:

@@ -412,3 +412,17 @@ def test_without_a_command_the_list_is_printed(callgauge: Callgauge) -> None:
     code, out, err = callgauge()
     assert (code, err) == (2, "")
     assert out == callgauge("--help").out
+
+
+def test_a_program_reads_the_topics_and_their_faults(callgauge: Callgauge) -> None:
+    code, out, err = callgauge("topics", "--json")
+    assert (code, err) == (0, "")
+    assert [row["name"] for row in json.loads(out)] == [topic.name for topic in TOPICS]
+    with embedded_broker([topic.name for topic in TOPICS[1:]]) as bootstrap:
+        code, out, err = callgauge("topics", "check", "--json", "--bootstrap", bootstrap)
+    rows = {row["topic"]: row for row in json.loads(out)}
+    assert rows.keys() == {topic.name for topic in TOPICS}
+    assert code == 1
+    assert rows[TOPICS[0].name]["partitions"] is None
+    assert rows[TOPICS[0].name]["faults"] != []
+    assert rows["scores"]["partitions"] == PARTITIONS

@@ -100,3 +100,18 @@ def test_latency_is_promised_only_where_the_engine_measures_it(left_out: int) ->
     is_promised = bool(found["voice-to-voice latency of each turn"])
     assert is_promised == (left_out not in (1, 2, 3))
     assert measures_latency(events) or not is_promised
+
+
+def test_a_program_reads_the_findings(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"conversation_id": "c1", **event}) for event in CALL) + '\n{"type": "nothing"}\n'
+    )
+    ended = ran_here("events", "check", str(path), "--json")
+    document = json.loads(ended.out)
+    assert (ended.code, ended.err) == (1, "")
+    assert (document["calls"], document["read"]["pipecat speech_event"]) == (1, 4)
+    assert document["refused"][0]["line"] == 7
+    results = {each["result"]: each for each in document["results"]}
+    assert results["voice-to-voice latency of each turn"]["calls_with_it"] == 1
+    assert results["words of the user"]["missing_events"] == ["pipecat user_message"]

@@ -1,5 +1,6 @@
 """`callgauge goals check`: what files hold, in plain words, and every mistake with its line."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,26 @@ def test_every_mistake_of_every_file_is_told_with_its_line(check: Check, tmp_pat
         f'{bad}:5: subgoals[0].check: expected a mapping, for example `kind: judge`; seen "judge".',
         f"{worse}:1: not JSON: Expecting property name enclosed in double quotes at column 12.",
         "4 mistakes in 3 files. A file with a mistake in it is not used at all.",
+    ]
+
+
+def test_a_program_reads_sets_mistakes_and_turns(check: Check, tmp_path: Path) -> None:
+    good, bad = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    good.write_text(GOOD)
+    code, out, err = check(good, "--json", "--call", "sample")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    (file,) = document["files"]
+    assert (file["path"], file["goal_sets"][0]["id"], document["mistakes"]) == (str(good), "rebooking", [])
+    (call,) = document["calls"]
+    assert [subgoal["id"] for subgoal in call["subgoals"]] == ["found", "quick", "friendly"]
+    assert call["subgoals"][2]["state"] == "not known (judge_disabled)"
+
+    bad.write_text("id: x")
+    code, out, err = check(bad, "--json", "--call", "sample")
+    assert (code, err) == (1, "")
+    assert json.loads(out)["mistakes"] == [
+        {"path": str(bad), "line": 1, "text": "subgoals is missing; give at least one, each with id, details and check"}
     ]
 
 
