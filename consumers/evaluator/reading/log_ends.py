@@ -272,8 +272,10 @@ class LogEnds:
                 "log_ends_not_told",
                 broker=f"{broker.host}:{broker.port}",
                 error=str(error) or type(error).__name__,
-                what_happens_now="It is asked again. Silence is not judged where it leads an input, until it answers or "
-                "another leads.",
+                what_happens_now="It is asked again. Until it answers, or another broker leads its partitions, no dead air and "
+                "no idle call is found in them.",
+                what_to_do="Nothing while the broker starts or is loaded for a moment. If it lasts, check that it runs and that "
+                "this machine reaches it.",
             )
 
     def _give_up(self, error: Exception) -> None:

@@ -9,6 +9,7 @@ a broker with TLS, logins and an authorizer (see secured_broker), and the line i
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -276,6 +277,10 @@ def _docker_command(folder: Path, ports: Mapping[str, int]) -> list[str]:
     return [*command, *variables, image]
 
 
+OTHER_PORT = 19_092
+"""A port that is named when the wanted one is taken."""
+
+
 def _free_ports(port: int | None, doors: tuple[str, ...]) -> dict[str, int]:
     """A free port for each door; the first gets the one asked for."""
     try:
@@ -284,6 +289,11 @@ def _free_ports(port: int | None, doors: tuple[str, ...]) -> dict[str, int]:
             taken = {door: held.enter_context(socket.create_server(("127.0.0.1", n))) for door, n in wanted.items()}
             return {door: each.getsockname()[1] for door, each in taken.items()}
     except OSError as error:
+        if error.errno == errno.EADDRINUSE and port:
+            raise BrokerStartError(
+                f"Port {port} is taken on this machine, so Kafka cannot listen there. Choose another, for example "
+                f"make kafka PORT={OTHER_PORT}"
+            ) from error
         raise BrokerStartError(f"no port for Kafka: {error}") from error
 
 
