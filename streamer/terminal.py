@@ -1,11 +1,14 @@
 """Standard error: messages for a person, progress and live tables. Standard output is for results."""
 
+import io
+import re
 import sys
-from typing import Final
+from typing import IO, Final, cast
 
 import typer
 from rich.console import Console
 
+_PADDING: Final = re.compile(r" +$", re.MULTILINE)
 FILE_COLUMNS: Final = 1_000
 """Width of results that go to a file or a pipe: a finding, an entry or a row stays on its line."""
 
@@ -21,9 +24,21 @@ def error_console() -> Console:
 
 
 def output_console() -> Console:
-    """Standard output for tables and texts; `FILE_COLUMNS` wide unless it is a terminal."""
+    """Standard output for tables and texts; `FILE_COLUMNS` wide and without padding unless it is a terminal."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=FILE_COLUMNS)
+    if console.is_terminal:
+        return console
+    return Console(file=cast("IO[str]", _Unpadded()), highlight=False, width=FILE_COLUMNS)
+
+
+class _Unpadded(io.TextIOBase):
+    """Standard output without the blanks that a table puts behind its last column."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(_PADDING.sub("", text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
 
 
 def safe(text: str) -> str:

@@ -426,3 +426,10 @@ def test_a_program_reads_the_topics_and_their_faults(callgauge: Callgauge) -> No
     assert rows[TOPICS[0].name]["partitions"] is None
     assert rows[TOPICS[0].name]["faults"] != []
     assert rows["scores"]["partitions"] == PARTITIONS
+
+
+@pytest.mark.parametrize("command", ["topics", "settings"])
+def test_a_table_in_a_pipe_has_no_padding(callgauge: Callgauge, command: str) -> None:
+    lines = callgauge(command).out.splitlines()
+    assert len(lines) > len(INPUT_TOPICS)
+    assert [line for line in lines if line.endswith(" ")] == []
