@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.clock import wall_clock_ms
+from schemas.closed_sets import MisreadReason
 from schemas.events.elevenlabs_agent import CarriedAgentEvent
 from schemas.events.pipecat import IgnoredLine, ToolLine
 from schemas.events.streams import CONTROL_EVENTS, source_of
@@ -104,7 +105,7 @@ def _note(posted: Posted, accepted: Accepted, findings: Findings) -> None:
     time_ms = event_time_ms(event)
     if time_ms is not None and 0 < time_ms < _LEAST_MS:
         findings.in_seconds.append(posted.place)
-    if accepted.unknown_type is not None:
+    if accepted.misread is not None and accepted.misread.reason is not MisreadReason.FIELD_LEFT_OUT:
         findings.unknown[name] += 1
     elif (stream, name) in _CARRIED:
         findings.carried[name] += 1

@@ -13,9 +13,8 @@ from consumers.engine.intake.admission import admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from schemas.closed_sets import RefusalReason
-from schemas.events.elevenlabs_agent import AgentEvent
 from schemas.events.envelope import envelope_headers
-from schemas.events.misread import UnrecognizedEvent
+from schemas.events.misread import Misread, misread_of
 from schemas.events.streams import STREAMS, Stream, input_source_of, source_of, stream_of, stream_of_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE
@@ -50,11 +49,11 @@ class Refusal(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """One event that is ready for Kafka, of this stream; `unknown_type` is its type if this version does not know it."""
+    """One event that is ready for Kafka, of this stream; `misread` names the part of it that is not understood, if there is one."""
 
     record: OutgoingRecord
     stream: Stream
-    unknown_type: str | None
+    misread: Misread | None
 
 
 @dataclass(slots=True)
@@ -187,10 +186,7 @@ class Batches:
         arrival = admit(source, record, self._limits, self._redactor)
         if isinstance(arrival, QuarantineRecord):
             return _refusal(place, arrival.reason, arrival.what, arrival.expected_and_seen, arrival.what_to_do)
-        is_unknown = isinstance(arrival.event, UnrecognizedEvent) or type(arrival.event) is AgentEvent
-        return Accepted(
-            OutgoingRecord(source, key, value, headers), stream, name[:MAX_SHOWN_CHARS] if is_unknown else None
-        )
+        return Accepted(OutgoingRecord(source, key, value, headers), stream, misread_of(arrival.event))
 
 
 def _stream(event: dict[str, Any], attributes: Mapping[str, str]) -> Stream | None:

@@ -23,8 +23,8 @@ MAX_BODY_BYTES: Final = 4_194_304
 """Largest body: some 20,000 events. A bot sends a few hundred a second at most."""
 MAX_SHOWN_REFUSALS: Final = 100
 """Refused events that an answer describes one by one; `refused_events` counts all of them."""
-MAX_SHOWN_TYPES: Final = 20
-"""Types without a rule that an answer names."""
+MAX_SHOWN_MISREADINGS: Final = 20
+"""Kinds of events that are not understood which an answer names."""
 EVENTS_A_TURN: Final = 200
 """Events that are checked before other requests get their turn: some 20 ms."""
 RETRY_SECONDS: Final = 5
@@ -123,12 +123,15 @@ class EventsRoute:
             self._instruments.inc("callgauge_ingest_events_total", (tenant, source.value), count)
         if refused:
             self._instruments.inc("callgauge_ingest_events_refused_total", (tenant,), len(refused))
-        unknown = Counter(each.unknown_type for each in accepted if each.unknown_type is not None)
+        misread = Counter(each.misread for each in accepted if each.misread is not None)
         answer: dict[str, Any] = {"accepted_events": len(accepted), "refused_events": len(refused)}
         if refused:
             answer["refused"] = [_shown(each) for each in refused[:MAX_SHOWN_REFUSALS]]
-        if unknown:
-            answer["types_without_a_rule"] = dict(unknown.most_common(MAX_SHOWN_TYPES))
+        if misread:
+            answer["not_understood"] = [
+                {"events": count, "what": what.what, "what_to_do": what.what_to_do}
+                for what, count in misread.most_common(MAX_SHOWN_MISREADINGS)
+            ]
         outcome, status = IngestOutcome.ACCEPTED, 202
         if refused:
             outcome, status = (IngestOutcome.PARTLY_REFUSED, 207) if accepted else (IngestOutcome.REFUSED, 422)

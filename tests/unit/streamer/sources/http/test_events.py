@@ -110,7 +110,10 @@ async def test_of_half_a_batch_the_other_half_is_accepted() -> None:
     assert all(each["what"] and each["expected_and_seen"] and each["what_to_do"] for each in answer["refused"])
     assert "data.timestamp" in answer["refused"][4]["what"]
     assert "555" not in response.text
-    assert answer["types_without_a_rule"] == {"of_tomorrow": 1}
+    assert [(each["events"], each["what"]) for each in answer["not_understood"]] == [
+        (1, "an event of type 'of_tomorrow'")
+    ]
+    assert "callgauge schema" in answer["not_understood"][0]["what_to_do"]
     assert receiver.count(REQUESTS, tenant="", outcome="partly_refused") == 1
     assert receiver.count("callgauge_ingest_events_refused_total", tenant="") == 5
 
