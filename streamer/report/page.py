@@ -286,4 +286,5 @@ def _standout(call: ReportedCall, found: Standout) -> Markup:
     ]
     if (more := len(found.moments) - MOST_MOMENTS) > 0:
         moments.append(element("li", f"and {more} more"))
-    return element("div", element("dt", found.heading), element("dd", element("ul", moments)))
+    kind = "fault" if found.is_fault else "remark"
+    return element("div", element("dt", found.heading), element("dd", element("ul", moments)), class_=kind)

@@ -14,20 +14,31 @@ LONG_WAIT_MS: Final = 3_500
 MOST_MOMENTS: Final = 12
 """Of one kind that are listed."""
 
+_NO_FAULTS: Final = frozenset({"User interrupted", "Waits not known"})
+"""Kinds that a good call has too."""
+
 
 class Moment(NamedTuple):
-    """A turn with its remark; a greater `weight` comes first."""
+    """A turn with its remark; a greater `weight` comes first. A stall that the call came out of is no fault."""
 
     turn: int
     text: str
     weight: float = 0.0
+    is_fault: bool = True
 
 
 class Standout(NamedTuple):
-    """One kind of standout with its moments: the greatest weight first, otherwise in the order of the call."""
+    """One kind of standout with its moments: the greatest weight first, otherwise in the order of the call.
+
+    Attributes:
+        heading: The kind.
+        moments: The turns, each with its remark.
+        is_fault: Whether the agent did something wrong; otherwise it is worth a look and no more.
+    """
 
     heading: str
     moments: tuple[Moment, ...]
+    is_fault: bool
 
 
 def standouts(call: ReportedCall) -> list[Standout]:
@@ -45,7 +56,8 @@ def standouts(call: ReportedCall) -> list[Standout]:
     for heading, moments in kinds.items():
         ordered = sorted(sorted(moments, key=attrgetter("turn")), key=attrgetter("weight"), reverse=True)
         if ordered:
-            found.append(Standout(heading, tuple(ordered)))
+            is_fault = heading not in _NO_FAULTS and any(each.is_fault for each in ordered)
+            found.append(Standout(heading, tuple(ordered), is_fault))
     return found
 
 
@@ -89,4 +101,5 @@ def _stalls(call: ReportedCall) -> Iterator[Moment]:
     reached = sorted(each.reached_turn for each in call.subgoals if each.reached_turn is not None)
     for stall in call.of(StallFact):
         later = next((turn for turn in reached if turn > stall.since_turn), None)
-        yield Moment(stall.since_turn, "to the end of the call" if later is None else f"until turn {later}")
+        text = "to the end of the call" if later is None else f"until turn {later}"
+        yield Moment(stall.since_turn, text, is_fault=later is None)

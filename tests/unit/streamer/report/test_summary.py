@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from schemas.scores.all_records import CallLabels, Scored, StallFact, SubgoalScore, TurnStatus
@@ -61,3 +62,16 @@ def test_a_stall_says_until_when_the_call_stood_still() -> None:
     other = ReportedCall("c", call.heard, [*reached, *stalls], "c1", PLAIN)
     (found,) = [each for each in standouts(other) if each.heading == "No progress after"]
     assert [(each.turn, each.text) for each in found.moments] == [(3, "until turn 9"), (9, "to the end of the call")]
+    assert found.is_fault
+
+
+@pytest.mark.parametrize(("reached_turn", "is_fault"), [(9, False), (2, True)])
+def test_a_stall_that_the_call_came_out_of_is_no_fault(reached_turn: int, is_fault: bool) -> None:
+    call = call_of()
+    stall = StallFact(since_turn=3, by="turns", **common(turn=7, index=3))
+    reached = SubgoalScore(
+        result=Scored(value=True), subgoal_id="s", checked_by="code", reached_turn=reached_turn,
+        **common(turn=None, index=1),
+    )  # fmt: skip
+    other = ReportedCall("c", call.heard, [reached, stall], "c1", PLAIN)
+    assert [each.is_fault for each in standouts(other) if each.heading == "No progress after"] == [is_fault]
