@@ -52,10 +52,10 @@ class Run:
             cli.main()
         return Ended(int(ended.value.code or 0), *self._capsys.readouterr())
 
-    def begin(self, judge: ScriptedOpenAI) -> "subprocess.Popen[bytes]":
+    def begin(self, judge: ScriptedOpenAI, **settings: object) -> "subprocess.Popen[bytes]":
         """A run in a process of its own."""
         command = [sys.executable, "-m", "streamer.cli.main", *self._arguments()]
-        environment = os.environ | self._environment(judge, {})
+        environment = os.environ | self._environment(judge, settings)
         return subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -114,6 +114,35 @@ def test_a_run_that_is_killed_goes_on_where_it_was(run: Run) -> None:
     assert len(judge.asked) == 5 + 5, "the four that were answered are not asked again"
     assert "4 further questions have verdicts of an earlier run" in ended.err
     assert [json.loads(line)["metrics"]["SuccessScoreFinalTurn"]["score"] for line in ended.out.splitlines()] == [0] * 3
+
+
+def test_after_a_kill_only_questions_without_a_verdict_are_asked_again(run: Run) -> None:
+    """Traces side by side: what is asked twice was on its way at the kill, at most one question for each place of the judge."""
+    at_once = 4
+    hanging: list[str] = []
+    all_hang = threading.Event()
+
+    def hangs_from_the_ninth(asked: Asked) -> Does:
+        if len(judge.asked) <= 8:
+            return by_word(asked)
+        hanging.append(asked.user)
+        if len(hanging) == at_once:
+            all_hang.set()
+        return Does(hangs=True)
+
+    run.write(6)
+    with scripted_openai(hangs_from_the_ninth) as judge:
+        process = run.begin(judge, max_concurrent_requests=at_once)
+        assert all_hang.wait(patient(60))
+        process.send_signal(signal.SIGKILL)
+        process.wait(patient(10))
+        before = len(judge.asked)
+        judge.script = by_word
+        ended = run(judge, max_concurrent_requests=at_once)
+        asked_again = len(judge.asked) - before
+    assert ended.code == 0, ended.err
+    assert before == 8 + at_once
+    assert asked_again == 6 * 3 - 8, "the eight that were answered are not asked again"
 
 
 def test_another_way_of_asking_is_another_question(run: Run) -> None:
