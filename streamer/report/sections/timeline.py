@@ -21,6 +21,7 @@ MOST_TURN_LINKS: Final = 500
 """Bound of linked turns: as many as the transcript shows."""
 _LEAST_PIXELS: Final = 320
 _PIXELS_PER_SECOND: Final = 3
+_HALF_LABEL_PIXELS: Final = 14
 _TICK_PIXELS: Final = 90
 _DIGIT_PIXELS: Final = 8
 _LABEL_PIXELS: Final = 44
@@ -84,19 +85,28 @@ def _pixels(length_ms: float) -> int:
 
 def _grid(call: ReportedCall, scale: Scale, pixels: int) -> Markup:
     start_ms = call.heard.start_ms
-    marks = [
-        (scale.at(start_ms + tick_ms), clock(tick_ms)) for tick_ms in time_ticks(call.length_ms, pixels // _TICK_PIXELS)
-    ]
+    ticks = [(start_ms + tick_ms, clock(tick_ms)) for tick_ms in time_ticks(call.length_ms, pixels // _TICK_PIXELS)]
+    marks = [(scale.at(at_ms), _label_shift(scale.place(at_ms), pixels), text) for at_ms, text in ticks]
     return element(
         "g",
-        [element("line", x1=at, x2=at, y1=_LANE_Y[Speaker.USER] - 4, y2=_AXIS_Y, class_="grid") for at, _ in marks],
+        [element("line", x1=at, x2=at, y1=_LANE_Y[Speaker.USER] - 4, y2=_AXIS_Y, class_="grid") for at, _, _ in marks],
         [element("rect", x=0, y=y, width="100%", height=_LANE_HEIGHT, class_="lane") for y in _LANE_Y.values()],
-        [
-            element("text", text, x=at, y=_AXIS_Y + 16, dx=0 if index == 0 else -14, class_="tick")
-            for index, (at, text) in enumerate(marks)
-        ],
+        [element("text", text, x=at, y=_AXIS_Y + 16, dx=shift, class_="tick") for at, shift, text in marks],
         aria_hidden="true",
     )
+
+
+def _label_shift(place: float, pixels: int) -> int:
+    """Pixels by which a label is moved: to the middle of its line, but not out of the drawing.
+
+    Example:
+        >>> _label_shift(0, 800), _label_shift(50, 800), _label_shift(99.5, 800)
+        (0, -14, -28)
+    """
+    left, right = (share / 100 * pixels for share in (place, 100 - place))
+    if left < _HALF_LABEL_PIXELS:
+        return 0
+    return -2 * _HALF_LABEL_PIXELS if right < _HALF_LABEL_PIXELS else -_HALF_LABEL_PIXELS
 
 
 def _dead_air(call: ReportedCall, scale: Scale, pixels: int) -> Iterator[Markup]:
