@@ -32,11 +32,11 @@ HAVE_READ: Final = {"docs/questions.md": "docs/events.md"}
 """The page whose files the reader of a page has saved already."""
 
 RUN_UNTIL_STOPPED: Final = {
-    "make demo": "turn 1 answered",
-    BROKER: "127.0.0.1:9092",
-    "callgauge run": "exporter_ready",
+    "make demo": "curl -sf localhost:8080/metrics | grep -q ^callgauge_turn_response_latency_seconds_count",
+    BROKER: "grep -q 127.0.0.1:9092 $OUTPUT",
+    "callgauge run": "curl -sf localhost:8080/readyz",
 }
-"""Programs that run until Ctrl-C, by how their line ends, and the text that they print once they work."""
+"""Programs that run until Ctrl-C, by how their line ends, and the command that succeeds once they work."""
 
 NOT_RUN: Final = {
     "README.md: make test": "this is a part of it",
@@ -105,7 +105,8 @@ class Reader:
 
         def works() -> bool:
             assert process.poll() is None, self._output(block)
-            return RUN_UNTIL_STOPPED[program] in self._output(block)
+            look = ["env", f"OUTPUT={self._file(block)}", "bash", "-c", RUN_UNTIL_STOPPED[program]]
+            return self._network.started(look, self._folder, Path(os.devnull), self._environment).wait() == 0
 
         wait_for(lambda: f"{block.name} to work:\n{self._output(block)}", works, 60)
 

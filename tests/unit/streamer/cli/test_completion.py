@@ -63,9 +63,9 @@ def test_other_shells_show_a_summary_beside_the_command(shell: str) -> None:
 
 
 def test_the_script_for_a_shell_is_printed() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", "from streamer.cli.main import main; main()", "--show-completion", "bash"],
-        cwd=ROOT, capture_output=True, text=True, timeout=patient(30),
-    )  # fmt: skip
+    command = f"{sys.executable} -c 'from streamer.cli.main import main; main()' --show-completion; exit $?"
+    ended = subprocess.run(  # the shell that starts the command is the one whose script is printed
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=patient(30)
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "complete -o default -F _callgauge_completion callgauge" in ended.stdout
