@@ -18,6 +18,7 @@ from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.fakes.http_answers import Answer, Request, answering
+from tests.support.patience import patient
 
 pytestmark = pytest.mark.service(limits__closing_grace_ms="1500")
 
@@ -75,7 +76,9 @@ def receiving(receiver: Receiver) -> Iterator[str]:
 @contextmanager
 def roles(environment: dict[str, str], folder: Path, endpoint: str) -> Iterator[tuple[Process, str]]:
     """An evaluator and, in a process of its own, an exporter that sends to the endpoint; gives it and its metrics."""
-    otlp = {**environment, "CALLGAUGE_OTLP__ENDPOINT": endpoint}
+    otlp = {
+        **environment, "CALLGAUGE_OTLP__ENDPOINT": endpoint, "CALLGAUGE_OTLP__TIMEOUT_SECONDS": str(min(60, patient(10))),
+    }  # fmt: skip
     with (
         started(folder / "exporter.log", "run", "--roles", "exporter", **otlp) as exporter,
         started(folder / "evaluator.log", "run", "--roles", "evaluator", **environment) as evaluator,
