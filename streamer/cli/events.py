@@ -49,7 +49,7 @@ def check(
     It prints which events are understood, which are refused and why, and which results a call does not have for want of
     which event. No broker is needed, and nothing is sent.
 
-    Exit code 1 when an event is refused or of an unknown type, or a time looks like seconds.
+    Exit code 1 when an event is refused or not understood, or a time looks like seconds.
 
     Examples:
         callgauge events check events.jsonl
@@ -61,7 +61,7 @@ def check(
     else:
         for line in _lines(findings):
             typer.echo(safe(line))
-    faults = len(findings.refused) + findings.unknown.total() + len(findings.in_seconds)
+    faults = len(findings.refused) + findings.not_understood.total() + len(findings.in_seconds)
     if faults:
         raise typer.Exit(1)
 
@@ -88,7 +88,10 @@ def _document(findings: Findings) -> dict[str, Any]:
         "calls": len(findings.names_by_call),
         "read": dict(findings.read),
         "carried": dict(findings.carried),
-        "unknown": dict(findings.unknown),
+        "not_understood": [
+            {"events": count, "what": each.what, "what_to_do": each.what_to_do}
+            for each, count in findings.not_understood.most_common()
+        ],
         "refused": [
             {
                 "line": each.place,
@@ -108,17 +111,23 @@ def _document(findings: Findings) -> dict[str, Any]:
 
 
 def _lines(findings: Findings) -> Iterator[str]:
-    total = findings.read.total() + findings.carried.total() + findings.unknown.total()
+    total, not_understood = findings.read.total() + findings.carried.total(), findings.not_understood.total()
     calls = len(findings.names_by_call)
-    yield f"{_counted(total, 'event')} of {_counted(calls, 'call')} understood, {len(findings.refused)} refused."
+    yield (
+        f"{_counted(total, 'event')} of {_counted(calls, 'call')} understood, {len(findings.refused)} refused"
+        f"{f', {not_understood} not understood' if not_understood else ''}."
+    )
     for title, counts in (
         ("Read", findings.read),
         ("Kept, and no rule reads them", findings.carried),
-        ("Of unknown types: kept and counted, and no rule reads them", findings.unknown),
     ):
         if counts:
             yield f"{title}:"
             yield from (f"  {count:>7}  {name}" for name, count in sorted(counts.items()))
+    if not_understood:
+        yield "Not understood: kept and counted, and no rule reads them:"
+    for each, count in findings.not_understood.most_common():
+        yield f"  {count:>7}  {each.what}. {each.what_to_do}"
     yield from _faults(findings)
     if calls:
         yield "Results:"

@@ -93,7 +93,7 @@ def test_the_first_call_is_whole() -> None:
     (block,) = re.findall(r"## The first call.*?```json\n(.*?)```", PAGE, re.S)
     findings = check_events(block.encode())
     assert not findings.refused
-    assert not findings.unknown
+    assert not findings.not_understood
     measured = {result.name for result, calls, _ in findings.missing() if calls}
     assert {"voice-to-voice latency of each turn", "interruptions", "dead air", "words of the user"} <= measured
 

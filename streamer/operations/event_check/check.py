@@ -10,6 +10,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.clock import wall_clock_ms
 from schemas.closed_sets import MisreadReason
 from schemas.events.elevenlabs_agent import CarriedAgentEvent
+from schemas.events.misread import Misread
 from schemas.events.pipecat import IgnoredLine, ToolLine
 from schemas.events.streams import CONTROL_EVENTS, source_of
 from streamer.operations.event_check.coverage import RESULTS, Result, missing_for, names_of
@@ -39,7 +40,7 @@ class Findings:
     Attributes:
         read: Events that a rule reads or may read, by stream and name.
         carried: Events that no rule reads, by name: they are kept and change nothing.
-        unknown: Events of types that this version does not know, by name.
+        not_understood: Events of a type or a kind that this version does not know, by what is not understood.
         refused: Events that are not accepted.
         without_conversation: Events that name no conversation.
         in_seconds: Places of events whose time looks like seconds.
@@ -48,7 +49,7 @@ class Findings:
 
     read: Counter[str] = field(default_factory=Counter)
     carried: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
+    not_understood: Counter[Misread] = field(default_factory=Counter)
     refused: list[Refusal] = field(default_factory=list)
     without_conversation: int = 0
     in_seconds: list[int] = field(default_factory=list)
@@ -106,7 +107,7 @@ def _note(posted: Posted, accepted: Accepted, findings: Findings) -> None:
     if time_ms is not None and 0 < time_ms < _LEAST_MS:
         findings.in_seconds.append(posted.place)
     if accepted.misread is not None and accepted.misread.reason is not MisreadReason.FIELD_LEFT_OUT:
-        findings.unknown[name] += 1
+        findings.not_understood[accepted.misread] += 1
     elif (stream, name) in _CARRIED:
         findings.carried[name] += 1
     else:

@@ -404,7 +404,7 @@ def test_printed_events_of_simulated_calls_are_all_understood(callgauge: Callgau
     events = [json.loads(line) for line in out.splitlines()]
     assert len({event["conversation_id"] for event in events}) == 2
     findings = check_events(out.encode())
-    assert (findings.refused, findings.unknown, findings.in_seconds) == ([], {}, [])
+    assert (findings.refused, findings.not_understood, findings.in_seconds) == ([], {}, [])
     assert sum(findings.read.values()) == len(events)
 
 

@@ -57,6 +57,17 @@ def test_a_type_of_tomorrow_on_a_named_stream_is_told(tmp_path: Path) -> None:
     assert (ended.code, "of_tomorrow" in ended.out) == (1, True)
 
 
+def test_a_wrong_kind_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    wrong = {**CALL[1], "data": {"kind": "user_started_speaking", "timestamp": T0_MS / 1000}}
+    ended = check(tmp_path, wrong, CALL[2])
+    assert ended.code == 1
+    assert ended.out.startswith("1 event of 1 call understood, 0 refused, 1 not understood.\n")
+    (line,) = [each for each in ended.out.splitlines() if "user_started_speaking" in each]
+    assert "Known kinds: user_speech_started" in line
+    (listed,) = json.loads(ran_here("events", "check", str(tmp_path / "events.jsonl"), "--json").out)["not_understood"]
+    assert (listed["events"], "user_speech_started" in listed["what_to_do"]) == (1, True)
+
+
 def test_lines_that_no_rule_reads_are_listed_apart_from_errors_which_are_counted(tmp_path: Path) -> None:
     lines = (
         {"type": kind, "timestamp": T0_MS, "conversation_id": "c", "data": {"frame": "x"}}
