@@ -9,10 +9,11 @@ from typing import Final
 import pytest
 
 from schemas.scores.all_records import Scored, TurnValues
-from tests.integration.metrics_page import total
-from tests.integration.processes import started, wait_for
+from tests.integration.metrics_page import address_in, total
+from tests.integration.processes import ran, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
-from tests.integration.test_ingest import Ingest, listening
+from tests.integration.test_ingest import listening
+from tests.support.pages import blocks_of
 from tests.support.patience import patient
 
 TOKEN: Final = "change-me"  # noqa: S105 - the one that the page shows
@@ -54,19 +55,38 @@ MISTAKES: Final = {
     "header": (f'"Authorization": "Bearer {TOKEN}", ', "", "Authorization"),
 }
 """Some code of the bot, the same with a mistake, and a word that the answer must have."""
+(KAFKA_BOT,) = (block.text for block in blocks_of("docs/sources/kafka.md") if block.language == "python")
+QUARANTINED: Final = ("record_quarantined", "callgauge_quarantined_total")
+KAFKA_MISTAKES: Final = {
+    "kind": (
+        '"user_speech_started"', '"user_began"',
+        "Known kinds: user_speech_started", ("records_not_understood", "callgauge_misread_records_total"),
+    ),
+    "seconds": ("int(at * 1000)", "int(at)", "milliseconds", QUARANTINED),
+    "milliseconds": ('"timestamp": at}', '"timestamp": at * 1000}', "this looks like milliseconds", QUARANTINED),
+    "no key": ("key=call, ", "", "Set the Kafka key to the conversation id", QUARANTINED),
+}  # fmt: skip
+"""The same of the bot on Kafka; a word that the log must have, the name of the log line, and the counter."""
 
 
-def ran(ingest: Ingest, bot: str) -> list[str]:
-    """Runs a bot to its end; the answers to its requests."""
-    ended = subprocess.run(
-        [sys.executable, "-c", bot, ingest.address + "/events"], capture_output=True, text=True, timeout=patient(60)
-    )
+def ran_bot(bot: str, *arguments: str) -> list[str]:
+    """Runs a bot to its end; the lines that it printed."""
+    ended = subprocess.run([sys.executable, "-c", bot, *arguments], capture_output=True, text=True, timeout=patient(60))
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 
 
-def test_the_bot_has_thirty_lines() -> None:
-    assert len([line for line in BOT.splitlines() if line.strip()]) <= 30
+@pytest.mark.parametrize("bot", [BOT, KAFKA_BOT])
+def test_the_bot_has_thirty_lines(bot: str) -> None:
+    assert len([line for line in bot.splitlines() if line.strip()]) <= 30
+
+
+async def measured_ms(environment: dict[str, str]) -> list[float]:
+    """The latencies of all turns on the topic."""
+    turns = [
+        each for each in newest_of(await written_scores(environment)) if isinstance(each, TurnValues) and each.turn
+    ]
+    return [each.voice_to_voice_ms.value for each in turns if isinstance(each.voice_to_voice_ms, Scored)]
 
 
 @pytest.mark.service(ingest__port="0", ingest__token=TOKEN, limits__closing_grace_ms="1000")
@@ -75,17 +95,42 @@ async def test_a_bot_of_thirty_lines_has_every_latency_and_hears_of_its_mistakes
 ) -> None:
     with started(tmp_path / "run.log", "run", **environment) as process:
         ingest = listening(process)
-        assert all('"refused_events":0' in answer for answer in ran(ingest, BOT))
+        url = ingest.address + "/events"
+        assert all('"refused_events":0' in answer for answer in ran_bot(BOT, url))
         wait_for("the call to be closed", lambda: total(ingest.metrics, "callgauge_calls_ended_total") == 1, 30)
-        turns = [
-            each for each in newest_of(await written_scores(environment)) if isinstance(each, TurnValues) and each.turn
-        ]
-        latencies_ms = [each.voice_to_voice_ms.value for each in turns if isinstance(each.voice_to_voice_ms, Scored)]
-        assert latencies_ms == pytest.approx([800] * TURNS)
+        assert await measured_ms(environment) == pytest.approx([800] * TURNS)
         for code, mistaken, word in MISTAKES.values():
             bot = BOT.replace(code, mistaken).replace(f"range({TURNS})", "range(1)")
             assert bot != BOT
             begin = time.monotonic()
-            answers = ran(ingest, bot)
+            answers = ran_bot(bot, url)
             assert time.monotonic() - begin <= patient(1)  # with the start of the bot
             assert any(word in answer for answer in answers), answers
+
+
+@pytest.mark.service(limits__closing_grace_ms="1000")
+async def test_a_bot_of_thirty_lines_on_kafka_has_every_latency_and_its_mistakes_are_reported(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    topic = environment["CALLGAUGE_TOPIC_PREFIX"] + "pipecat.events"
+    shown = KAFKA_BOT.replace("127.0.0.1:9092", environment["CALLGAUGE_BOOTSTRAP"]).replace("pipecat.events", topic)
+    with started(tmp_path / "run.log", "run", **environment) as process:
+        metrics = wait_for(lambda: f"the address in:\n{process.text}", lambda: address_in(process.text), 30)
+        assert ran_bot(shown)
+        wait_for("the call to be closed", lambda: total(metrics, "callgauge_calls_ended_total") == 1, 30)
+        assert await measured_ms(environment) == pytest.approx([800] * TURNS)
+        for code, mistaken, word, (line, counter) in KAFKA_MISTAKES.values():
+            bot = shown.replace(code, mistaken).replace(f"range({TURNS})", "range(1)")
+            assert code in shown
+            counted, logged = total(metrics, counter), len(process.text)
+            ran_bot(bot)
+            begin = time.monotonic()
+            wait_for(
+                lambda: f"{word!r} in:\n{process.text[logged:]}",  # noqa: B023 - called before the next one begins
+                lambda: word in process.text[logged:] and total(metrics, counter) > counted,  # noqa: B023
+                10,
+            )
+            assert time.monotonic() - begin <= patient(1)
+            assert line in process.text[logged:]
+    listed = ran("quarantine", "list", **environment)
+    assert all(reason in listed for reason in ("empty_key", "time_out_of_bounds", "invalid_event"))
