@@ -5,7 +5,10 @@ The first calls are a minute old when it begins, so that there is something to s
 
 import asyncio
 import contextlib
+import os
+import shutil
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -46,12 +49,13 @@ TROUBLE: Final = f"its model is {LLM_SLOW_MS // 1000} s late, on purpose"
 PORTS_TRIED: Final = 20
 """Ports from the given one on, of which the first free one is taken: 8080 is often in use."""
 NEXT_STEPS: Final = """
-Next:
+Next{}:
   callgauge report sample    one page about a recorded call: who spoke when, why the caller waited, goals, scores
   callgauge score sample     the records behind it, as JSON
   callgauge doctor           checks your Kafka; then `callgauge run` does all this with the calls of your agents
 """
 RATE_WINDOW_SECONDS: Final = 5.0
+COMMAND_NAME: Final = "callgauge"
 CE_SOURCE: Final = "callgauge.demo"
 FETCH_WAIT_MS: Final = 100
 MAX_RECORDS_PER_POLL: Final = 500
@@ -218,7 +222,15 @@ class Demo:
         self._say(f"Over: {began} calls began, {ended} ended, {self._events_published} events were sent.")
         self._console.print(self._totals.by_agent(IN_TROUBLE))
         self._say(f"{IN_TROUBLE}: {TROUBLE}.")
-        self._console.print(NEXT_STEPS, soft_wrap=True, end="")
+        self._console.print(NEXT_STEPS.format(place_of_command()), soft_wrap=True, end="")
+
+
+def place_of_command() -> str:
+    """Returns a remark about the place of the command where a shell does not find it by its name, as after `make demo`."""
+    program = Path(sys.argv[0])
+    if program.name != COMMAND_NAME or shutil.which(COMMAND_NAME):
+        return ""
+    return f" ({COMMAND_NAME} is {os.path.relpath(program)})"
 
 
 async def _result_of(task: asyncio.Task[None]) -> None:

@@ -12,7 +12,10 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from schemas.topics import TOPICS
+from streamer.roles.demo import place_of_command
 from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
 from tests.support.patience import patient
 
@@ -46,6 +49,20 @@ def test_without_a_terminal_it_prints_lines_and_ends_by_itself() -> None:
     assert lines[over + 1].split()[:3] == ["agent", "ended", "answers"]
     assert any(line.strip().startswith("callgauge report sample") for line in lines[over:])
     assert "\x1b" not in ended.stdout
+
+
+def test_it_names_the_place_of_the_command_where_a_shell_does_not_find_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = tmp_path / ".venv/bin/callgauge"
+    command.parent.mkdir(parents=True)
+    command.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(command), "demo"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert place_of_command() == " (callgauge is .venv/bin/callgauge)"
+    monkeypatch.setenv("PATH", str(command.parent))
+    assert place_of_command() == ""
 
 
 def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it_in_two_seconds() -> None:
