@@ -19,6 +19,8 @@ import pytest
 import yaml
 
 from tests.integration.processes import wait_for
+from tests.support import required_tools
+from tests.support.brokers import kafka_broker
 from tests.support.own_network import OwnNetwork, own_network
 from tests.support.pages import PAGES, ROOT, Block, blocks_of
 from tests.support.patience import patient
@@ -145,8 +147,18 @@ def _pasted(page: str) -> list[Block]:
     ]
 
 
+def _fetch_kafka() -> None:
+    """Fetches Kafka unless it is here, because a network of one's own reaches nothing."""
+    missing = required_tools.provide(required_tools.JAVA, required_tools.MAVEN)
+    if missing:
+        pytest.skip(f"{required_tools.MISSING}{required_tools.names(missing)}")
+    kafka_broker.kafka_jars()
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if _pasted(page)])
 def test_the_blocks_of_a_page_run_as_they_are(page: str, tmp_path: Path) -> None:
+    if page in NEED_A_BROKER or any(BROKER in block.text for block in _pasted(page)):
+        _fetch_kafka()
     with own_network(SECRETS) as network, ExitStack() as ended:
         reader = Reader(tmp_path, network, ended)
         if page in NEED_A_BROKER:

@@ -274,7 +274,13 @@ def _formatted(folder: Path, brokers: int, own_network: Network | None) -> list[
         logging = own / "log4j2.properties"
         logging.write_text(kafka_broker._LOGGING)
         memory = _JAVA_ALONE if brokers == 1 else _JAVA_AMONG_OTHERS
-        java = ["java", *memory, f"-Dlog4j2.configurationFile={logging.as_uri()}", "-cp", f"{kafka_broker._jars()}/*"]
+        java = [
+            "java",
+            *memory,
+            f"-Dlog4j2.configurationFile={logging.as_uri()}",
+            "-cp",
+            f"{kafka_broker.kafka_jars()}/*",
+        ]
         form = [*java, "kafka.tools.StorageTool", "format", "-t", "callgauge-test-cluster", "-c", str(file)]
         formatted = subprocess.run(form, capture_output=True, text=True)
         if formatted.returncode != 0:

@@ -218,7 +218,7 @@ def _plain_settings(listens_on: str, ports: Mapping[str, int]) -> dict[str, str]
 def _java_command(
     folder: Path, ports: Mapping[str, int], more: Mapping[str, str], format_options: list[str]
 ) -> list[str]:
-    jars = f"{_jars()}/*"
+    jars = f"{kafka_jars()}/*"
     settings = SETTINGS | {
         "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
         "log.dirs": str(folder / "data"),
@@ -239,8 +239,12 @@ def _java_command(
     return [*tied, *java, "kafka.Kafka", str(properties)]
 
 
-def _jars() -> Path:
-    """The folder of Kafka's jars, fetched once; two processes may do it at once, the first one done wins."""
+def kafka_jars() -> Path:
+    """Returns the folder of Kafka's jars, fetched once; two processes may do it at once, the first one done wins.
+
+    Raises:
+        BrokerStartError: Maven could not fetch them.
+    """
     if not JARS.exists():
         JARS.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=JARS.parent, prefix="fetching-") as name:
