@@ -157,6 +157,7 @@ def _fetch_kafka() -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _pasted(page)])
 def test_the_blocks_of_a_page_run_as_they_are(page: str, tmp_path: Path) -> None:
+    required_tools.require_tool("curl", "Debian and Ubuntu: apt-get install curl")
     if page in NEED_A_BROKER or any(BROKER in block.text for block in _pasted(page)):
         _fetch_kafka()
     with own_network(SECRETS) as network, ExitStack() as ended:
