@@ -29,10 +29,12 @@ class PrintedCalls:
         self.unread = 0
         self.event = progress.event
         self._progress = progress
+        self._printed: list[int] = []
 
     def add(self, output: CallOutput) -> None:
         """Prints the results of one more call."""
-        sys.stdout.write(output.text)
+        # Writing and counting are one step of the interpreter, so that no signal comes between them.
+        (self._printed if output.is_read else []).extend(map(sys.stdout.write, (output.text,)))
         for sentence in output.sentences:
             say(sentence)
         if output.is_read:
@@ -43,7 +45,7 @@ class PrintedCalls:
     @property
     def read(self) -> int:
         """The number of calls with results."""
-        return self._progress.calls
+        return len(self._printed)
 
 
 def found_calls(paths: Sequence[Path]) -> list[RecordedPath]:
