@@ -23,7 +23,7 @@ PLACES: Final[Mapping[str, str]] = MappingProxyType(
         "user_instruction": "the user's instruction of the goal set, as JSON text; null if there is none",
     }
 )
-"""What each place becomes. The first two are required."""
+"""Each place, and the part of the question that replaces it. The first two are required."""
 MAX_TEMPLATE_CHARS: Final = 20_000
 """Longest template: it is a part of every question. agent-inspect's own has 2,500 characters."""
 OWN_PROMPT: Final = "own.1"

@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.errors import OperatorError
-from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, JsonOption, PrefixOption
+from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, JsonOption, PrefixOption, moment_given
 from streamer.cli.settings_options import settings_from
 from streamer.operations.one_call.past import LEAST_CHARS, MAX_CALLS, FoundCalls, find_calls
 from streamer.operations.one_call.text import call_document, call_lines
 from streamer.quiet_libraries import quiet_libraries
 from streamer.terminal import safe, say
-from streamer.time_bounds import moment_ms
 
 app = typer.Typer(add_completion=False)
 
@@ -49,10 +47,7 @@ def call(
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    try:
-        since_ms = moment_ms(since, wall_clock_ms())
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.") from error
+    since_ms = moment_given(since)
     with quiet_libraries():
         found = asyncio.run(find_calls(settings.kafka, conversation, since_ms))
     if found.unreadable:

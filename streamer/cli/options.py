@@ -6,6 +6,9 @@ from typing import Annotated, Final
 
 import typer
 
+from consumers.runtime.clock import wall_clock_ms
+from streamer.time_bounds import moment_ms
+
 PATHS_HELP: Final = (
     "Files of events (.jsonl or .jsonl.gz, one event or one call a line), EVA run and record directories, and .json(.gz) records "
     "of ElevenLabs agents or folders of them; `sample` is a call that comes with callgauge."
@@ -61,3 +64,15 @@ class JudgeSwitch(StrEnum):
 
 
 JudgeOption = Annotated[JudgeSwitch, typer.Option("--judge", help="Whether a model judges what code cannot.")]
+
+
+def moment_given(text: str) -> int:
+    """The moment that a person names, in milliseconds since 1970.
+
+    Raises:
+        BadParameter: The text is no moment.
+    """
+    try:
+        return moment_ms(text, wall_clock_ms())
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error

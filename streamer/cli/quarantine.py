@@ -15,7 +15,7 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.events.codec import RefusalReason
 from schemas.topics import SOURCE_BY_TOPIC
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
-from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption, moment_given
 from streamer.cli.settings_options import settings_from
 from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.record_reader import RecordGoneError, record_reader
@@ -34,7 +34,6 @@ from streamer.quiet_libraries import quiet_libraries
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import output_console, safe, say
-from streamer.time_bounds import moment_ms
 
 Result = TypeVar("Result")
 
@@ -299,8 +298,8 @@ def _wanted(
         reasons=frozenset(reasons or ()),
         topics=frozenset(_topic(settings.kafka, name) for name in topics or ()),
         conversation=conversation,
-        since_ms=_moment(since),
-        until_ms=_moment(until),
+        since_ms=None if since is None else moment_given(since),
+        until_ms=None if until is None else moment_given(until),
         places=places,
     )
 
@@ -320,13 +319,6 @@ def _place(kafka: KafkaSettings, text: str) -> Coordinates:
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from error
     return place._replace(topic=_topic(kafka, place.topic))
-
-
-def _moment(text: str | None) -> int | None:
-    try:
-        return None if text is None else moment_ms(text, wall_clock_ms())
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.") from error
 
 
 def _confirm(count: int, *, is_agreed: bool) -> None:

@@ -10,7 +10,7 @@ from rich.live import Live
 
 from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.stopping import first_of
-from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
+from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption, moment_given
 from streamer.cli.settings_options import settings_from
 from streamer.operations.live_calls.shown import calls_document, live_screen, plain_table
 from streamer.operations.live_calls.watching import WatchedCalls
@@ -18,7 +18,6 @@ from streamer.quiet_libraries import quiet_libraries
 from streamer.settings.all_settings import Settings
 from streamer.signals import stop_on_signals
 from streamer.terminal import output_console
-from streamer.time_bounds import moment_ms
 
 REFRESH_SECONDS: Final = 0.25
 PLAIN_SECONDS: Final = 5.0
@@ -50,10 +49,7 @@ def top(
         callgauge top --json --bootstrap kafka:9092
     """
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    try:
-        since_ms = moment_ms(since, wall_clock_ms())
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.") from error
+    since_ms = moment_given(since)
     with quiet_libraries():
         asyncio.run(_top(settings, since_ms, once=once or as_json, as_json=as_json))
 

@@ -10,7 +10,6 @@ from typing import Annotated, Final
 
 import typer
 
-from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.errors import OperatorError
 from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import (
@@ -24,6 +23,7 @@ from streamer.cli.options import (
     JudgeSwitch,
     PrefixOption,
     ProcessesOption,
+    moment_given,
 )
 from streamer.cli.printing import found_calls, total_of
 from streamer.cli.settings_options import settings_from
@@ -37,7 +37,6 @@ from streamer.recordings.goals import goals_for
 from streamer.report.drawing.numbers import counted
 from streamer.settings.all_settings import Settings
 from streamer.terminal import output_console, safe, say
-from streamer.time_bounds import moment_ms
 from streamer.trials.call_folds import Trials
 from streamer.trials.comparison import compared
 from streamer.trials.results import error_lines, fitting, remarks, shown, trials_json, trials_table
@@ -132,10 +131,7 @@ def _require_fitting(
 
 def _from_topics(settings: Settings, since: str, gathered: Trials) -> int:
     """Reads live calls; gives the number of records that could not be read."""
-    try:
-        since_ms = moment_ms(since, wall_clock_ms())
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.") from error
+    since_ms = moment_given(since)
     with quiet_libraries(), _read_to_the_end(None, RECORDS) as progress:
         reading = read_past_trials(settings.kafka, since_ms, settings.console_url, gathered, progress.event)
         unreadable = asyncio.run(reading)

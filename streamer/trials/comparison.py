@@ -167,7 +167,7 @@ class GoalSetTrials:
         return sorted(tools, key=lambda each: (-len(each.trials), -each.failures, each.tool))
 
     def _without_success(self) -> Iterator[Trial]:
-        """Those of which it is known how far they got: a subgoal that nobody could judge may have been reached later."""
+        """Trials that failed and whose progress is known. A subgoal without a verdict may have been reached later."""
         return (trial for trial in self.trials if trial.success is False and not isinstance(trial.progress, str))
 
     def _outcomes(self) -> Iterator[SubgoalOutcome]:

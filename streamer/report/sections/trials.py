@@ -49,7 +49,7 @@ def _row(name: str, values: Sequence[tuple[str, str]]) -> Markup:
 
 
 def _errors(group: GoalSetTrials, texts: ReportedCall) -> Markup | None:
-    """What went wrong in calls of one goal set; None if nothing did and no judge voted."""
+    """Lists the errors in calls of one goal set; None if there are none and no judge voted."""
     parts = [
         element("div", element("dt", texts.shown(phrase)), element("dd", element("ul", _links(trials))))
         for phrase, trials in errors(group)

@@ -23,10 +23,19 @@ def asked(options: Json, **rules: Any) -> JudgeRequest:
 
 def judged(feed: GoalFeed, *trials: Json) -> None:
     """Two turns, and a verdict with these trials on the first."""
+    two_turns(feed)
+    answer(feed, feed.requests[0], *trials)
+
+
+def two_turns(feed: GoalFeed) -> None:
+    """The first turn is over, so it is judged."""
     feed.greet()
     feed.turn("hello")
     feed.turn("good")
-    request = feed.requests[0]
+
+
+def answer(feed: GoalFeed, request: JudgeRequest, *trials: Json) -> None:
+    """A verdict with these trials."""
     verdict = {
         "type": "judge_verdict", "request_id": request.request_id, "conversation_id": "call", "turn": 1, "kind": "subgoal",
         "input_hash": request.input_hash, "prompt_version": request.prompt_version,
@@ -95,11 +104,10 @@ def test_a_verdict_that_was_read_before_its_question_keeps_its_trials() -> None:
     """As after a restart, where verdicts come from their topic first."""
     options = {"include_judge_explanation": True}
     first = GoalFeed(goal_set(JUDGED, **options), asks_judge=True)
-    judged(first, trial(1, True, "Booked."))
+    two_turns(first)
     again = GoalFeed(goal_set(JUDGED, **options), asks_judge=True)
-    request = first.requests[0]
-    again.judge(request, is_completed=True, at_ms=1)
-    again.greet()
-    again.turn("hello")
-    again.turn("good")
-    assert first.records("subgoal")[-1].reached_turn == again.records("subgoal")[-1].reached_turn == 1
+    answer(again, first.requests[0], trial(1, True, "Booked."))
+    two_turns(again)
+    assert again.requests == []
+    record = again.records("subgoal")[-1]
+    assert [each.explanation for each in record.trials] == ["Booked."]

@@ -24,7 +24,7 @@ sys.stderr.write(json.dumps(sorted(sys.modules)))
 
 
 def completed(shell: str, words: str) -> tuple[str, set[str]]:
-    """What a shell is answered for a line whose last word is not complete, and the modules that were loaded."""
+    """The answer to a shell about a line with an unfinished last word, and the modules that were loaded."""
     asked = {"_CALLGAUGE_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     others = {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     ended = subprocess.run(
