@@ -47,8 +47,8 @@ laws: $(READY) ## every law on new examples at each run, many of them (EXAMPLES=
 	@EXAMPLES=$(or $(EXAMPLES),1000) $(PYTEST) $(WORKERS) -o faulthandler_timeout=3600 \
 		--hypothesis-profile laws -m hypothesis
 
-durations: $(READY) ## write how long tests take, by which they are put in order
-	@$(PYTEST) $(WORKERS) --write-durations
+durations: $(READY) ## run make test and write how long its tests take, by which they are put in order
+	@$(LINTED) $(WORKERS) -m "not long" --write-durations
 
 check: $(READY) ## format, lint, types and the rules of the tree
 	@$(LINTED) --quiet tests/tidy

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,12 +32,9 @@ pytestmark = pytest.mark.kafka
 CALLS: Final = ("plain", "barge_in", "words_are_timed", "pauses", "tools", "goes_on", "eager", "no_detector", "over_greeting",
                 "cancelled", "cough", "silent_caller")  # fmt: skip
 CLOSE_MS: Final = 1.0
-"""How far a latency may be from pipecat's own on a quiet machine. Both observers read the clock in tasks of their own."""
+"""How far most latencies are from pipecat's own at most. Both observers read the clock in tasks of their own."""
 NEAR_MS: Final = 25.0
-"""The same on a busy machine, where one of the two tasks may wait for its turn."""
-
-LATE_MS: Final = 2_000.0
-"""An answer of the plain call that takes longer is not over when the script's user speaks again. It takes 1,200 ms."""
+"""The same for every latency: one of the two tasks may have to wait for its turn."""
 
 
 @contextmanager
@@ -60,9 +58,8 @@ def service(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[Proce
 
 
 @pytest.mark.service(limits__closing_grace_ms="1500")
-@pytest.mark.parametrize("within_ms", [NEAR_MS, pytest.param(CLOSE_MS, marks=pytest.mark.long)])
 async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
-    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path, within_ms: float
+    service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
     _, address = service
     output = tmp_path / "bots.json"
@@ -77,17 +74,17 @@ async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
     for record in sorted((r for r in records if isinstance(r, VoiceToVoiceLatency)), key=lambda r: r.turn or 0):
         if isinstance(record.result, Scored):
             latencies[record.conversation_id].append((record.result.value, record.anchor))
+    apart_ms = []
     for name in set(CALLS) - {"no_detector"}:
-        assert [ms for ms, _ in latencies[name]] == pytest.approx(by_pipecat[name], abs=patient(within_ms)), name
+        ours_ms = [ms for ms, _ in latencies[name]]
+        assert ours_ms == pytest.approx(by_pipecat[name], abs=patient(NEAR_MS)), name
+        apart_ms += [abs(ours - its) for ours, its in zip(ours_ms, by_pipecat[name], strict=True)]
         assert {anchor for _, anchor in latencies[name]} <= {Anchor.VAD}
+    assert statistics.median(apart_ms) <= patient(CLOSE_MS)
     # pipecat measures nothing without a detector.
     assert by_pipecat["no_detector"] == []
     assert [anchor for _, anchor in latencies["no_detector"]] == [Anchor.TURN_RELEASE] * 2
 
-    if (slowest := max(by_pipecat["plain"])) > LATE_MS:
-        pytest.skip(
-            f"a bot took {slowest:.0f} ms for an answer: on this busy machine the calls are not those of the script"
-        )
     cut = {(r.name, r.conversation_id, r.turn) for r in records if isinstance(r, InterruptionFact)}
     by_user = "interruption_by_user"
     assert cut == {(by_user, "barge_in", 2), (by_user, "words_are_timed", 2), (by_user, "over_greeting", 1)}

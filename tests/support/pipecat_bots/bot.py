@@ -28,10 +28,15 @@ from pipecat.turns.user_turn_strategies import UserTurnStrategies
 from pipecat.workers.runner import WorkerRunner
 from pipecat_callgauge import CallgaugeObserver
 
+from tests.support.patience import patient
 from tests.support.pipecat_bots.vendors import Answer, EarSTTService, Line, MindLLMService, MouthTTSService
 
 DETECTOR_SECONDS = 0.2
 """How long the detector takes to be sure of a start, and of an end."""
+QUIET_SECONDS = 1.0
+"""After so much silence an answer is over. Between two sentences are 0.15 s."""
+MOST_SECONDS = 30
+"""How long a caller waits for anything that the bot must do."""
 
 Tool = Callable[[Any], Awaitable[None]]
 
@@ -79,8 +84,9 @@ class Bot:
         self._call = call
         self._observer = observer
         self._microphone, self.ear, self._model = Microphone(), EarSTTService(), MindLLMService(call.plan)
+        self._called: set[str] = set()
         for tool, handler in call.tools.items():
-            self._model.register_function(tool, handler)
+            self._model.register_function(tool, self._noting(tool, handler))
         context = LLMContext([], tools=call.schemas) if call.schemas else LLMContext([])
         turns = LLMUserAggregatorParams(user_turn_strategies=call.turns())
         pair = LLMContextAggregatorPair(context, user_params=turns)
@@ -100,14 +106,50 @@ class Bot:
         self._ready = asyncio.Event()
         self.worker.add_event_handler("on_pipeline_started", lambda *_: self._ready.set())
 
+    def _noting(self, tool: str, handler: Tool) -> Tool:
+        async def noted(call: Any) -> None:
+            self._called.add(tool)
+            await handler(call)
+
+        return noted
+
     def attach(self) -> None:
         """Attaches our observer to the running worker."""
         self.worker.add_observer(self._observer)
 
-    async def greet(self, seconds: float = 3.0) -> None:
-        """Lets the bot speak first, for some seconds."""
+    async def greet(self) -> None:
+        """Lets the bot speak first, to the end."""
+        await self.begin_to_greet()
+        await self.answered()
+
+    async def begin_to_greet(self) -> None:
+        """Lets the bot speak first, and returns at once."""
+        self.ear.heard_s = time.time()
         await self.worker.queue_frame(LLMRunFrame())
-        await asyncio.sleep(seconds)
+
+    async def answered(self) -> None:
+        """Waits until the bot has answered what was said last, and is silent."""
+        await self.hears()
+        await self._until("the bot is silent", lambda: time.time() - self.line.last_s > patient(QUIET_SECONDS))
+
+    async def hears(self) -> None:
+        """Waits for the first sound of the bot's answer to what was said last."""
+        await self._until("an answer", lambda: self.line.last_s > self.ear.heard_s)
+
+    async def model_is_asked(self, times: int) -> None:
+        """Waits until the model was asked so many times in this call."""
+        await self._until(f"question {times} to the model", lambda: self._model.asked >= times)
+
+    async def tool_is_called(self, tool: str) -> None:
+        """Waits until the bot has called a tool."""
+        await self._until(f"a call of {tool}", lambda: tool in self._called)
+
+    async def _until(self, what: str, is_so: Callable[[], bool]) -> None:
+        until = time.monotonic() + patient(MOST_SECONDS)
+        while not is_so():
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.name}: {what} did not come")
+            await asyncio.sleep(0.02)
 
     async def begin_to_speak(self) -> None:
         """The caller speaks; the detector notices."""

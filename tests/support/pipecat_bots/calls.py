@@ -28,17 +28,18 @@ LIST: Final = (
 async def _plain(bot: Bot) -> None:
     await bot.greet()
     await bot.say(1.5, "When does the museum open?")
-    await asyncio.sleep(3.5)
+    await bot.answered()
     await bot.say(1.0, "Thanks a lot.")
-    await asyncio.sleep(3.5)
+    await bot.answered()
 
 
 async def _barge_in(bot: Bot) -> None:
     await bot.greet()
     await bot.say(1.0, "Which rooms are there?")
-    await asyncio.sleep(3.0)
+    await bot.hears()
+    await asyncio.sleep(1.8)
     await bot.say(1.2, "Stop, the red one.")
-    await asyncio.sleep(3.5)
+    await bot.answered()
 
 
 async def _pauses(bot: Bot) -> None:
@@ -48,38 +49,51 @@ async def _pauses(bot: Bot) -> None:
     await bot.say(0.8, "to move", heard_after=0.02, is_final=False)
     await asyncio.sleep(0.1)
     await bot.say(0.9, "my visit.")
-    await asyncio.sleep(3.5)
+    await bot.answered()
 
 
 async def _silent_caller(bot: Bot) -> None:
-    await bot.greet(8)
-    await bot.greet(3)
+    await bot.greet()
+    await asyncio.sleep(5.0)
+    await bot.greet()
 
 
 async def _one_question(bot: Bot) -> None:
     await bot.greet()
     await bot.say(1.5, "When does the museum open?")
-    await asyncio.sleep(3.5)
+    await bot.answered()
+
+
+async def _writes_only(bot: Bot) -> None:
+    """Nothing is heard of a bot without synthesis."""
+    await bot.begin_to_greet()
+    await bot.model_is_asked(1)
+    await asyncio.sleep(1.0)
+    await bot.say(1.5, "When does the museum open?")
+    await bot.model_is_asked(2)
+    await asyncio.sleep(1.5)
 
 
 async def _tools(bot: Bot) -> None:
     await bot.greet()
     await bot.say(1.0, "Find my visit A1.")
-    await asyncio.sleep(4.2)
+    await bot.answered()
     await bot.say(1.0, "Cancel it and find B2.")
-    await asyncio.sleep(4.2)
+    await bot.answered()
     await bot.say(1.0, "Count all visitors.")
-    await asyncio.sleep(2.0)
+    await bot.tool_is_called("count_visitors")
+    await asyncio.sleep(1.0)
     await bot.say(1.0, "No, leave it.")
-    await asyncio.sleep(3.5)
+    await bot.answered()
 
 
 async def _goes_on(bot: Bot) -> None:
     await bot.greet()
     await bot.say(1.0, "When does the museum open")
-    await asyncio.sleep(0.7)  # the turn was ruled over and the model asked, but nothing is heard yet
+    await bot.model_is_asked(2)  # the turn was ruled over, but nothing is heard yet
+    await asyncio.sleep(0.2)
     await bot.say(1.0, "on Sundays?")
-    await asyncio.sleep(3.0)
+    await bot.answered()
 
 
 async def _eager(bot: Bot) -> None:
@@ -98,7 +112,7 @@ async def _eager(bot: Bot) -> None:
     await asyncio.sleep(0.1)
     await bot.ear.broadcast_frame(ProposedUserStoppedSpeakingFrame)
     await bot.ear.hear("When does it open on Sundays?")
-    await asyncio.sleep(3.0)
+    await bot.answered()
 
 
 async def _late(bot: Bot) -> None:
@@ -110,21 +124,22 @@ async def _late(bot: Bot) -> None:
     await bot.fall_silent()
     await asyncio.sleep(0.1)
     await bot.ear.hear("When does the museum open?")
-    await asyncio.sleep(3.5)
+    await bot.answered()
     await bot.say(1.0, "Thanks a lot.")
-    await asyncio.sleep(3)
+    await bot.answered()
 
 
 async def _cough(bot: Bot) -> None:
     await bot.greet()
     await bot.say(1.0, "Which rooms are there?")
-    await asyncio.sleep(2.5)
+    await bot.hears()
+    await asyncio.sleep(1.3)
     await bot.begin_to_speak()
     await asyncio.sleep(0.2)
     await bot.fall_silent()
-    await asyncio.sleep(8)
+    await bot.answered()
     await bot.say(1.0, "Thanks a lot then.")
-    await asyncio.sleep(3)
+    await bot.answered()
 
 
 async def _no_detector(bot: Bot) -> None:
@@ -134,21 +149,24 @@ async def _no_detector(bot: Bot) -> None:
         await asyncio.sleep(1.25)
         await bot.ear.hear(text)
         await bot.ear.broadcast_frame(ProposedUserStoppedSpeakingFrame)
-        await asyncio.sleep(2.8)
+        await bot.answered()
 
 
 async def _model_fails(bot: Bot) -> None:
     await bot.greet()
     await bot.say(1.0, "When does it open?")
-    await asyncio.sleep(2.5)
+    await bot.model_is_asked(2)
+    await asyncio.sleep(1.7)
     await bot.say(1.0, "Hello?")
-    await asyncio.sleep(3)
+    await bot.answered()
 
 
 async def _over_greeting(bot: Bot) -> None:
-    await bot.greet(1.6)
+    await bot.begin_to_greet()
+    await bot.hears()
+    await asyncio.sleep(0.9)
     await bot.say(1.0, "When does it open?")
-    await asyncio.sleep(3)
+    await bot.answered()
 
 
 async def find_visit(call: Any) -> None:
@@ -190,7 +208,7 @@ CALLS: Final[dict[str, Call]] = {
         tools={"find_visit": find_visit, "cancel_visit": cancel_visit, "count_visitors": count_visitors},
         schemas=[FIND],
     ),
-    "no_synthesis": Call([HELLO, Answer(0.3, "It opens at nine.")], _one_question, synthesis=None),
+    "no_synthesis": Call([HELLO, Answer(0.3, "It opens at nine.")], _writes_only, synthesis=None),
     "goes_on": Call([HELLO, Answer(0.8, "Nobody hears this."), Answer(0.3, "On Sundays at ten.")], _goes_on),
     "eager": Call(
         [HELLO, Answer(0.2, "A wrong guess."), Answer(0.3, "On Sundays at ten.")], _eager,

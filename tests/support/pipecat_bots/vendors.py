@@ -42,10 +42,15 @@ class Answer:
 
 
 class EarSTTService(STTService):
-    """Says what the script lets it hear."""
+    """Says what the script lets it hear.
+
+    Attributes:
+        heard_s: When it last heard something; 0 before.
+    """
 
     def __init__(self) -> None:
         super().__init__(settings=STTSettings(model="ear-1", language=None), ttfs_p99_latency=0.3)
+        self.heard_s = 0.0
 
     def can_generate_metrics(self) -> bool:
         return True
@@ -54,11 +59,16 @@ class EarSTTService(STTService):
         yield None
 
     async def hear(self, text: str, *, is_final: bool = True) -> None:
+        self.heard_s = time.time()
         await self.push_frame(TranscriptionFrame(text, "caller", time_now_iso8601(), finalized=is_final))
 
 
 class MindLLMService(LLMService):
-    """Gives one answer of its plan after the other."""
+    """Gives one answer of its plan after the other.
+
+    Attributes:
+        asked: How often it was asked.
+    """
 
     def __init__(self, plan: list[Answer]) -> None:
         unset: dict[str, Any] = dict.fromkeys(
@@ -67,6 +77,7 @@ class MindLLMService(LLMService):
         )  # fmt: skip
         super().__init__(settings=LLMSettings(**unset, model="mind-1", filter_incomplete_user_turns=False))
         self._plan = list(plan)
+        self.asked = 0
 
     def can_generate_metrics(self) -> bool:
         return True
@@ -74,6 +85,7 @@ class MindLLMService(LLMService):
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
         if isinstance(frame, LLMContextFrame):
+            self.asked += 1
             await self._answer(frame, self._plan.pop(0) if self._plan else Answer(0.2, "That is all."))
         else:
             await self.push_frame(frame, direction)
@@ -133,12 +145,17 @@ class MouthTTSService(TTSService):
 
 
 class Line(BaseOutputTransport):
-    """Takes sound as fast as it is heard, and notes when a silence ends."""
+    """Takes sound as fast as it is heard.
+
+    Attributes:
+        sounds: When a silence ended.
+        last_s: When the newest sound ended; 0 before the first.
+    """
 
     def __init__(self) -> None:
         super().__init__(TransportParams(audio_out_enabled=True, audio_out_sample_rate=RATE))
         self.sounds: list[float] = []
-        self._last = 0.0
+        self.last_s = 0.0
 
     async def start(self, frame: Any) -> None:
         await super().start(frame)
@@ -146,8 +163,8 @@ class Line(BaseOutputTransport):
 
     async def write_audio_frame(self, frame: OutputAudioRawFrame) -> bool:
         now = time.time()
-        if now - self._last > 0.25:
+        if now - self.last_s > 0.25:
             self.sounds.append(now)
         await asyncio.sleep(len(frame.audio) / 2 / frame.sample_rate)
-        self._last = time.time()
+        self.last_s = time.time()
         return True

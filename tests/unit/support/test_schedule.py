@@ -90,7 +90,7 @@ def test_a_test_that_ends_its_worker_fails_once_and_every_other_test_runs(tmp_pa
     options = ("-p", "no:cacheprovider", "-n", "1", "--rootdir", str(tmp_path), "-c", "/dev/null")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=patient(60),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}, capture_output=True, text=True, timeout=patient(60),
     )  # fmt: skip
     assert ended.returncode == 1
     assert re.search(r"\b1 failed, 4 passed\b", ended.stdout), ended.stdout
