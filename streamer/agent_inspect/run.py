@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,14 +13,14 @@ from consumers.engine.agent_inspect.judging import Ballot, Vote
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import first_of
-from schemas.judging import Judged, JudgeRequest, JudgeVerdict, Unjudged, UnjudgedReason
+from schemas.judging import Judged, Unjudged, UnjudgedReason
 from streamer.agent_inspect.documents import TraceDocument
 from streamer.agent_inspect.files import TraceFiles, read_samples
-from streamer.agent_inspect.kept_verdicts import KeptVerdicts
 from streamer.agent_inspect.questions import NotJudgedError, TraceQuestions
 from streamer.agent_inspect.scorers import Json, Scorer, default_scorers, known_metrics_of, metrics_of
 from streamer.offline.call_work import CallOutput
-from streamer.offline.judge_in_process import JudgeInProcess
+from streamer.offline.judging.judge_in_process import JudgeInProcess
+from streamer.offline.judging.kept_verdicts import keeping
 from streamer.recordings.files.json_files import RecordingError
 from streamer.settings.all_settings import Settings
 from streamer.terminal import say
@@ -80,19 +79,18 @@ def score_traces(
     redactor = Redactor(plan.settings.redaction)
     # Log lines of the judge are no results.
     configure_logging(plan.settings.log_format, "warning", redact=redactor.redact)
-    with closing(KeptVerdicts(plan.verdicts)) if plan.verdicts else nullcontext() as kept:
 
-        def documents() -> Iterator[TraceDocument | RecordingError]:
-            for placed in files:
-                if isinstance(placed, RecordingError):
-                    yield placed
-                    continue
-                try:
-                    yield placed.read(samples, options)
-                except RecordingError as error:
-                    yield error
+    def documents() -> Iterator[TraceDocument | RecordingError]:
+        for placed in files:
+            if isinstance(placed, RecordingError):
+                yield placed
+                continue
+            try:
+                yield placed.read(samples, options)
+            except RecordingError as error:
+                yield error
 
-        asyncio.run(_Run(plan, redactor, kept, show, on_question).all(documents()))
+    asyncio.run(_Run(plan, redactor, show, on_question).all(documents()))
 
 
 class _Run:
@@ -100,7 +98,6 @@ class _Run:
         self,
         plan: TracePlan,
         redactor: Redactor,
-        kept: KeptVerdicts | None,
         show: Callable[[CallOutput], None],
         on_question: Callable[[], None],
     ) -> None:
@@ -108,27 +105,25 @@ class _Run:
         self._judge_settings = plan.settings.judge.model_copy(update={"keeps_raw_answers": True})
         self._plan = plan
         self._redactor = redactor
-        self._kept = kept
         self._show = show
         self._on_question = on_question
         self._judge: JudgeInProcess | None = None
-        self._recalled = 0
 
     async def all(self, documents: Iterator[TraceDocument | RecordingError]) -> None:
         if not self._plan.asks_judge:
             await self._side_by_side(documents)
             return
-        judge = self._judge = JudgeInProcess(self._judge_settings, redactor=self._redactor)
+        with keeping(self._plan.verdicts, self._judge_settings) as kept:
+            judge = self._judge = JudgeInProcess(self._judge_settings, redactor=self._redactor, kept=kept)
 
-        async def work() -> None:
-            try:
-                await self._side_by_side(documents)
-            finally:
-                await judge.finish()
+            async def work() -> None:
+                try:
+                    await self._side_by_side(documents)
+                finally:
+                    await judge.finish()
 
-        await first_of(work(), judge.run())
-        recalled = f" {self._recalled} further questions have verdicts of an earlier run." if self._recalled else ""
-        say(judge.summary() + recalled)
+            await first_of(work(), judge.run())
+            say(judge.summary())
 
     async def _side_by_side(self, documents: Iterator[TraceDocument | RecordingError]) -> None:
         # Each trace asks one question at a time, so fewer would leave places of the judge empty.
@@ -172,11 +167,9 @@ class _Run:
 
     async def _vote(self, questions: TraceQuestions, ballot: Ballot) -> Vote:
         request = questions.request(ballot)
-        verdict = None if self._kept is None else self._kept.of(request, self._judge_settings)
-        if verdict is None:
-            verdict = await self._asked(request)
-        else:
-            self._recalled += 1
+        if self._judge is None:
+            raise NotJudgedError(UnjudgedReason.JUDGE_DISABLED)
+        verdict = await self._judge.answer_whatever_the_rate(request)
         self._on_question()
         completions = tuple(answer.raw for answer in verdict.answers if answer.raw)
         match verdict.result:
@@ -185,14 +178,6 @@ class _Run:
             case Unjudged(reason=reason) if reason not in _VOTE_FAILED:
                 raise NotJudgedError(reason)
         return Vote(None, completions)
-
-    async def _asked(self, request: JudgeRequest) -> JudgeVerdict:
-        if self._judge is None:
-            raise NotJudgedError(UnjudgedReason.JUDGE_DISABLED)
-        verdict = await self._judge.answer_whatever_the_rate(request)
-        if self._kept is not None:
-            self._kept.keep(request, self._judge_settings, verdict)
-        return verdict
 
 
 def _output(document: TraceDocument, metrics: dict[str, Json], unjudged: Sequence[str]) -> CallOutput:

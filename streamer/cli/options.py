@@ -64,6 +64,24 @@ class JudgeSwitch(StrEnum):
 
 
 JudgeOption = Annotated[JudgeSwitch, typer.Option("--judge", help="Whether a model judges what code cannot.")]
+VerdictsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--verdicts",
+        metavar="FILE",
+        help="Keeps the judge's answers: a run that was killed goes on, and pays none twice.",
+    ),
+]
+
+
+def require_judge(verdicts: Path | None, judge: JudgeSwitch) -> None:
+    """Refuses a file of verdicts for a run that asks no judge.
+
+    Raises:
+        BadParameter: There is one.
+    """
+    if verdicts is not None and judge is JudgeSwitch.OFF:
+        raise typer.BadParameter("--verdicts keeps the answers of a judge: add --judge on, or leave it out.")
 
 
 def moment_given(text: str) -> int:

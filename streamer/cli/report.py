@@ -10,7 +10,16 @@ import typer
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.errors import OperatorError
-from streamer.cli.options import AgentOption, ConfigOption, GoalsOption, JudgeOption, JudgeSwitch, PathsArgument
+from streamer.cli.options import (
+    AgentOption,
+    ConfigOption,
+    GoalsOption,
+    JudgeOption,
+    JudgeSwitch,
+    PathsArgument,
+    VerdictsOption,
+    require_judge,
+)
 from streamer.cli.settings_options import settings_from
 from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
 from streamer.offline.scoring import RecordedScoring
@@ -49,6 +58,7 @@ def report(
     ] = Path("callgauge-report.html"),
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
+    verdicts: VerdictsOption = None,
     agent: AgentOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -65,6 +75,7 @@ def report(
         callgauge report records/1.1.2 --html report.html
         callgauge report calls.jsonl.gz --goals goals/ --html report.html
     """
+    require_judge(verdicts, judge)
     settings = settings_from(config)
     asks_judge = judge is JudgeSwitch.ON
     plan = plan_from(settings, asks_judge=asks_judge)
@@ -80,7 +91,8 @@ def report(
             tell_refused(scoring.call.conversation_id, scoring.refused)
 
         scorings = scorings_of(paths, plan, sets, agent)
-        score_all(islice(scorings, MOST_CALLS), settings, take, progress.event, asks_judge=asks_judge)
+        chosen = islice(scorings, MOST_CALLS)
+        score_all(chosen, settings, take, progress.event, asks_judge=asks_judge, verdicts=verdicts)
         left_out = sum(1 for _ in scorings)
     notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
     sections = [section(call, has_index=len(calls) > 1) for call in calls]

@@ -21,6 +21,8 @@ from streamer.cli.options import (
     JudgeSwitch,
     PathsArgument,
     ProcessesOption,
+    VerdictsOption,
+    require_judge,
 )
 from streamer.cli.printing import found_calls, print_calls, printed_calls, total_of
 from streamer.cli.settings_options import settings_from
@@ -77,10 +79,7 @@ def score(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of agent-inspect for traces without it; may be repeated."),
     ] = None,
-    verdicts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keeps the judge's verdicts on traces, so that none is paid twice."),
-    ] = None,
+    verdicts: VerdictsOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Scores recorded calls and prints the score records.
@@ -96,14 +95,13 @@ def score(
 
     Without --goals there are no progress records. Subgoals that need a judge are unscored (judge_disabled) unless
     --judge is on. The judge sends the texts of the call to the endpoint of the settings. That costs money, at most what
-    the budgets of the settings allow.
+    the budgets of the settings allow. With --verdicts a run that was ended goes on where it was.
 
     With --format eva each call gives one line of EVA's own results, {"id": ..., "metrics": {...}}. It has the metrics
     that need no judge; as in EVA, an unknown value is zero.
 
     With --format agent-inspect PATH holds traces of agent-inspect with their samples, one JSON object per line; --goals may
-    name a file of samples. Each trace gives one line, {"id": ..., "metrics": {...}}. With --verdicts a run that was ended goes
-    on where it was.
+    name a file of samples. Each trace gives one line, {"id": ..., "metrics": {...}}.
 
     A whole run of EVA is one PATH. Many calls are read on all cores; the lines are in the order of the calls, and the
     same as from one core. With --judge on one process asks about some calls at a time, so that budgets and rates hold for
@@ -118,6 +116,7 @@ def score(
         callgauge score traces.jsonl --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
+    require_judge(verdicts, judge)
     if output is ScoreFormat.AGENT_INSPECT:
         if all_records or arrival is not None or processes is not None:
             raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
@@ -129,8 +128,8 @@ def score(
         with printed_calls(files.count(), "questions") as printed:
             score_traces(files, goals, trace_plan, printed.add, printed.event)
         return
-    if scorer or option or verdicts is not None:
-        raise typer.BadParameter("--scorer, --option and --verdicts are for --format agent-inspect: leave them out.")
+    if scorer or option:
+        raise typer.BadParameter("--scorer and --option are for --format agent-inspect: leave them out.")
     if output is ScoreFormat.EVA:
         if goals is not None or judge is JudgeSwitch.ON or all_records or agent is not None:
             raise typer.BadParameter("EVA's results have no goals, no judge and no agent: leave those options out.")
@@ -143,7 +142,7 @@ def score(
     if output is ScoreFormat.TABLE:
         if all_records:
             raise typer.BadParameter("A table has no single records: leave --all out.")
-        _print_table(scorings_of(paths, plan, sets, agent), settings, asks_judge=asks_judge)
+        _print_table(scorings_of(paths, plan, sets, agent), settings, verdicts, asks_judge=asks_judge)
         return
     if not asks_judge:
         print_calls(paths, score_work(plan, sets, agent, all_records=all_records), processes)
@@ -157,10 +156,12 @@ def score(
             printed.add(CallOutput(text, tuple(sentences)))
 
         scorings = (scoring for _, scoring in readable_scorings(found, plan, sets, agent, printed.add))
-        score_all(scorings, settings, show, printed.event, asks_judge=True)
+        score_all(scorings, settings, show, printed.event, asks_judge=True, verdicts=verdicts)
 
 
-def _print_table(scorings: Iterator[RecordedScoring], settings: Settings, *, asks_judge: bool) -> None:
+def _print_table(
+    scorings: Iterator[RecordedScoring], settings: Settings, verdicts: Path | None, *, asks_judge: bool
+) -> None:
     from streamer.report.summary import CallSummary, standout_lines, summary_of, summary_table  # brings the report
 
     redactor = Redactor(settings.redaction)
@@ -172,7 +173,7 @@ def _print_table(scorings: Iterator[RecordedScoring], settings: Settings, *, ask
             calls.append(summary_of(reported_call(scoring, "", redactor)))
             tell_refused(scoring.call.conversation_id, scoring.refused)
 
-        score_all(scorings, settings, take, progress.event, asks_judge=asks_judge)
+        score_all(scorings, settings, take, progress.event, asks_judge=asks_judge, verdicts=verdicts)
     output_console().print(summary_table(calls))
     typer.echo()
     for line in standout_lines(calls):

@@ -23,7 +23,9 @@ from streamer.cli.options import (
     JudgeSwitch,
     PrefixOption,
     ProcessesOption,
+    VerdictsOption,
     moment_given,
+    require_judge,
 )
 from streamer.cli.printing import found_calls, total_of
 from streamer.cli.settings_options import settings_from
@@ -71,6 +73,7 @@ def trials(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
     goals: GoalsOption = None,
     judge: JudgeOption = JudgeSwitch.OFF,
+    verdicts: VerdictsOption = None,
     agent: AgentOption = None,
     processes: ProcessesOption = None,
     from_topics: Annotated[
@@ -105,6 +108,7 @@ def trials(
         callgauge trials --from-topics --since 2h
     """
     _require_fitting(paths, since, bootstrap, topic_prefix, from_topics=from_topics)
+    require_judge(verdicts, judge)
     if from_topics and (goals is not None or judge is JudgeSwitch.ON or agent is not None or processes is not None):
         raise typer.BadParameter("Live calls are scored already: leave out --goals, --judge, --agent and --processes.")
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
@@ -112,7 +116,7 @@ def trials(
     if from_topics:
         unread = _from_topics(settings, since or _SINCE, gathered)
     else:
-        unread = _from_files(paths or [], settings, goals, judge, agent, processes, gathered)
+        unread = _from_files(paths or [], settings, goals, judge, verdicts, agent, processes, gathered)
     is_complete = _print(gathered, k, as_json=as_json)
     if unread or not is_complete:
         raise typer.Exit(1)
@@ -145,6 +149,7 @@ def _from_files(
     settings: Settings,
     goals: Path | None,
     judge: JudgeSwitch,
+    verdicts: Path | None,
     agent: str | None,
     processes: int | None,
     gathered: Trials,
@@ -172,7 +177,7 @@ def _from_files(
                 say(sentence)
                 unread += 1
         if asks_judge and found:
-            trials_with_judge(found, plan, settings, take, progress.event)
+            trials_with_judge(found, plan, settings, verdicts, take, progress.event)
         else:
             for call in trials_without_judge(found, plan, processes):
                 take(call)

@@ -11,7 +11,8 @@ from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import first_of
 from streamer.offline.call_work import scoring_of
 from streamer.offline.contexts import folded_recording
-from streamer.offline.judge_in_process import JudgeInProcess
+from streamer.offline.judging.judge_in_process import JudgeInProcess
+from streamer.offline.judging.kept_verdicts import KeptVerdicts, keeping
 from streamer.offline.scoring import RecordedScoring, ScoringPlan
 from streamer.recordings.goals import RecordedGoals
 from streamer.recordings.reader import read_recordings
@@ -52,17 +53,28 @@ def score_all(
     on_event: Callable[[], None],
     *,
     asks_judge: bool,
+    verdicts: Path | None = None,
 ) -> None:
     """Scores the calls and shows each in the order of the recordings.
 
+    Args:
+        scorings: The calls before they are scored.
+        settings: The judge with its limits and budgets.
+        show: Called with each call that is scored.
+        on_event: Called after each event.
+        asks_judge: Whether a judge is asked.
+        verdicts: File of kept verdicts; None keeps none.
+
     Raises:
+        VerdictFileError: The file of verdicts cannot be used.
         NoJudgeError: A judge is asked, and a setting of it is missing.
         JudgeFailedError: The judge answers nothing.
     """
     if asks_judge:
         redact = Redactor(settings.redaction).redact
         configure_logging(settings.log_format, "warning", redact=redact)  # log lines of the judge are no results
-        asyncio.run(_score_judged(scorings, settings, show, on_event))
+        with keeping(verdicts, settings.judge) as kept:
+            asyncio.run(_score_judged(scorings, settings, kept, show, on_event))
         return
     for scoring in scorings:
         deque(scoring.run(on_event), maxlen=0)  # nothing is asked
@@ -96,11 +108,12 @@ def reported_call(scoring: RecordedScoring, anchor_id: str, redactor: Redacts) -
 async def _score_judged(
     scorings: Iterator[RecordedScoring],
     settings: Settings,
+    kept: KeptVerdicts | None,
     show: Callable[[RecordedScoring], None],
     on_event: Callable[[], None],
 ) -> None:
     """Scores many calls side by side, because each waits for the judge most of its time; shows them in their order."""
-    judge = JudgeInProcess(settings.judge, redactor=Redactor(settings.redaction))
+    judge = JudgeInProcess(settings.judge, redactor=Redactor(settings.redaction), kept=kept)
     # Each call asks about one turn at a time, so fewer would leave places of the judge empty.
     most_waiting = settings.judge.max_concurrent_requests
     places = asyncio.Semaphore(most_waiting)

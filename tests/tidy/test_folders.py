@@ -81,6 +81,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("goals", "operations/quarantine", "report/sections"),
         ("recordings", "report"),
         ("sources/replay",),
+        ("offline/judging",),
         ("offline", "sources", "sources/simulator"),
         ("sources/http/receiving", "sources/monitor"),
         ("sources/http/elevenlabs", "sources/http/posted"),

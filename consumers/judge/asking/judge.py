@@ -10,7 +10,7 @@ from typing import Final, Never
 import structlog
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.asking.poll import Means, Poll
+from consumers.judge.asking.poll import KeepsAnswers, Means, Poll
 from consumers.judge.asking.reply import Asks
 from consumers.judge.asking.tally import Tally
 from consumers.judge.asking.verdict import verdict_of
@@ -63,6 +63,7 @@ class Judge:
         instruments: Instruments,
         endpoint: Asks | None = None,
         redactor: Redactor | None = None,
+        kept: KeepsAnswers | None = None,
     ) -> None:
         """Builds its parts; `run` starts to ask. Call it inside a running event loop.
 
@@ -71,8 +72,10 @@ class Judge:
             instruments: Built for the role `judge`, perhaps among others.
             endpoint: Replaces the endpoint of the settings in tests.
             redactor: Redacts the model's explanations; None for the default rules.
+            kept: Keeps each answer to a subgoal's question over the end of the process; None keeps none.
         """
         self._redactor = redactor or Redactor()
+        self._kept = kept
         self._settings = settings
         self._endpoint = endpoint if endpoint is not None else _endpoint_of(settings)
         self._budget = Budget(settings.allowance)
@@ -202,6 +205,7 @@ class Judge:
             slots=self._slots,
             now_ms=wall_clock_ms,
             redactor=self._redactor,
+            kept=self._kept,
         )
         poll = Poll(waiting.request, means, waiting.deadline_ms)
         task = asyncio.create_task(self._decide(waiting, poll), name=f"judge-{waiting.request_id[:8]}")

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from consumers.engine.judging.votes import Voting
 from consumers.engine.redaction.redactor import Redactor
@@ -51,6 +52,22 @@ _PERHAPS_CHARGED: Final = frozenset(TrialOutcome) - {
 endpoint, cost nothing."""
 
 
+_IS_KEPT: Final = frozenset(
+    {TrialOutcome.ANSWERED, TrialOutcome.UNREADABLE, TrialOutcome.TRUNCATED, TrialOutcome.REFUSED}
+)
+"""Outcomes that are the model's own answer. The others are failures of the endpoint, so their trial is asked again."""
+
+
+class KeepsAnswers(Protocol):
+    """Keeps single answers, so that a question that a process left open is not asked again whole."""
+
+    def answers_to(self, request: JudgeRequest) -> Iterable[TrialAnswer]:
+        """Returns the answers of earlier processes, oldest first."""
+
+    def keep_answer(self, request: JudgeRequest, answer: TrialAnswer) -> None:
+        """Keeps an answer before it counts."""
+
+
 @dataclass(slots=True)
 class Means:
     """The parts that all questions share: the endpoint and the limits.
@@ -59,6 +76,7 @@ class Means:
         slots: Limits the number of requests in flight.
         now_ms: The wall clock, for deadlines and budgets.
         redactor: Redacts the model's explanations.
+        kept: Answers of earlier processes; None keeps none.
     """
 
     settings: JudgeSettings
@@ -70,11 +88,14 @@ class Means:
     slots: asyncio.Semaphore
     now_ms: Callable[[], int]
     redactor: Redactor
+    kept: KeepsAnswers | None = None
 
 
 @dataclass(slots=True)
 class Poll:
     """The trials of one question so far. After a cut-off at the deadline, it has the results until then.
+
+    Answers that an earlier process kept count as trials and cost nothing.
 
     Attributes:
         wave: Number of requests in flight, or about to be sent.
@@ -94,12 +115,15 @@ class Poll:
     requests: int = 0
     first_sent_ms: int | None = None
     _trials: int = 0
+    _kept: deque[TrialAnswer] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         request = self.request
         if request.kind is JudgeKind.SUBGOAL:
             self.voting = Voting(request.trials, stops_early=request.stops_early, retry_waves=request.retry_waves)
             self.wave = self.voting.next_wave
+            if self.means.kept is not None:
+                self._kept.extend(self.means.kept.answers_to(request))
 
     @property
     def votes(self) -> Votes:
@@ -121,11 +145,20 @@ class Poll:
 
     async def _vote(self, question: Question, voting: Voting) -> VerdictResult:
         while voting.next_wave:
-            answers = await self._wave(question, voting.next_wave)
-            if answers is None:
-                return Unjudged(reason=UnjudgedReason.OVER_BUDGET)
-            voting.fold([None if answer is None else answer.grade for answer in answers])
+            grades = [self._recall(self._kept.popleft()) for _ in range(min(voting.next_wave, len(self._kept)))]
+            if len(grades) < voting.next_wave:
+                answers = await self._wave(question, voting.next_wave - len(grades))
+                if answers is None:
+                    return Unjudged(reason=UnjudgedReason.OVER_BUDGET)
+                grades += [None if answer is None else answer.grade for answer in answers]
+            voting.fold(grades)
         return self._failed() if voting.verdict is None else Judged(is_completed=voting.verdict)
+
+    def _recall(self, answer: TrialAnswer) -> bool | None:
+        """Counts the answer of an earlier process, and returns its grade."""
+        self._trials += 1
+        self.answers.append(answer.model_copy(update={"trial": self._trials}))
+        return answer.grade
 
     def _failed(self) -> Unjudged:
         invalid = {answer.outcome for answer in self.answers if answer.outcome is not TrialOutcome.ANSWERED}
@@ -222,6 +255,8 @@ class Poll:
             latency_ms=reply.latency_ms,
         )  # fmt: skip
         self.answers.append(trial_answer)
+        if means.kept is not None and self.voting is not None and outcome in _IS_KEPT:
+            means.kept.keep_answer(self.request, trial_answer)
         means.tally.request(reply, outcome, cost, delivery.faults)
         return outcome
 

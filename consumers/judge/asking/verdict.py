@@ -40,7 +40,7 @@ def verdict_of(
         waited_ms=max(0, now_ms - arrived_ms),
         latency_ms=max(0, now_ms - arrived_ms),
     )
-    if poll is None or poll.first_sent_ms is None:
+    if poll is None or not poll.answers:
         return answered
     asked = {
         "votes": poll.votes,
@@ -50,7 +50,7 @@ def verdict_of(
         "tokens": poll.tokens,
         "cost": round(poll.cost, _COST_DIGITS),
         "requests": poll.requests,
-        "waited_ms": max(0, poll.first_sent_ms - arrived_ms),
+        "waited_ms": max(0, (poll.first_sent_ms or now_ms) - arrived_ms),
     }
     return answered.model_copy(update=asked)
 

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from streamer.offline.call_work import (
     BrokenOff,
@@ -62,6 +63,7 @@ def trials_with_judge(
     found: Sequence[RecordedPath],
     plan: TrialPlan,
     settings: Settings,
+    verdicts: Path | None,
     take: Callable[[ReadCall], None],
     on_event: Callable[[], None],
 ) -> None:
@@ -71,10 +73,12 @@ def trials_with_judge(
         found: The paths.
         plan: How they are scored.
         settings: The judge with its limits and budgets.
+        verdicts: File of kept verdicts; None keeps none.
         take: Called with each call, in the order of the recordings, and with each place that cannot be read.
         on_event: Called after each event.
 
     Raises:
+        VerdictFileError: The file of verdicts cannot be used.
         NoJudgeError: A setting of the judge is missing.
         JudgeFailedError: The judge answers nothing.
     """
@@ -91,7 +95,7 @@ def trials_with_judge(
     def show(scoring: RecordedScoring) -> None:
         take(_read(scoring, places.popleft(), [], 0))
 
-    score_all(scorings(), settings, show, on_event, asks_judge=True)
+    score_all(scorings(), settings, show, on_event, asks_judge=True, verdicts=verdicts)
 
 
 def _scored(plan: TrialPlan, place: Place | BrokenOff) -> ReadCall:

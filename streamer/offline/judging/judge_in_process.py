@@ -15,6 +15,7 @@ from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.registry import Instruments
 from schemas.judging import JudgeRequest, JudgeVerdict, TokenUse, Unjudged, UnjudgedReason
+from streamer.offline.judging.kept_verdicts import KeptVerdicts
 
 FINISH_SECONDS: Final = 5.0
 """A request that is cut off may be charged, and leaves its connection open; one that hangs is not waited for."""
@@ -40,7 +41,12 @@ class JudgeInProcess:
     """Asks the configured model within its limits and budgets, and counts questions, tokens and costs."""
 
     def __init__(
-        self, settings: JudgeSettings, endpoint: Asks | None = None, *, redactor: Redactor | None = None
+        self,
+        settings: JudgeSettings,
+        endpoint: Asks | None = None,
+        *,
+        redactor: Redactor | None = None,
+        kept: KeptVerdicts | None = None,
     ) -> None:
         """Prepares the judge; nothing is asked before `run`. Call it inside a running event loop.
 
@@ -48,6 +54,7 @@ class JudgeInProcess:
             settings: Model, endpoint, rates and budgets.
             endpoint: Replaces the endpoint of the settings, in tests.
             redactor: Redacts the explanations of the model; None uses the default rules.
+            kept: Verdicts and answers of earlier runs, which are not asked for again; None keeps none.
 
         Raises:
             NoJudgeError: The settings name no key, or switch the judge off.
@@ -60,7 +67,9 @@ class JudgeInProcess:
                 "subgoals for a judge are then unscored (judge_disabled)."
             )
         self._settings = settings
-        self._judge = Judge(settings, Instruments(CollectorRegistry(), ["judge"]), endpoint, redactor)
+        self._kept = kept
+        self._recalled = 0
+        self._judge = Judge(settings, Instruments(CollectorRegistry(), ["judge"]), endpoint, redactor, kept)
         self._outcomes: Counter[UnjudgedReason | None] = Counter()
         self._requests = 0
         self._tokens = TokenUse()
@@ -79,14 +88,20 @@ class JudgeInProcess:
         """The verdict on a question; while `run` runs. It is put again while the rate leaves no time for its first request.
 
         Raises:
+            VerdictFileError: The verdict cannot be kept.
             JudgeFailedError: The very first questions failed at the endpoint, or later ones for so long that it was left alone.
         """
+        if self._kept is not None and (known := self._kept.verdict_on(request)) is not None:
+            self._recalled += 1
+            return known
         for _ in range(MOST_ASKINGS):
             # Shielded: the promises are the judge's to keep, also when nobody waits for them any more.
             verdict = await asyncio.shield(self._judge.ask(_asked_now(request)))
             if verdict.requests or verdict.result != Unjudged(reason=UnjudgedReason.DEADLINE):
                 break
             await asyncio.sleep(PAUSE_SECONDS)
+        if self._kept is not None:
+            self._kept.keep_verdict(request, verdict)
         self._take(verdict)
         return verdict
 
@@ -110,9 +125,10 @@ class JudgeInProcess:
         without = {reason: count for reason, count in self._outcomes.most_common() if reason}
         reasons = ", ".join(f"{reason} {count}" for reason, count in list(without.items())[:_SOME])
         tokens = self._tokens.prompt + self._tokens.answer
+        recalled = f" {self._recalled} further questions have verdicts of an earlier run." if self._recalled else ""
         return (
             f"Judge: {questions} questions, {sum(without.values())} without a verdict{f' ({reasons})' if reasons else ''}; "
-            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f}."
+            f"{self._requests} requests, {tokens} tokens, cost {self._cost:.4f}.{recalled}"
         )
 
 

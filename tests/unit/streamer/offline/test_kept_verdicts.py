@@ -1,4 +1,4 @@
-"""Verdicts on traces are kept in a file: what was answered is never asked again, also after a kill in the middle."""
+"""A judge's answers are kept in a file: what was answered is never asked again, also after a kill in the middle."""
 
 import json
 import os
@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from streamer.agent_inspect.kept_verdicts import KeptVerdicts
+from consumers.judge.settings import JudgeSettings
 from streamer.cli import main as cli
+from streamer.offline.judging.kept_verdicts import KeptVerdicts
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.support.patience import patient
+from tests.unit.streamer.cli.test_score import JUDGED, call, goals, write_calls, write_goals
 
 ROOT = Path(__file__).parents[4]
 
@@ -28,13 +30,14 @@ class Ended(NamedTuple):
 
 
 class Run:
-    """Runs of the command on the same traces and the same file of verdicts."""
+    """Runs of a command on the same input and the same file of verdicts: on traces, unless another command is given."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.verdicts = folder / "verdicts.jsonl"
         self._traces = folder / "traces.jsonl"
         self._monkeypatch = monkeypatch
         self._capsys = capsys
+        self.command = ["score", str(self._traces), "--format", "agent-inspect"]
         self.write(3)
 
     def write(self, traces: int, **config: Any) -> None:
@@ -43,26 +46,25 @@ class Run:
         line["evaluation_data_sample"] = {"sub_goals": [{"details": "greeted"}, {"details": "booked"}]}
         self._traces.write_text("".join(json.dumps({"id": f"t{n}", **line}) + "\n" for n in range(traces)))
 
-    def __call__(self, judge: ScriptedOpenAI, **settings: object) -> Ended:
+    def __call__(self, judge: ScriptedOpenAI, *, switch: str = "on", **settings: object) -> Ended:
         """A whole run in this process."""
         for name, value in self._environment(judge, settings).items():
             self._monkeypatch.setenv(name, value)
-        self._monkeypatch.setattr(sys, "argv", ["callgauge", *self._arguments()])
+        self._monkeypatch.setattr(sys, "argv", ["callgauge", *self._arguments(switch)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return Ended(int(ended.value.code or 0), *self._capsys.readouterr())
 
     def begin(self, judge: ScriptedOpenAI, **settings: object) -> "subprocess.Popen[bytes]":
         """A run in a process of its own."""
-        command = [sys.executable, "-m", "streamer.cli.main", *self._arguments()]
+        command = [sys.executable, "-m", "streamer.cli.main", *self._arguments("on")]
         environment = os.environ | self._environment(judge, settings)
         return subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
-    def _arguments(self) -> list[str]:
-        options = ["--format", "agent-inspect", "--judge", "on", "--verdicts", str(self.verdicts)]
-        return ["score", str(self._traces), *options]
+    def _arguments(self, switch: str) -> list[str]:
+        return [*self.command, "--judge", switch, "--verdicts", str(self.verdicts)]
 
     def _environment(self, judge: ScriptedOpenAI, settings: Mapping[str, object]) -> dict[str, str]:
         given = {"base_url": judge.url, "api_key": "key", "max_retries": 0, "max_concurrent_requests": 1}
@@ -145,6 +147,81 @@ def test_after_a_kill_only_questions_without_a_verdict_are_asked_again(run: Run)
     assert asked_again == 6 * 3 - 8, "the eight that were answered are not asked again"
 
 
+@pytest.mark.parametrize("stops_early", [True, False])
+def test_a_question_that_is_open_at_a_kill_is_asked_for_its_missing_trials_only(run: Run, stops_early: bool) -> None:
+    reached = threading.Event()
+
+    def hangs_at_the_third(asked: Asked) -> Does:
+        if len(judge.asked) == 3:
+            reached.set()
+            return Does(hangs=True)
+        return grades("C")
+
+    run.write(1, num_judge_trials=5, optimize_judge_trials=stops_early)
+    with scripted_openai(hangs_at_the_third) as judge:
+        process = run.begin(judge)
+        assert reached.wait(patient(60))
+        process.send_signal(signal.SIGKILL)
+        process.wait(patient(10))
+        judge.script = lambda _: grades("C")
+        ended = run(judge)
+        requests = len(judge.asked)
+        again = run(judge)
+    assert ended.code == 0, ended.err
+    trials = 3 if stops_early else 5
+    assert requests == 2 * trials + 1, "both subgoals are complete in turn 1; only the request on its way is sent again"
+    assert len(judge.asked) == requests
+    assert ended.out == again.out
+    kept = [json.loads(line) for line in run.verdicts.read_text().splitlines()]
+    votes = [line["verdict"]["votes"] for line in kept if "verdict" in line]
+    assert votes == [{"complete": trials, "incomplete": 0, "invalid": 0}] * 2
+
+
+@pytest.mark.parametrize("command", ["score", "trials", "report"])
+def test_a_killed_run_over_recorded_calls_goes_on_where_it_was(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    reached = threading.Event()
+
+    def hangs_at_the_fifth(asked: Asked) -> Does:
+        if len(judge.asked) == 5:
+            reached.set()
+            return Does(hangs=True)
+        return grades("C")
+
+    recordings = write_calls(tmp_path / "calls.jsonl", *(call(f"c{n}", "yes", agent="desk") for n in range(4)))
+    sets = write_goals(tmp_path / "goals.json", goals("any", JUDGED, agents=("desk",)))
+    run.command = [command, str(recordings), "--goals", str(sets)]
+    if command == "report":
+        run.command += ["--html", str(tmp_path / "report.html")]
+    monkeypatch.setenv("CALLGAUGE_GOALS__TRIALS", "3")
+    with scripted_openai(hangs_at_the_fifth) as judge:
+        process = run.begin(judge, max_concurrent_requests=1)
+        assert reached.wait(patient(60))
+        process.send_signal(signal.SIGKILL)
+        process.wait(patient(10))
+        judge.script = lambda _: grades("C")
+        ended = run(judge)
+        requests = len(judge.asked)
+        again = run(judge)
+    assert ended.code == again.code == 0, ended.err
+    assert requests == 4 * 2 + 1, (
+        "two equal votes decide; the request on its way, the first vote on a call, is sent again"
+    )
+    assert len(judge.asked) == requests, again.err
+    assert "Judge: 0 questions" in again.err
+
+
+@pytest.mark.parametrize("command", ["score", "trials", "report"])
+def test_a_file_of_verdicts_needs_a_judge(run: Run, command: str) -> None:
+    run.command = [command, "sample"]
+    with scripted_openai(by_word) as judge:
+        ended = run(judge, switch="off")
+    assert ended.code == 2
+    assert "add --judge on" in " ".join(ended.err.split())
+    assert not run.verdicts.exists()
+
+
 def test_another_way_of_asking_is_another_question(run: Run) -> None:
     with scripted_openai(by_word) as judge:
         run(judge)
@@ -179,12 +256,12 @@ def test_another_file_is_refused_before_anything_is_asked(run: Run) -> None:
     with scripted_openai(by_word) as judge:
         ended = run(judge)
     assert (ended.code, ended.out, judge.asked) == (2, "", [])
-    assert "line 1 is no verdict" in ended.err
+    assert "line 1 is no verdict or answer" in ended.err
     assert run.verdicts.read_text() == '{"some": "notes"}\n'
 
 
 def test_two_runs_at_a_time_do_not_share_a_file(run: Run) -> None:
-    with scripted_openai(by_word) as judge, closing(KeptVerdicts(run.verdicts)):
+    with scripted_openai(by_word) as judge, closing(KeptVerdicts(run.verdicts, JudgeSettings())):
         ended = run(judge)
     assert (ended.code, judge.asked) == (2, [])
     assert "another run is writing it" in ended.err

@@ -1,0 +1,156 @@
+"""A file of verdicts and answers: a run that was killed asks only what is missing, and one that ended asks nothing again."""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+from pydantic import ValidationError
+
+from consumers.judge.settings import JudgeSettings
+from consumers.runtime.errors import OperatorError
+from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Unjudged, UnjudgedReason
+
+_FINAL_REASONS: Final = frozenset({UnjudgedReason.INVALID_ANSWERS, UnjudgedReason.REFUSED})
+"""What the model itself left open. Other reasons lie in the circumstances: such questions are asked again."""
+_MAX_LINE_BYTES: Final = 2_000_000
+"""Longest line that is read: a verdict has 100 answers and 100,000 characters of them at most."""
+
+
+class VerdictFileError(OperatorError):
+    """The file of verdicts cannot be used; the text has the reason and the remedy."""
+
+    exit_code = 2
+
+
+@contextmanager
+def keeping(path: Path | None, settings: JudgeSettings) -> "Iterator[KeptVerdicts | None]":
+    """Opens the file for one run; without a path gives None, and nothing is kept. Raises as `KeptVerdicts`."""
+    if path is None:
+        yield None
+        return
+    with closing(KeptVerdicts(path, settings)) as kept:
+        yield kept
+
+
+class KeptVerdicts:
+    """The verdicts of one judge in one file, and the answers to questions that have none yet. In memory are their places."""
+
+    def __init__(self, path: Path, settings: JudgeSettings) -> None:
+        """Opens the file, or makes one. A last line that was cut off by the end of a process is removed.
+
+        Args:
+            path: The file.
+            settings: Model and form of the answers; what another judge answered is not used.
+
+        Raises:
+            VerdictFileError: It cannot be written, another run writes it, or it holds something else.
+        """
+        self._path = path
+        self._settings = settings
+        self._verdicts: dict[str, int] = {}
+        self._answers: dict[str, list[int]] = {}
+        try:
+            self._file: IO[bytes] = path.open("a+b")
+        except OSError as error:
+            raise self._unusable(error.strerror or type(error).__name__, "Name a file that can be written.") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read_places()
+        except BlockingIOError as error:
+            self.close()
+            raise self._unusable("another run is writing it", "Wait for that run, or name another file.") from error
+        except VerdictFileError:
+            self.close()
+            raise
+
+    def verdict_on(self, request: JudgeRequest) -> JudgeVerdict | None:
+        """Returns the verdict on a question by the same model, asked in the same way; None if there is none."""
+        place = self._verdicts.get(self._key(request))
+        if place is None:
+            return None
+        verdict = JudgeVerdict.model_validate(self._read(place)["verdict"])
+        # The same words may be asked about for another version of the goals, on another agent's budget.
+        return verdict.model_copy(update={"goal_set": request.goal_set, "agent": request.agent})
+
+    def answers_to(self, request: JudgeRequest) -> Sequence[TrialAnswer]:
+        """Returns the answers to a question without a verdict, oldest first."""
+        places = self._answers.get(self._key(request), ())
+        return [TrialAnswer.model_validate(self._read(place)["answer"]) for place in places]
+
+    def keep_verdict(self, request: JudgeRequest, verdict: JudgeVerdict) -> None:
+        """Writes a verdict at once, so that the end of this process does not lose it.
+
+        Raises:
+            VerdictFileError: The disk takes no more.
+        """
+        if isinstance(verdict.result, Unjudged) and verdict.result.reason not in _FINAL_REASONS:
+            return
+        key = self._key(request)
+        self._verdicts[key] = self._write({"key": key, "verdict": verdict.model_dump(mode="json")})
+        self._answers.pop(key, None)
+
+    def keep_answer(self, request: JudgeRequest, answer: TrialAnswer) -> None:
+        """Writes one answer at once. Raises as `keep_verdict`."""
+        key = self._key(request)
+        place = self._write({"key": key, "answer": answer.model_dump(mode="json")})
+        self._answers.setdefault(key, []).append(place)
+
+    def close(self) -> None:
+        """Closes the file; another run may use it."""
+        self._file.close()
+
+    def _read_places(self) -> None:
+        self._file.seek(0)
+        place, number = 0, 0
+        while line := self._file.readline(_MAX_LINE_BYTES):
+            number += 1
+            if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                self._file.truncate(place)
+                return
+            try:
+                self._note(json.loads(line), place)
+            except (ValueError, KeyError, TypeError, ValidationError) as error:
+                seen = f"line {number} is no verdict or answer, so this is another file or it was changed"
+                raise self._unusable(seen, "Name a new file, or the one of an earlier run.") from error
+            place += len(line)
+
+    def _note(self, record: dict[str, Any], place: int) -> None:
+        key = str(record["key"])
+        if "answer" in record:
+            TrialAnswer.model_validate(record["answer"])
+            self._answers.setdefault(key, []).append(place)
+        else:
+            JudgeVerdict.model_validate(record["verdict"])
+            self._verdicts[key] = place
+            self._answers.pop(key, None)
+
+    def _read(self, place: int) -> dict[str, Any]:
+        self._file.seek(place)
+        record: dict[str, Any] = json.loads(self._file.readline(_MAX_LINE_BYTES))
+        return record
+
+    def _write(self, record: dict[str, Any]) -> int:
+        """Appends a line, and returns its place."""
+        try:
+            place = self._file.seek(0, 2)
+            self._file.write(json.dumps(record).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._unusable(error.strerror or type(error).__name__, "Make room, and start again.") from error
+        return place
+
+    def _key(self, request: JudgeRequest) -> str:
+        """The question, and everything that decides how it is answered."""
+        settings = self._settings
+        parts = (
+            request.request_id, request.trials, request.stops_early, request.retry_waves, settings.model,
+            settings.answer_form, settings.temperature,
+        )  # fmt: skip
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+    def _unusable(self, why: str, remedy: str) -> VerdictFileError:
+        return VerdictFileError(f"--verdicts {self._path}: {why}. Nothing more is asked. {remedy}")
