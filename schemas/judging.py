@@ -125,7 +125,7 @@ class JudgeRequest(JudgeModel):
 
     Attributes:
         conversation_id: The call, also the record's key.
-        kind: What is judged.
+        kind: Subject of the judgement.
         turn: The question is about the call up to this turn.
         goal_set: The goal set of the subgoal; None for EVA's metrics.
         subgoal_id: Id of the subgoal within the goal set; None for EVA's metrics.

@@ -171,7 +171,7 @@ class PartitionEvaluator:
         return out
 
     def advance(self, now_ms: int) -> Sequence[Effect]:
-        """Decides by silence up to broker time `now_ms` and closes what is over: `pass_time` and `close_some` in one."""
+        """Decides by silence up to broker time `now_ms` and closes ended calls: `pass_time` and `close_some` in one."""
         out = [*self.pass_time(now_ms)]
         while self._closing:
             self._go_on_closing(out)

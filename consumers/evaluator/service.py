@@ -103,8 +103,8 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         self._without_room: set[int] = set()
         self._topic_watch = TopicWatch(kafka, settings, lambda error: self._subscription.fail(error))  # noqa: PLW0108  # made below
         self._ticked_at: float | None = None
-        self._is_leaving = False  # once true, what is polled is our successor's
-        self._rebalances = 0  # what was polled before the latest one began is read again
+        self._is_leaving = False  # once true, polled records are our successor's
+        self._rebalances = 0  # records polled before the latest one began are read again
         self._has_polled = False  # whether the client counts records as read that no partition has
         self._generation = -1
         self._subscription = Subscription(
@@ -180,7 +180,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         """Keeps the partitions that stay, gives up the others, and starts to take over new ones."""
         self._rebalances += 1
-        self._due.clear()  # what is given up counts as written, and may come back to us
+        self._due.clear()  # a partition that is given up counts as written, and may come back to us
         if self._is_leaving:
             return
         try:
@@ -201,7 +201,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             for topic, offset in assignment.owned[number].partition.next_offsets.items():
                 consumer.seek(TopicPartition(topic, number), offset)
         new = [number for number in numbers if number not in kept]
-        # Without a wait since the assignment came: what would be fetched before the state is there is not fetched.
+        # Nothing is awaited between the assignment and this line, so no record is fetched before the state is there.
         consumer.pause(*assignment.inputs_of(new))
         assignment.owned |= {number: self._new_owned(number) for number in new}
         log.info("partitions_assigned", partitions=numbers, new=new)
@@ -363,7 +363,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
                 self._due.note(self._assignment.to_commit(hands_over=True), self._assignment.active)
                 await self._due.until_written(HAND_OVER_SECONDS * 2 / 3)
                 await self._commit_offsets(self._due.take_written())
-                patience.reschedule(None)  # what follows has a bound of its own, and the lock until it has ended
+                patience.reschedule(None)  # the rest has a bound of its own, and keeps the lock until it ends
                 await self._hand_over_state()
         self._due.clear()
         if unwritten := self._assignment.unwritten_records:

@@ -12,7 +12,7 @@ class Interruptions(NamedTuple):
 
     A simulated caller reports the end of its own speech 0.6 s later, so a quick answer looks like an interruption until then.
     Alerts count interruptions, and a counter cannot go back: so one counts with the row of its turn or of a later one, or when the
-    call closes. An exporter that starts in the middle of a turn leaves out what it did not read.
+    call closes. An exporter that starts in the middle of a turn leaves out the part that it did not read.
 
     Attributes:
         open: Those of now.

@@ -81,7 +81,7 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
         self._committed: dict[TopicPartition, int] = {}
         self._committing = asyncio.Lock()  # an older position must not be committed after a newer one
         self._assigned = asyncio.Event()
-        self._is_leaving = False  # once true, what is polled is our successor's
+        self._is_leaving = False  # once true, polled records are our successor's
         self._ticked_at = 0.0
         self._subscription = Subscription(
             kafka,

@@ -1,4 +1,4 @@
-"""User turns: what waits for an answer when the caller has spoken, counted once, whether it is answered or not."""
+"""User turns: after the caller has spoken, a turn waits for an answer. It is counted once, whether an answer comes or not."""
 
 from typing import NamedTuple
 

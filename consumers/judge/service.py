@@ -109,7 +109,8 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         self._places: dict[str, set[_Place]] = {}
         self._reply_partitions = 0
         self._producer: AIOKafkaProducer | None = None
-        self._may_write = asyncio.Event()  # not while the group shares out partitions: what we hold may be another's
+        # Not while the group shares out partitions: ours may be another judge's by now.
+        self._may_write = asyncio.Event()
         self._writing: set[asyncio.Task[None]] = set()
         self._sending = 0
         self._nothing_sent = asyncio.Event()
@@ -181,7 +182,7 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         """Drops the questions of partitions that are gone, and reads the earlier verdicts of the assigned ones."""
         if self._is_leaving:
             return
-        # Without a wait since the assignment came: what would be fetched before the verdicts are known is not fetched.
+        # Nothing is awaited between the assignment and this line, so no record is fetched before the verdicts are known.
         self._subscription.consumer.pause(*assigned)
         self._offsets.keep_only(set())
         self._committed.clear()
@@ -206,7 +207,8 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
                 starts and not self._kafka.is_embedded
             ):  # which ends with its process, so nobody has written there before
                 now_ms, overlap_ms = wall_clock_ms(), self._settings.ledger_overlap_ms
-                from_ms = min(now_ms - overlap_ms, now_ms - now_ms % HOUR_MS)  # what this hour spent is read back too
+                # The spending of this hour is read back too.
+                from_ms = min(now_ms - overlap_ms, now_ms - now_ms % HOUR_MS)
                 await read_verdicts(self._kafka, starts, from_ms, overlap_ms, self._recall)
         except KafkaError as error:
             raise self._kafka.unreachable(error) from error

@@ -71,7 +71,7 @@ def configure_logging(
         foreign.append(_name_foreign)
         renderer = structlog.processors.JSONRenderer(sort_keys=True)
     else:
-        # The default formatter shows local variables: what callers say has no place in a log.
+        # The default formatter shows local variables: words of callers have no place in a log.
         renderer = structlog.dev.ConsoleRenderer(colors=output.isatty(), exception_formatter=_traceback(redact))
     last = [] if redact is None else [_redacted(redact)]
     structlog.configure(

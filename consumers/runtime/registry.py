@@ -136,7 +136,7 @@ class Family(Generic[Child]):
         return self._make(tuple(resolved))
 
     def _has_room(self, values: LabelValues, *, counts: bool) -> bool:
-        """Returns whether there is room for this combination, and takes it if it is new. What is set aside takes none."""
+        """Returns whether there is room for this combination, and takes it if it is new. A reserved combination takes none."""
         return (
             values in self._children
             or all(values[index] == OVERFLOW_VALUE for index in self._capped)

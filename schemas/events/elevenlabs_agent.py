@@ -221,7 +221,7 @@ class AgentFailed(TimedAgentEvent):
 class CarriedAgentEvent(AgentEvent):
     """Events of the catalogue that no rule reads. A bridge need not send them, above all not audio."""
 
-    model_config = ConfigDict(extra="ignore")  # what is in them is neither kept nor counted as unknown
+    model_config = ConfigDict(extra="ignore")  # their content is neither kept nor counted as unknown
 
     type: Literal[
         "agent_chat_response_part",

@@ -125,7 +125,7 @@ class ConversationRecord(WireModel):
     metadata: Annotated[RecordMetadata, BeforeValidator(lambda value: {} if value is None else value)] = (
         RecordMetadata()
     )
-    # Carried: named, so that what the contract does not know is counted and nothing else.
+    # Carried: named, so that only fields that the contract does not know are counted.
     type: Name | None = None
     event_timestamp: Any = None
     analysis: Any = None
@@ -209,5 +209,5 @@ def _time_ms(record: Mapping[str, Any]) -> int | None:
 def _number(value: object) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    # JSON has integers that no float can hold, and what is not finite is not between the two.
+    # JSON has integers that no float can hold, and an infinite value is not between the two.
     return float(value) if -MAX_SECONDS <= value <= MAX_SECONDS else None

@@ -83,7 +83,7 @@ def without_unread(adapter: TypeAdapter[Any], value: bytes, error: ValidationErr
     Args:
         adapter: Decodes the event.
         value: Its bytes.
-        error: What is wrong with it.
+        error: Its fault.
         is_tagged: Whether the places in `error` begin with the type of event.
     """
     found = error.errors(include_url=False, include_input=False, include_context=False)

@@ -199,7 +199,7 @@ class Message(WireModel):
 
     @property
     def says_what_was_heard(self) -> bool:
-        """Whether its producer tells an answer that was cut off from a whole one."""
+        """Whether its producer distinguishes a cut-off answer from a whole one."""
         return "interrupted" in self.model_fields_set
 
 

@@ -63,7 +63,7 @@ class OneOf(GoalModel):
 
 
 class Matches(GoalModel):
-    """The pattern is found in the value: in a text as it is, in anything else as compact JSON."""
+    """The pattern is found in the value: in a text as it is, in any other value as compact JSON."""
 
     matches: PatternText
 
@@ -125,7 +125,7 @@ Matcher = Annotated[
         custom_error_message="expected a value, or one of equals, one_of, matches, at_least, at_most, present",
     ),
 ]
-"""What a value must be. A bare value means `equals`."""
+"""Condition on a value. A bare value means `equals`."""
 
 Matchers = Annotated[dict[NonEmptyName, Matcher], Field(max_length=MAX_MATCHERS_PER_CHECK)]
 """By name of an argument, or path into nested ones: `flight.date`, `seats.0`. All of them must hold."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from schemas.goals.tool_strings import ToolStringError, calls_in
 
 Path = tuple[str | int, ...]
-"""Where something stands in a document: names of fields and indexes of lists."""
+"""A place in a document: names of fields and indexes of lists."""
 
 TOOL_KEYS: Final = ("expected_tools", "expected_tool_calls", "expectedTools")
 """The names under which agent-inspect's files and its reader know the expected calls."""
@@ -28,7 +28,7 @@ class Rewritten:
     Attributes:
         plain: The fields of a `GoalSet`.
         origins: Where parts of it came from, by their path in `plain`; each with all below it.
-        mistakes: What could not be rewritten, with its place in the original.
+        mistakes: Parts that could not be rewritten, with their places in the original.
     """
 
     plain: dict[str, Any] = field(default_factory=dict)
@@ -228,7 +228,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _at(value: object, path: Path) -> Any:
-    """What is at a path of field names; None where there is nothing."""
+    """The value at a path of field names; None where there is none."""
     for name in path:
         if not isinstance(value, Mapping):
             return None

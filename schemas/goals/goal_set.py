@@ -144,7 +144,7 @@ class GoalSet(JudgeOptions):
         id: Its name in `call_started`, and the key on the topic `goals`.
         agents: Agents whose calls get it if they name no set. Without agents, only calls that name it get it.
         user_instruction: The caller's instruction or wish, for the judge; None when it is not known.
-        subgoals: What should get done, in the order in which it is shown and judged.
+        subgoals: Its subgoals, in the order in which they are shown and judged.
         expected_tool_calls: Tool calls that should be made, for tool correctness.
         max_turns: Turns to which progress is padded, as agent-inspect does; later turns do not count there.
     """

@@ -33,7 +33,7 @@ class PatternError(ValueError):
 
 
 class _Cost(NamedTuple):
-    """What a part can cost at one place of a text, at worst.
+    """Worst cost of a part at one place of a text.
 
     `ways` are the different ways to fit, each of which what follows may have to try; `steps` are the characters looked at
     until all of them were tried.
@@ -105,7 +105,7 @@ PatternText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATT
 
 
 class _Reader:
-    """Reads a pattern from left to right and counts what it costs."""
+    """Reads a pattern from left to right and counts its cost."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -179,7 +179,7 @@ class _Reader:
             if character == "\\":
                 self._escape(_ESCAPED_SETS | _ESCAPED_SPACES)
                 continue
-            # Python warns that these will mean something else one day.
+            # Python warns that their meaning will change one day.
             if character == "[" or self._pattern[self._at : self._at + 2] in ("--", "&&", "||", "~~"):
                 raise self._error(f"write \\{character} for this character in a set")
             self._at += 1

@@ -27,7 +27,7 @@ class GoalMistake:
 
     Attributes:
         path: Where it is in the document.
-        text: What was expected and seen, and what to do: a sentence without a full stop.
+        text: The expected and the seen value, and the remedy: a sentence without a full stop.
     """
 
     path: Path

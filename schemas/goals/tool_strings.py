@@ -28,7 +28,7 @@ def calls_in(text: str) -> list[dict[str, Any]]:
     this one keeps a value with commas whole.
 
     Raises:
-        ToolStringError: It holds none, or something else.
+        ToolStringError: It has none, or another text.
 
     Example:
         >>> calls_in("[{'tool_code': 'book(seats=[1, 2], note=No Remarks)', 'output': '$AnyValue'}]")

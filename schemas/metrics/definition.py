@@ -30,11 +30,11 @@ OVERFLOW_VALUE: Final = "other"
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One label as one metric uses it. What bounds its values is exactly one of three things.
+    """One label as one metric uses it. Its values are bounded in exactly one of three ways.
 
     Attributes:
         name: The label's name.
-        meaning: What a value says, one phrase.
+        meaning: Meaning of a value, one phrase.
         values: The closed set of values, empty if the set is not known beforehand.
         cap: For values that arrive in events: how many distinct ones keep their name; later ones are `OVERFLOW_VALUE`.
 
@@ -49,12 +49,12 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: what it counts, in what unit, split by what, and who exposes it.
+    """One metric: its meaning, unit, labels and role.
 
     Attributes:
-        name: The full name, as it stands on `/metrics` (a histogram's without its suffixes).
+        name: The full name, as on `/metrics` (a histogram's without its suffixes).
         type: Counter, gauge or histogram.
-        unit: What one step of the value is.
+        unit: Unit of the value.
         help: A full sentence; for a duration or an event, from when to when or at which moment.
         role: The role whose `/metrics` shows it; `every` if each does.
         label_set: Its labels, in the order in which children are addressed.

@@ -83,7 +83,7 @@ _FINAL_SCORE = Label(
 _SCORE_NAME = Label("name", "the score's name", ("turn_response_latency",))
 _WHO = (_AGENT, TENANT, _ENVIRONMENT)
 _WHERE = (_AGENT, _ENVIRONMENT)
-"""Labels of what tickets are about. Only signals that page have the tenant too, because each further label multiplies the series."""
+"""Labels of the signals that open tickets. Only signals that page have the tenant too, because each further label multiplies the series."""
 
 EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     Metric(

@@ -9,7 +9,7 @@ FIRST_WORD_EDGES_SECONDS: Final = (0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 
 """Edges of the time to the first word: callers doubt the line after about a second, and hang up after some five."""
 
 MONOLOGUE_EDGES_SECONDS: Final = (5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 180.0)
-"""Edges of the longest monologue: two sentences take 10 s, and what is read out beyond half a minute nobody remembers."""
+"""Edges of the longest monologue: two sentences take 10 s, and nobody remembers a text that takes longer than half a minute."""
 
 PACE_EDGES: Final = (60.0, 80.0, 100.0, 120.0, 140.0, 160.0, 180.0, 200.0, 220.0, 250.0, 300.0)
 """Edges of words per minute: people talk at 120 to 180 on the telephone; above 200 a voice is hard to follow."""

@@ -1,7 +1,7 @@
 """Reads agent-inspect's own objects from JSON: a trace, the sample it belongs to, and the options of its scorers.
 
 agent-inspect has no file format, so the form is that of its dataclasses as JSON, under the names of its parameters. A field that is
-missing has its default there. Nothing is checked beyond the shape: what its scorers stop at, they stop at here.
+missing has its default there. Only the shape is checked: our scorers fail where agent-inspect's fail.
 """
 
 from collections.abc import Iterable, Mapping

@@ -80,7 +80,7 @@ class TraceQuestions:
                 asked_at_ms=_BEFORE_ANY_DEADLINE_MS, deadline_ms=_BEFORE_ANY_DEADLINE_MS + self._patience_ms,
                 agent=self._agent,
             )  # fmt: skip
-        except ValidationError as error:  # ids and options are checked: what remains are bounds of length
+        except ValidationError as error:  # ids and options are checked: only bounds of length remain
             raise NotJudgedError(UnjudgedReason.TOO_LONG) from error
         if request.is_too_large:
             raise NotJudgedError(UnjudgedReason.TOO_LONG)

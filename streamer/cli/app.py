@@ -107,7 +107,7 @@ def _quiet_without_reader() -> Iterator[None]:
     except BrokenPipeError:
         if not _reader_is_gone():
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest of the buffer
         raise typer.Exit(READER_GONE) from None
     except SystemExit as ended:
         if not isinstance(ended.__context__, BrokenPipeError):  # rich ends the process with 1 in its handler

@@ -84,11 +84,11 @@ def total_of(found: Sequence[RecordedPath]) -> int | None:
 
 @contextmanager
 def printed_calls(total: int | None, counted: str = EVENTS) -> Iterator[PrintedCalls]:
-    """A place for results; at the end it says what is missing, and ends the command if anything is.
+    """A place for results; at the end it reports missing calls, and ends the command if there are any.
 
     Args:
         total: The number of calls; None if it is unknown.
-        counted: Name of what is counted beside calls.
+        counted: Name of the things that are counted beside calls.
 
     Raises:
         Exit: Calls could not be read, or a signal ended it.

@@ -61,7 +61,7 @@ def _as_json(setting: ListedSetting) -> dict[str, object]:
 
 
 def _table(listed: tuple[ListedSetting, ...]) -> Table:
-    """A line for each setting; the values that somebody has set are bold, and their defaults stand beside them."""
+    """A line for each setting; the values that somebody has set are bold, with their defaults beside them."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("setting", no_wrap=True)
     for column in ("value", "from", "default"):

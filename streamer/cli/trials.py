@@ -197,7 +197,7 @@ def _read_to_the_end(total: int | None, counted: str = EVENTS) -> Iterator[Readi
 
 
 def _print(gathered: Trials, wanted: Sequence[int] | None, *, as_json: bool) -> bool:
-    """Prints the comparison; tells whether it has all that was asked for."""
+    """Prints the comparison; returns whether it has everything requested."""
     if not gathered.found:
         raise NothingToCompareError(_nothing(gathered))
     groups = compared(gathered.found)

@@ -141,7 +141,7 @@ async def _until_visible(admin: AIOKafkaAdminClient, names: Collection[str]) -> 
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(VISIBLE_SECONDS):
-            while not set(names) <= set(await _partitions_by_name(admin)):  # noqa: ASYNC110  # Kafka tells nobody
+            while not set(names) <= set(await _partitions_by_name(admin)):  # noqa: ASYNC110  # Kafka sends no notice
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 

@@ -66,7 +66,7 @@ def reading_progress(total_calls: int | None = None, counted: str = EVENTS) -> I
 
     Args:
         total_calls: The number of calls; None while nobody knows it.
-        counted: Name of what is counted beside calls. Events and records are many, so not each of them is shown.
+        counted: Name of the things that are counted beside calls. Events and records are many, so not each of them is shown.
     """
     console = error_console()
     # A bar beside results on the same screen would be torn apart by them.

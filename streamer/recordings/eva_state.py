@@ -32,7 +32,7 @@ class RecordedState:
 
     Attributes:
         language: Language of the call; None if no file has it.
-        result: What EVA wrote about the call as a whole; empty if it wrote nothing.
+        result: EVA's result of the whole call; empty without one.
         initial: State before the call; None when it is not known.
         final: State after the call; None when it is not known.
         final_hash: Hash of the final state as the run computed it.

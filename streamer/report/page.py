@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, with an index and a section for each call. It runs no script."""
+"""The report: one self-contained HTML file, with an index and a section for each call. It runs no script."""
 
 import base64
 import hashlib

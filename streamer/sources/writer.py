@@ -43,7 +43,7 @@ class ProducerBrokenError(OperatorError):
 class AcknowledgedWriter:
     """One idempotent producer. Records of a call keep their order, and a record is written once however often it is retried.
 
-    What is not acknowledged in time stays in the client, a batch for each partition at most, and is written when the broker
+    Records that are not acknowledged in time stay in the client, a batch for each partition at most, and are written when the broker
     is back. A sender that comes again gives the same ids, so the evaluator recognises the second copy.
 
     Attributes:
@@ -82,7 +82,7 @@ class AcknowledgedWriter:
         self._producer = producer
 
     async def close(self) -> None:
-        """Writes what is in progress, for at most `CLOSE_SECONDS`, and disconnects."""
+        """Finishes open writes, for at most `CLOSE_SECONDS`, and disconnects."""
         producer, self._producer = self._producer, None
         if producer is not None:
             stopping = asyncio.ensure_future(producer.stop())
@@ -118,7 +118,7 @@ class AcknowledgedWriter:
                     )
                     sent.add_done_callback(_read)
                     waiting.append(sent)
-                # Not gather: its cancellation would cancel what the client still writes.
+                # Not gather: its cancellation would cancel the client's open writes.
                 if waiting:
                     await asyncio.wait(waiting)
                 for sent in waiting:

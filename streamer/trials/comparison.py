@@ -37,7 +37,7 @@ class Judging(NamedTuple):
         polled: Subgoals with at least one vote, over all trials.
         unanimous: Those of them whose votes are all the same.
         votes: Votes on them, in the verdicts that decided.
-        with_majority: Votes that say what the majority of their verdict says.
+        with_majority: Votes that agree with the majority of their verdict.
         unscored: Subgoals without a verdict of the judge, by reason, for example `invalid_answers`.
     """
 

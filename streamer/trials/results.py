@@ -18,7 +18,7 @@ MOST_ERRORS: Final = 5
 MOST_LINKS: Final = 3
 """Calls that the text names for an error: enough to look at."""
 VERSION_CHARS: Final = 8
-"""Characters of a version in texts: as many as tell two versions of one set apart."""
+"""Characters of a version in texts: enough to distinguish two versions of one set."""
 UNSCORED: Final = "Unscored"
 """Name of the figure that the table leaves out where it is 0."""
 _UNKNOWN: Final = "-"

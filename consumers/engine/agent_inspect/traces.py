@@ -112,7 +112,7 @@ def require_fillable(config: Mapping[str, Any], user_instruction: str | None) ->
     """A prompt template of one's own may name only existing values.
 
     Raises:
-        KeyError: It asks for something else, or for the user's instruction when there is none.
+        KeyError: It asks for another value, or for the user's instruction when there is none.
     """
     if TEMPLATE not in config:
         return

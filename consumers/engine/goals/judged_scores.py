@@ -101,7 +101,7 @@ class JudgedScores:
             part.fold(verdict, live, broker_ms, out)
 
     def reached(self, live: LiveCall, now_ms: int, out: list[Effect]) -> None:
-        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks what was held back until then, and finds a
+        """Expires the verdicts whose deadline broker time `now_ms` has reached, asks the questions that waited until then, and finds a
         stall.
         """
         for part in self._parts:

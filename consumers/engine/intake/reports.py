@@ -1,4 +1,4 @@
-"""Reports what an event has that the contract does not know. Rare, so it is not on the way of the others."""
+"""Reports the parts of an event that the contract does not know. They are rare, so other events do not pay for this."""
 
 from typing import Any
 

@@ -41,7 +41,7 @@ class VoteFailure(StrEnum):
 class Voting:
     """One question asked an odd number of times; the majority decides. Two ways, both agent-inspect's.
 
-    - With `stops_early`, a wave is never larger than what could still decide the vote. An invalid answer uses up its
+    - With `stops_early`, a wave has only as many requests as could still decide the vote. An invalid answer uses up its
       trial and is not asked again; the majority is one of all trials, not of the valid answers.
     - Without it, all trials are asked at once and then the invalid ones again, up to `retry_waves` times. One that stays
       invalid fails the whole vote, even when the others have decided it.

@@ -110,7 +110,7 @@ class Redactor:
         return self.rules.enabled and (bool(self._patterns) or may_hold_any(text))
 
     def _redact(self, text: str, lead: str) -> str:
-        """Searches until nothing is found. `lead` are words that stand before the text without being part of it."""
+        """Searches until nothing is found. `lead` are words before the text that are no part of it."""
         for _ in range(MAX_ROUNDS):
             redacted = self._look(text, lead)
             if redacted == text:
@@ -221,7 +221,7 @@ class _Value:
 
 
 def _words_of(keys: tuple[str, ...]) -> str:
-    """Keys as words that stand before their value: `dateOfBirth` is "date of birth: "."""
+    """Keys as words before their value: `dateOfBirth` is "date of birth: "."""
     # No search reads further back for a value's meaning, and a producer may have keys of any length.
     return " ".join(_HUMP.sub(" ", _SEALED.sub(" ", key[-MARGIN_CHARS:])).strip() for key in keys) + ": "
 

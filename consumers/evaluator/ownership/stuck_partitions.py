@@ -1,6 +1,6 @@
 """Closes a call as a limit when owner after owner of a partition ends without progress.
 
-The next owner reads exactly as far as the earlier ones, while time stands still. So it stops before the step that ended them.
+The next owner reads exactly as far as the earlier ones, while time is stopped. So it stops before the step that ended them.
 There it closes the call with the largest state, and goes on when that is written.
 """
 

@@ -96,7 +96,7 @@ class Takeover:
         starts: dict[int, dict[str, InputStart]] = {number: {} for number in numbers}
         for tp in inputs:
             if tp.partition in restored:
-                offset = max(committed[tp].offset, firsts[tp])  # what is gone before it was folded
+                offset = max(committed[tp].offset, firsts[tp])  # records deleted before they were folded
             else:
                 offset = self._start(tp, committed[tp].offset, firsts[tp], ends[tp])
             starts[tp.partition][tp.topic] = InputStart(offset, min(notes[tp].read, ends[tp]))

@@ -53,7 +53,7 @@ class Partition:
         next_offsets: By topic, the offset after the last folded record.
         last_record_ms: By topic, the latest broker timestamp of the records that were read.
         merge: Records that were read and wait for an input that lags.
-        stops: By topic, the offset before which folding stops, while time stands still; None for none. See `progress`.
+        stops: By topic, the offset before which folding stops, with time stopped too; None for none. See `progress`.
         time_ms: Broker time up to which the state has advanced; 0 before the first advance.
         has_cut: Whether a call was closed so that the partition makes progress.
         has_handed_over: Whether its state is written for a successor. Then it is inactive, so that the state does not change.
@@ -149,7 +149,7 @@ class Partition:
         self._evaluator.write_snapshot(into)
 
     def go_on_with(self, evaluator: Evaluates, unwritten: Sequence[Group] = ()) -> None:
-        """Takes the state of an earlier owner, instead of a replay, and what it had decided and not written. Call it before `start`."""
+        """Takes the state of an earlier owner, instead of a replay, and its unwritten decisions. Call it before `start`."""
         self._evaluator = evaluator
         for group in unwritten:
             self.outbox.put(group)

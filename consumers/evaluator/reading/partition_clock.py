@@ -45,7 +45,7 @@ class End(NamedTuple):
         if log_end is None:
             return End(self.offset, None, None)
         until_ms = log_end.asked_at_ms
-        if self.offset < visible_end:  # what stands after the open transaction is not written yet for us
+        if self.offset < visible_end:  # records after the open transaction are not visible yet
             valid_until_ms = None if self.valid_until_ms is None else min(self.valid_until_ms, until_ms)
             newest_ms = None if self.answered_at_ms is None else min(self.answered_at_ms, until_ms)
             return End(self.offset, valid_until_ms, newest_ms)

@@ -35,7 +35,7 @@ def basis_of(settings: EvaluatorSettings) -> Basis:
 
 
 def say_if_off(settings: EvaluatorSettings, *, is_embedded: bool) -> None:
-    """Logs one line at the start if states could be handed over but are not: the cost of that, and what to do."""
+    """Logs one line at the start if states could be handed over but are not: the cost, and the remedy."""
     if settings.snapshot_key is None and settings.uses_transactions and not is_embedded:
         log.info(
             "snapshots_are_off",

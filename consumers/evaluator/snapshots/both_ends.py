@@ -14,7 +14,7 @@ from schemas.topics import SNAPSHOTS_TOPIC
 
 
 class Snapshots(NamedTuple):
-    """Writer and reader of snapshots, which are None without a key; and what takes them between stops."""
+    """Writer and reader of snapshots, which are None without a key; and the writer of snapshots between stops."""
 
     writing: SnapshotWriting | None
     restoring: SnapshotRestoring | None

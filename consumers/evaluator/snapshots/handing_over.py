@@ -82,7 +82,7 @@ class SnapshotWriting:
                 journal = outbox.journal
                 if journal.has_ended:
                     journal = outbox.begin_journal(partition.next_offsets)
-                    await outbox.until_written()  # what is being written now has no piece of it
+                    await outbox.until_written()  # the snapshot being written now has no piece of it
                 taken = await self._taken(owned, began + seconds)
                 await outbox.until_written(taken.put)
         except (TooLargeError, TooLateError) as error:
@@ -150,7 +150,7 @@ class SnapshotWriting:
     async def _taken(self, owned: OwnedPartition, deadline: float) -> _Taken:
         async with self._one_at_a_time:
             partition, outbox = owned.partition, owned.partition.outbox
-            partition.count_events()  # what a successor restores has nothing to count
+            partition.count_events()  # a restored state has nothing to count
             positions, scores_end = dict(partition.next_offsets), owned.scores_end
             journal, put = outbox.journal.place, outbox.put_so_far
             partition.is_being_snapshotted = True

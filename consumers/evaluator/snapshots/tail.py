@@ -166,7 +166,7 @@ class InputReader:
             consumer: A client without a group.
             number: The partition number.
             positions: By topic, the first offset to read.
-            steps: What is read for.
+            steps: The steps whose records are read.
         """
         ends = {topic: offset + 1 for topic, offset in steps if topic is not None}  # offsets ascend: the last counts
         self._ends = {TopicPartition(topic, number): end for topic, end in ends.items()}

@@ -69,7 +69,7 @@ class PartitionWriter:
 
         Args:
             number: The partition number.
-            outbox: What to write.
+            outbox: The waiting records.
             kafka: Where the broker is.
             settings: The group, and how transactions are grouped.
             instruments: Where written records are counted.

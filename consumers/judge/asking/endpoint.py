@@ -116,7 +116,7 @@ class Endpoint:
             outcome = TrialOutcome.UNAVAILABLE
         except openai.APIStatusError as error:
             outcome = self._of_status(error, delivery)
-        except Exception as error:  # noqa: BLE001  # the client trips over what it was sent: that must not end the role
+        except Exception as error:  # noqa: BLE001  # the client fails on a reply: that must not end the role
             outcome = TrialOutcome.UNAVAILABLE
             self._log_not_understood(error)
         self._log_not_read(delivery)

@@ -235,7 +235,7 @@ class Judge:
             return
         verdict = verdict_of(waiting.request, result, poll, arrived_ms=waiting.arrived_ms, now_ms=wall_clock_ms())
         self._tally.verdict(verdict, self._redactor.counts)
-        if not promised.cancelled():  # who asked does not wait any more; what it cost is counted all the same
+        if not promised.cancelled():  # the asker does not wait any more; the cost is counted all the same
             promised.set_result(verdict)
 
     async def _until_something_changes(self) -> None:

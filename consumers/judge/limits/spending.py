@@ -113,7 +113,7 @@ class Budget:
         self._promised += cost
         for promised, key in ((self._promised_by_agent, agent), (self._promised_by_call, conversation_id)):
             promised[key] += cost
-            if abs(promised[key]) < 1e-12:  # what sums of floats leave
+            if abs(promised[key]) < 1e-12:  # the rounding error of sums of floats
                 del promised[key]
 
     def _turn_hour(self, now_ms: int) -> None:

@@ -7,7 +7,7 @@ bounded or do not count. So a broker that is down causes no restart.
 Readiness: `/readyz` is 200 while every role works: from its first assignment, or the end of reading its ledger, until it starts
 to stop.
 
-Probes have no token, so both answers contain nothing secret: only names of roles and what they wait for. Clients cannot change
+Probes have no token, so both answers contain nothing secret: only names of roles and the reasons why they wait. Clients cannot change
 the answer to a probe: connections have bounds of their own (`http_connections`), and only `/metrics` answers 503 when too many
 clients read it at once.
 """

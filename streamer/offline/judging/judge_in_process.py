@@ -80,7 +80,7 @@ class JudgeInProcess:
         await self._judge.run()
 
     async def finish(self) -> None:
-        """Begins with no more questions, and lets those end that are being asked, for some seconds; while `run` runs."""
+        """Starts no more questions, and waits some seconds for the open ones; while `run` runs."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._judge.finish(), FINISH_SECONDS)
 

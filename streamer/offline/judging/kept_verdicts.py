@@ -1,4 +1,4 @@
-"""A file of verdicts and answers: a run that was killed asks only what is missing, and one that ended asks nothing again."""
+"""A file of verdicts and answers: a killed run that starts again asks only the missing questions, and a finished one asks none."""
 
 import fcntl
 import hashlib
@@ -15,7 +15,7 @@ from consumers.runtime.errors import OperatorError
 from schemas.judging import JudgeRequest, JudgeVerdict, TrialAnswer, Unjudged, UnjudgedReason
 
 _FINAL_REASONS: Final = frozenset({UnjudgedReason.INVALID_ANSWERS, UnjudgedReason.REFUSED})
-"""What the model itself left open. Other reasons lie in the circumstances: such questions are asked again."""
+"""Reasons of the model itself. Questions without a verdict for other reasons are asked again."""
 _MAX_LINE_BYTES: Final = 2_000_000
 """Longest line that is read: a verdict has 100 answers and 100,000 characters of them at most."""
 
@@ -44,10 +44,10 @@ class KeptVerdicts:
 
         Args:
             path: The file.
-            settings: Model and form of the answers; what another judge answered is not used.
+            settings: Model and form of the answers; answers of another judge are not used.
 
         Raises:
-            VerdictFileError: It cannot be written, another run writes it, or it holds something else.
+            VerdictFileError: It cannot be written, another run writes it, or it is another kind of file.
         """
         self._path = path
         self._settings = settings

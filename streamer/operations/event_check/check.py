@@ -40,7 +40,7 @@ class Findings:
     Attributes:
         read: Events that a rule reads or may read, by stream and name.
         carried: Events that no rule reads, by name: they are kept and change nothing.
-        not_understood: Events of a type or a kind that this version does not know, by what is not understood.
+        not_understood: Events of a type or a kind that this version does not know, by that type or kind.
         refused: Events that are not accepted.
         without_conversation: Events that name no conversation.
         in_seconds: Places of events whose time looks like seconds.

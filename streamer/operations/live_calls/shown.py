@@ -29,7 +29,7 @@ def plain_table(watched: WatchedCalls, place: str, now_ms: int) -> RenderableTyp
 
 
 def calls_document(watched: WatchedCalls, now_ms: int) -> dict[str, Any]:
-    """The calls as they are now, for a program: times in epoch ms, durations in ms, null for what is not known."""
+    """The calls as they are now, for a program: times in epoch ms, durations in ms, null for unknown values."""
     rows = watched.table.rows(now_ms)
     return {
         "at_ms": now_ms,

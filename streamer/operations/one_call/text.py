@@ -79,7 +79,7 @@ def _head(call: str, newest: Sequence[AnyScoreRecord]) -> Iterator[str]:
 
 
 def _turns(newest: Sequence[AnyScoreRecord]) -> dict[int, list[str]]:
-    """What is known of each turn, its wait first."""
+    """The known values of each turn, its wait first."""
     remarks: defaultdict[int, list[str]] = defaultdict(list)
     rows = {record.turn: record for record in newest if isinstance(record, TurnValues) and record.turn is not None}
     for turn, row in rows.items():

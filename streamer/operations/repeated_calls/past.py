@@ -63,7 +63,7 @@ def call_page(console_url: str | None, conversation_id: str) -> str:
 
 
 def _take(call: str, value: bytes, folds: CallFolds) -> bool:
-    """Folds a record; tells whether it could be read."""
+    """Folds a record; returns whether it could be read."""
     try:
         fields = from_json(value)
         name = fields.get("name") if isinstance(fields, dict) else None

@@ -58,7 +58,7 @@ def read_score_file(path: Path, trials: Trials) -> Iterator[str]:
 
 
 def _problem(text: bytes, folds: CallFolds) -> str | None:
-    """Folds a line; gives what was seen if that cannot be done."""
+    """Folds a line; returns the fault if that cannot be done."""
     try:
         fields = from_json(text)
     except ValueError:

@@ -10,7 +10,7 @@ MAX_TEXT_CHARS: Final = 32_768
 MAX_NAME_CHARS: Final = 256
 """Longest name or id, as in callgauge."""
 MAX_EVENT_BYTES: Final = 65_536
-"""Largest event. What tools take and return is the only part without a natural bound."""
+"""Largest event. Arguments and results of tools are the only parts without a natural bound."""
 UNREADABLE: Final = "unreadable"
 """Key in the place of a value that JSON cannot hold, with the value's type; or `too large` with its size."""
 _FOREIGN_FIELDS: Final = ("arguments", "result", "tools")

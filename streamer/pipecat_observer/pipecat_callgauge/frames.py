@@ -1,4 +1,4 @@
-"""Frames of pipecat by what they tell. Versions of pipecat differ in their classes, so these are looked up by name."""
+"""Frames of pipecat by their meaning. Versions of pipecat differ in their classes, so these are looked up by name."""
 
 from collections.abc import Mapping
 from typing import Final, Generic, TypeVar

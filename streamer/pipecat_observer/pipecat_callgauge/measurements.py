@@ -1,4 +1,4 @@
-"""Numbers of an answer, in the records of pipecat's own observers: what services spent and used, and how long the user waited.
+"""Numbers of an answer, in the records of pipecat's own observers: time and use of the services, and the user's wait.
 
 A metric for which pipecat's `ServiceMetricsObserver` has no record travels as pipecat's own metric.
 """
@@ -14,7 +14,7 @@ try:
 except ImportError:  # before 0.0.102
     IS_THERE = False
 else:
-    IS_THERE = hasattr(pipecats, "LatencyContribution")  # from 1.9 on; before, there are no parts of which to tell
+    IS_THERE = hasattr(pipecats, "LatencyContribution")  # from 1.9 on; before, there are no parts to report
 
 Emit = Callable[..., None]
 """Takes the rank, the type, and the fields of an event."""
@@ -62,7 +62,7 @@ def _audio(metric: Any, now_s: float) -> Iterator[tuple[str, Fields]]:
 
 
 def _answer_time(metric: Any, _now_s: float) -> Iterator[tuple[str, Fields]]:
-    """The time of a model's whole answer; the busy time of other services tells nothing about a turn."""
+    """The time of a model's whole answer; the busy time of other services says nothing about a turn."""
     if "LLM" in metric.processor and metric.value > 0:
         yield "ProcessingMetricsData", {**_names(metric), "value": metric.value}
 

@@ -1,4 +1,4 @@
-"""The events of one call on their way to Kafka: bounded, and it is known what was dropped."""
+"""The events of one call on their way to Kafka: bounded, and dropped events are counted."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ class Outbox:
         self.is_empty.clear()
 
     def lose(self, what: str, count: int = 1) -> None:
-        """Counts what is lost, for the next record that tells it."""
+        """Counts lost events, for the next record that reports them."""
         self.lost[what] += count
         self._unreported[what] += count
         self.is_empty.clear()
@@ -84,7 +84,7 @@ class Outbox:
             self.is_empty.set()
 
     def drop_all(self) -> None:
-        """Drops everything that waits, for one record that tells it."""
+        """Drops all waiting events, for one record that reports them."""
         for record in self._waiting:
             self.lose(record.rank.name.lower())
         self._waiting.clear()

@@ -17,7 +17,7 @@ LEFTOVER_SECONDS: Final = 0.5
 output transport may play a piece that was on its way, and reports that the bot speaks.
 """
 FAILED_STATUSES: Final = frozenset({"error", "failed", "failure"})
-"""Values of `status` in a tool's result that tell a failure. callgauge reads results by the same rule."""
+"""Values of `status` in a tool's result that mean a failure. callgauge reads results by the same rule."""
 
 
 class CallReader:
@@ -33,7 +33,7 @@ class CallReader:
             emit: Takes the events.
             words: Whether words leave the bot.
             tool_arguments: Whether arguments of tools do.
-            tool_results: Whether results of tools do. If not, a result tells only whether it is an error.
+            tool_results: Whether results of tools do. If not, a result says only whether it is an error.
             vad_stop_secs: Silence after which the detector says that the user has stopped, for pipecat before 0.0.102, which
                 does not report it.
         """
@@ -63,7 +63,7 @@ class CallReader:
     def vad_stopped(self, frame: Any, now_s: float) -> None:
         """The detector is sure that the user is silent: since `stop_secs`.
 
-        A frame that does not say since when tells nothing that could be timed. Then the rulings about turns remain, and the
+        A frame without its start time cannot be used for timing. Then the rulings about turns remain, and the
         latency names them as its anchor.
         """
         if hasattr(frame, "stop_secs"):
@@ -215,14 +215,14 @@ class CallReader:
         self._emit(Rank.METRICS, "error", data=data)  # callgauge only counts it, and a broken service reports many
 
     def measured(self, frame: Any, now_s: float) -> None:
-        """Services report what they spent and used."""
+        """Services report their time and use."""
         for metric in frame.data:
             for kind, fields in metric_events(metric, now_s):
                 self._emit(Rank.METRICS, kind, **fields)
 
 
 def is_failure(result: object) -> bool:
-    """Whether a tool's result tells a failure: by an error status, an `error` or an `error_type`. Text may be JSON.
+    """Whether a tool's result means a failure: by an error status, an `error` or an `error_type`. Text may be JSON.
 
     Example:
         >>> is_failure({"status": "error"}), is_failure('{"error": "no such flight"}'), is_failure("found")

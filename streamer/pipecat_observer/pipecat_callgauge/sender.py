@@ -37,7 +37,7 @@ STOP_SECONDS: Final = 0.5
 
 
 class Sender:
-    """Sends what is in the outboxes of open calls, and of ended ones until they are empty. It disconnects after the last."""
+    """Sends the outboxes of open calls, and of ended ones until they are empty. It disconnects after the last."""
 
     _shared: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, "dict[object, Sender]"]] = WeakKeyDictionary()
 
@@ -132,7 +132,7 @@ class Sender:
             await self._disconnect()
 
     def _has_work(self) -> bool:
-        """Whether anything waits. Forgets ended calls without events, and what ended calls have too many of."""
+        """Whether anything waits. Forgets ended calls without events, and the surplus events of ended calls."""
         for outbox in [each for each in self._ended if each.is_empty.is_set()]:
             del self._ended[outbox]
         too_many = sum(map(len, self._ended)) - MAX_ENDED_EVENTS

@@ -55,7 +55,7 @@ class HeardCall(NamedTuple):
 
 
 def heard_in(call: Call, times_ms: Iterable[float]) -> HeardCall:
-    """Reads from the engine what each side said and when.
+    """Reads from the engine the words of each side, with their times.
 
     Args:
         call: The call after its last event.
@@ -131,7 +131,7 @@ def _first_ms(side: HeardSide) -> float | None:
 
 
 def _turns_by_trace(context: MetricContext, tools: Sequence[PairedUse]) -> tuple[TurnHeard, ...]:
-    """The turns in the order of EVA's trace; each tool stands where it was called, or where an answer came uncalled."""
+    """The turns in the order of EVA's trace; each tool is shown at its call, or at an answer without one."""
     waiting: dict[tuple[int, str], list[PairedUse]] = {}
     for use in reversed(tools):
         waiting.setdefault((use.turn, use.tool), []).append(use)
@@ -143,7 +143,7 @@ def _turns_by_trace(context: MetricContext, tools: Sequence[PairedUse]) -> tuple
             of_turn.append(Said(Speaker(entry["role"]), str(entry["content"] or ""), _time_of(entry)))
             continue
         uses = waiting.get((turn, str(entry["tool_name"])), [])
-        # An answer that was called for stands with its call.
+        # The answer to a tool call is shown with its call.
         if uses and (entry["type"] == "tool_call") is (uses[-1].called_at_ms is not None):
             of_turn.append(uses.pop())
     return tuple(
@@ -163,7 +163,7 @@ def _time_of(entry: Mapping[str, Any]) -> float | None:
 
 
 def _otherwise(text: str | None, shown: str | None) -> str | None:
-    """The text, unless it says in the same words what is shown already."""
+    """The text, unless the same words are shown already."""
     if not text or (shown is not None and text.split() == shown.split()):
         return None
     return text

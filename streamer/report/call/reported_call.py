@@ -55,13 +55,13 @@ class Wait(NamedTuple):
 
 
 class ReportedCall:
-    """A call, and what holds of it at its end.
+    """A call, with its state at the end.
 
     Attributes:
         conversation_id: Whose call it is.
-        heard: What was heard.
+        heard: Its words and sounds.
         records: The newest of each subject, in the order in which they were written.
-        anchor_id: What the ids of its parts begin with.
+        anchor_id: Beginning of the ids of its parts.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class ReportedCall:
 
     @property
     def dead_air_ms(self) -> float:
-        """How long it was together: as measured over the whole call if from the same length on, else what is drawn."""
+        """How long it was together: as measured over the whole call if the threshold is the same, otherwise as drawn."""
         measured_ms, facts = self._measured_dead_air_ms, self.of(DeadAirFact)
         if facts and measured_ms is not None and all(fact.threshold_ms == LONG_SILENCE_MS for fact in facts):
             return measured_ms
@@ -190,7 +190,7 @@ class ReportedCall:
 
 
 def _dead_air(heard: HeardCall, facts: Iterable[DeadAirFact]) -> list[DeadAir]:
-    """The silences of the facts. Where a speech has no end, only what the fact says is known: from when, and the threshold."""
+    """The silences of the facts. Where a speech has no end, only the facts are known: its start, and the threshold."""
     quiet = silences(heard.stretches, heard.end_ms, 0) if heard.has_ends else []
     # As where dead air is found and measured: while a tool runs, waiting is explained.
     quiet = list(cut(quiet, merged(_runs(heard.tools, quiet), keeps_moments=True)))

@@ -31,10 +31,10 @@ class ScorePart(NamedTuple):
     """One value.
 
     Attributes:
-        name: What it is called, as a record of its own would be.
-        result: What it is; None for one that is several numbers and no single one.
-        fields: What else is known of it, by name.
-        meaning: What its contract says that it is; empty where the name says all.
+        name: Its name, as of a record of its own.
+        result: Its value; None for a score of several numbers.
+        fields: Its other values, by name.
+        meaning: Its description in the contract; empty where the name says all.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ScorePart(NamedTuple):
 
 
 def parts_of(record: TurnValues | CallValues) -> Iterator[ScorePart]:
-    """Every value that is there; what nobody measured is not, nor a latency of the greeting, for which nobody waits."""
+    """Every measured value, but no latency of the greeting, for which nobody waits."""
     if isinstance(record, TurnValues):
         if record.turn is not None and record.turn >= 1:
             yield ScorePart(LATENCY, record.voice_to_voice_ms, {"anchor": record.anchor, "source": record.source})
@@ -61,7 +61,7 @@ def parts_of(record: TurnValues | CallValues) -> Iterator[ScorePart]:
 
 
 def part_of(name: str, value: object) -> ScorePart:
-    """A value as one part; of a record what only its kind has."""
+    """A value as one part; of a record, the fields that only its kind has."""
     match value:
         case Scored() | Unscored() | NotApplicable():
             return ScorePart(name, value, {})

@@ -60,10 +60,10 @@ class IngestRole:
 
         Args:
             kafka: Where Kafka is.
-            settings: The address, and who may send what.
+            settings: The address, and the rights of senders.
             limits: Of the evaluator, whose checks each event passes.
             instruments: Gets the metrics of the role.
-            redactor: Redacts what refusals repeat of events.
+            redactor: Redacts the parts of events that refusals repeat.
 
         Raises:
             IngestOffError: There is neither a token nor a secret.

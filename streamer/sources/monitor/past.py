@@ -1,4 +1,4 @@
-"""Tells the past of a call from its present in the messages of ElevenLabs' monitor. Pure.
+"""Separates the past of a call from its present in the messages of ElevenLabs' monitor. Pure.
 
 A monitor that joins a call is first sent its last hundred messages, all at once, and nothing marks the end of them. They have no
 times, so their arrival says nothing of when they happened. The same is true after a reconnect, also of the messages that were

@@ -135,7 +135,7 @@ def shifted(call: RecordedCall, by_seconds: int) -> RecordedCall:
     """The same call at another time: every time in every event moved by whole seconds.
 
     Only the time fields move, never texts of people or tools. Audio times are moved as floats without rounding:
-    near the present their grid is finer than a microsecond and holds whole seconds, so durations stay what they were.
+    near the present their grid is finer than a microsecond and holds whole seconds, so durations stay the same.
     """
 
     def audit_or_control(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Incidents: known troubles of agents, made on purpose, so that drills and people can see which alert tells them.
+"""Incidents: known troubles of agents, made on purpose, so that drills and people can see which alert reports them.
 
 An incident changes the profile of agents while it lasts, also in calls that have begun before it.
 """

@@ -75,7 +75,7 @@ AWKWARD: Final = Profile(
     tool_ms=(80, 700),
     voice_ms=(150, 300),
 )
-"""Calls in which most things go wrong now and then: what tests need, and no agent that anybody would keep."""
+"""Calls in which most things go wrong now and then, for tests. No real agent would be kept in use like that."""
 
 HEALTHY: Final = Profile(
     features={

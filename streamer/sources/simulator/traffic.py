@@ -37,7 +37,7 @@ _NO_DETECTOR_PROBABILITY, _NO_AUDIT_PROBABILITY = 0.15, 0.25
 _LATE_MIN_MS, _LATE_MAX_MS = 1500, 5000
 
 ALWAYS_AWKWARD: Final = always(AWKWARD)
-"""What tests get that ask for nothing else; the same seed makes the same bytes in every version."""
+"""The default of tests; the same seed makes the same bytes in every version."""
 
 RAMP_UP_MS: Final = 20_000
 """Calls of simulated traffic begin one after the other within this time, so that the first is there at once."""

@@ -65,7 +65,7 @@ class FollowedRecord:
     """One call.
 
     Attributes:
-        position: How far it was sent, as soon as Kafka has what `events` gave.
+        position: How far it was sent, once Kafka has the events of `events`.
         sentences: Things to say to the person who runs the command; taken by the reader.
     """
 

@@ -44,8 +44,8 @@ class CallPosition(BaseModel):
         conversation_id: Id of the call on the topics.
         attempt: 1, and one more whenever EVA begins anew in a folder of that name.
         inode: Number of the folder in its file system.
-        files: Positions by file name. When the call has ended, they are what its attempt is recognised by.
-        held: Lines that end the call, with their numbers: they are sent when everything else was.
+        files: Positions by file name. When the call has ended, its attempt is recognised by them.
+        held: Lines that end the call, with their numbers: they are sent after all others.
         started_ms: Time in the `call_started` that was sent; None before.
         start_ms: First time in the pipecat log, from which some metrics count.
         first_ms: Earliest time of an event.

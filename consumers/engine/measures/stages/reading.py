@@ -1,7 +1,7 @@
 """Reads stage latencies and token counts from events, by the tables of `schemas.scores.latency_stages`.
 
 Readers are lenient: a value that is no number, or not positive, or has an unknown name is left out. A zero is a service's first
-report, before it did anything. Everything else that is left out is named in `Findings.unknown`.
+report, before it did anything. Every other omission is named in `Findings.unknown`.
 """
 
 from collections.abc import Callable, Mapping

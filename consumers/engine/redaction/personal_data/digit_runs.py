@@ -16,7 +16,7 @@ from consumers.engine.redaction.personal_data.vocabulary import (
 from consumers.engine.redaction.personal_data.words import WordKind, Words
 
 MAX_GAP_WORDS: Final = 6
-"""Words and signs that may stand between two groups of digits."""
+"""Words and signs that may come between two groups of digits."""
 
 _JOINING_SIGNS: Final = frozenset("-\u2010\u2011\u2013\u2014/()\u00b7_")
 _PAUSING_SIGNS: Final = frozenset(",;\u2026")
@@ -36,7 +36,7 @@ class Group(NamedTuple):
 class Run(NamedTuple):
     """Consecutive groups with nothing but pauses, dashes and the like between them.
 
-    `pauses` tells for each group whether there is a pause before it; there is one before the first.
+    `pauses` says for each group whether there is a pause before it; there is one before the first.
     """
 
     groups: tuple[Group, ...]
@@ -118,7 +118,7 @@ class Digits:
         return Group(digits, index, last, is_spoken=True)
 
     def _is_part_of_a_code(self, index: int) -> bool:
-        """Whether letters stand right beside the digits: a booking code, a flight, the 3rd, an identifier."""
+        """Whether letters touch the digits: a booking code, a flight, the 3rd, an identifier."""
         if index > 0 and self._is_lettered(index, -1):
             return True
         return self._is_lettered(index, 1) and not self.words.is_at(index + 1, {"x", "ext"})

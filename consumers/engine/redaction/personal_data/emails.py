@@ -26,7 +26,7 @@ MAX_LABEL_WORDS: Final = 3
 MAX_SPELLED: Final = 24
 MAX_LABELS: Final = 6
 MAX_EXTRA_WORDS: Final = 3
-"""Further words before the at that may be part of the address, if nothing else stands there."""
+"""Further words before the at that may be part of the address, if no other word is there."""
 NEAR_WORDS: Final = 10
 
 _ATS: Final = frozenset({"@", "at"})
@@ -190,5 +190,5 @@ def _is_of_a_sentence(words: Words, index: int) -> bool:
 
 
 def _ends_sentence(words: Words, index: int) -> bool:
-    """Whether this dot ends a sentence: a space stands behind it, and none before."""
+    """Whether this dot ends a sentence: a space follows it, and none comes before."""
     return words.all[index].text == "." and words.is_joined(index - 1) and not words.is_joined(index)

@@ -103,7 +103,7 @@ class Words:
         return self._near(range(index + 1, min(len(self.all), index + 1 + MAX_LOOKED_AT)), most)
 
     def is_joined(self, index: int) -> bool:
-        """Whether this word and the next stand together without a space."""
+        """Whether this word and the next are joined without a space."""
         return index + 1 < len(self.all) and self.all[index].end == self.all[index + 1].start
 
     def is_at(self, index: int, texts: Collection[str]) -> bool:

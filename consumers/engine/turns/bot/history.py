@@ -180,7 +180,7 @@ class BotHistory:
 
     def fell_back(self, time_ms: int) -> None:
         """Adds a step of the agent's turn-end timer."""
-        self._words_count += 1  # a fallback tells nothing about speech
+        self._words_count += 1  # a fallback says nothing about speech
         self.audited(SpeechMoment.FALLBACK, time_ms, None)
 
     def hear_transcripts(self, *, are_heard: bool) -> None:

@@ -119,7 +119,7 @@ class HeardByTheBot(HeardTurns):
         if state is None and not said:
             return None
         heard, before = state or _NOTHING, machine.turns.get(number - 1, _NOTHING)
-        # What was heard of an answer that was cut off is in the bot's own message, if it sends messages.
+        # The heard part of a cut-off answer is in the bot's own message, if it sends messages.
         words = _Words(said, self._history, is_unheard=heard.is_cut and machine.reports_answers)
         starts, ends, gap = heard.vad_starts, heard.vad_ends, Gap.VAD
         if not starts:

@@ -12,7 +12,7 @@ from consumers.engine.turns.eva.spoken_prefix import without_eva_labels
 from consumers.engine.turns.heard.normal_text import without_bracketed
 
 PLACEHOLDER: Final = "[user audio]"
-"""Stands in the log of an audio-LLM agent until the caller is transcribed; it holds no words."""
+"""Placeholder in the log of an audio-LLM agent until the caller is transcribed; it has no words."""
 
 Texts = tuple[str, ...]
 """Utterances of one side of a turn from one source, as the source wrote them."""

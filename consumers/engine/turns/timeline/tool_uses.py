@@ -43,7 +43,7 @@ class ToolEntry:
 class PairedUse:
     """One use of a tool; `index` counts the uses of its turn, `outcome` is None while it runs. Its arguments and answer are the
     events' own values, shared and not to be changed. `is_withheld` marks an answer that the producer does not send. `source` is
-    the reporting input. `is_exact` tells whether the call has a time of its own, and not only a place.
+    the reporting input. `is_exact` says whether the call has a time of its own, and not only a place.
     """
 
     turn: int

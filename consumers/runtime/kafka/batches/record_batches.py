@@ -24,7 +24,7 @@ FORMAT: Final = 2
 """The one message format there is since Kafka 0.11; brokers convert what older clients write."""
 
 _HEAD: Final = struct.Struct(">qiibIhiqqqhii")
-_START: Final = struct.Struct(">qi")  # base offset, and the length of what follows
+_START: Final = struct.Struct(">qi")  # base offset, and the length of the rest
 _CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 _ATTRIBUTES_AT: Final = 22  # the low byte of both
