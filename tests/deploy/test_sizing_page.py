@@ -32,7 +32,7 @@ def _figure(beginning: str) -> float:
 def test_the_rows_follow_from_the_figures() -> None:
     events_of_a_call, planned = _figure("events of a running call"), _figure("the same, planned")
     empty_mb, call_mb = _figure("memory of an evaluator"), _figure("memory of an open call") / 1_000
-    (sent,) = [figure for name, figure in _rows("what") if name.startswith("what a bot sends")]
+    (sent,) = [figure for name, figure in _rows("what") if name.startswith("events of a bot")]
     bytes_of_a_call = float(re.findall(r"(\d+) kB", sent)[0]) * 1_000 / 60
     for row in _rows("calls at a time"):
         calls, events, evaluators, memory_mb, kafka_mb = map(_number, row)
