@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from consumers.judge.settings import JudgeSettings
+from schemas.judging import JudgeKind, JudgeVerdict, Rated
 from streamer.cli import main as cli
 from streamer.offline.judging.kept_verdicts import KeptVerdicts
+from tests.support.calls.judge_questions import question
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.support.patience import patient
 from tests.unit.streamer.cli.test_score import JUDGED, call, goals, write_calls, write_goals
@@ -265,3 +267,19 @@ def test_two_runs_at_a_time_do_not_share_a_file(run: Run) -> None:
         ended = run(judge)
     assert (ended.code, judge.asked) == (2, [])
     assert "another run is writing it" in ended.err
+
+
+def test_ratings_are_kept_for_the_goals_and_the_agent_that_ask_next(tmp_path: Path) -> None:
+    request = question(kind=JudgeKind.CONCISENESS)
+    verdict = JudgeVerdict(
+        timestamp=1, request_id=request.request_id, conversation_id=request.conversation_id, kind=request.kind,
+        turn=request.turn, input_hash=request.input_hash, prompt_version=request.prompt_version,
+        result=Rated(rating=3, normalised=1.0), agent="ava",
+    )  # fmt: skip
+    with closing(KeptVerdicts(tmp_path / "v.jsonl", JudgeSettings())) as kept:
+        kept.keep_verdict(request, verdict)
+    with closing(KeptVerdicts(tmp_path / "v.jsonl", JudgeSettings())) as kept:
+        assert kept.verdict_on(request) == verdict
+        assert kept.verdict_on(request.model_copy(update={"agent": "eve"})) == verdict.model_copy(
+            update={"agent": "eve"}
+        )
