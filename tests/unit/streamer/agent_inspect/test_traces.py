@@ -1,4 +1,4 @@
-"""`callgauge score --format agent-inspect`: which traces are read, what is said of the others, and what is asked."""
+"""`callgauge score --format agent-inspect`: the traces it reads, its messages about the others, and its questions."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ class Ended(NamedTuple):
 
     @property
     def metrics(self) -> dict[str, Json]:
-        """By id of the trace."""
+        """The metrics of each trace, by its id."""
         lines = [json.loads(line) for line in self.out.splitlines()]
         return {line["id"]: line["metrics"] for line in lines}
 

@@ -40,7 +40,7 @@ for line in json.loads(sys.argv[1]):
     ends[line] = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text]
 print(json.dumps(ends))
 """
-"""Imports the commands once, and runs each line in a child whose output nobody reads."""
+"""Imports the commands once, and runs each line in a child that writes to a pipe without a reader."""
 
 
 @pytest.fixture(scope="module")
@@ -56,5 +56,5 @@ def ends() -> dict[str, list[object]]:
 
 @pytest.mark.parametrize("line", PRINTING)
 def test_a_command_without_a_reader_ends_quietly(ends: dict[str, list[object]], line: str) -> None:
-    """141 is what a shell shows for SIGPIPE."""
+    """A shell shows 141 for SIGPIPE."""
     assert ends[line] == [141, ""]

@@ -1,4 +1,4 @@
-"""The command line teaches, prints results on standard output only, and tells faults in plain words."""
+"""The command line teaches, prints results on standard output only, and reports faults in plain words."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 
 def write_calls(path: Path, *seeds: int) -> list[str]:
-    """A wire-level file of simulated calls; gives their ids."""
+    """Writes a wire-level file of simulated calls; returns their ids."""
     lines = []
     for seed in seeds:
         call = simulate_call(seed, start_ms=1_790_000_000_000, kind="cascade").call

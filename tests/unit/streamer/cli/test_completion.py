@@ -24,7 +24,7 @@ sys.stderr.write(json.dumps(sorted(sys.modules)))
 
 
 def completed(shell: str, words: str) -> tuple[str, set[str]]:
-    """The answer to a shell about a line with an unfinished last word, and the modules that were loaded."""
+    """Returns the completions of a line with an unfinished last word, and the modules that were loaded."""
     asked = {"_CALLGAUGE_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     others = {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     ended = subprocess.run(
@@ -64,7 +64,7 @@ def test_other_shells_show_a_summary_beside_the_command(shell: str) -> None:
 
 def test_the_script_for_a_shell_is_printed() -> None:
     command = f"{sys.executable} -c 'from streamer.cli.main import main; main()' --show-completion; exit $?"
-    ended = subprocess.run(  # the shell that starts the command is the one whose script is printed
+    ended = subprocess.run(  # the script is for the shell that starts the command
         ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=patient(30)
     )
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""`callgauge events check`: what is understood of a bot's events, and what is missing."""
+"""`callgauge events check` reports the events of a bot that are understood, and those that are missing."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`callgauge goals check`: what files hold, in plain words, and every mistake with its line."""
+"""`callgauge goals check` prints the content of files in plain words, and every mistake with its line."""
 
 import json
 import sys

@@ -44,7 +44,7 @@ asyncio.run(make())
 
 
 def loaded(work: str) -> set[str]:
-    """The modules of a fresh process after the work."""
+    """The modules that a fresh process has loaded after the work."""
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM.format(work=work)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(30))
     assert ended.returncode == 0, ended.stderr

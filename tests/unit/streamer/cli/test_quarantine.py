@@ -1,4 +1,4 @@
-"""Nothing is appended that nobody agreed to."""
+"""The command appends nothing without consent."""
 
 import sys
 
@@ -10,7 +10,7 @@ from streamer.cli.quarantine import _confirm
 
 @pytest.fixture
 def person(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a person on a terminal was asked; they answer no."""
+    """The questions to a person on a terminal, who answers no."""
     asked: list[str] = []
 
     def no(question: str, **_: object) -> bool:

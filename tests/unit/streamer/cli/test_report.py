@@ -1,4 +1,4 @@
-"""`callgauge report`: recorded calls come out as one page, and what cannot be done is said in a sentence."""
+"""`callgauge report` writes recorded calls as one page, and explains each failure in a sentence."""
 
 import gzip
 import os

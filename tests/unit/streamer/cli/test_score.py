@@ -1,4 +1,4 @@
-"""`callgauge score`: recorded calls come out as score records, judged or not, the same whatever is read first."""
+"""`callgauge score` prints recorded calls as score records, judged or not, the same in any order of reading."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
 
     @property
     def progress(self) -> list[float | str]:
-        """By turn: the final progress, or why it is not known."""
+        """The final progress of each turn, or the reason why it is unknown."""
         found: dict[int, float | str] = {}
         for record in self.records:
             if isinstance(record, ProgressScore) and record.turn is not None:
@@ -65,7 +65,7 @@ def score(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 def call(name: str, *turns: str, pause_ms: int = 4_000, ends: bool = True, **started: str) -> Json:
-    """A call that is greeted, and in which the user says these, one per turn; `book` is used where it is said."""
+    """A call with a greeting and one turn for each text of the user; a text with `book` in it uses the tool `book`."""
     audit: list[Json] = []
     user_sim: list[Json] = []
     pipecat: list[Json] = []
@@ -158,7 +158,7 @@ def test_what_is_read_first_changes_no_score(score: Score, tmp_path: Path) -> No
     expected = score(*given)
     for seed in range(4):
         shuffled = score(*given, "--arrival", seed)
-        assert shuffled.progress == expected.progress == [0.0, 0.5, 1.0]  # after max_turns it is not said again
+        assert shuffled.progress == expected.progress == [0.0, 0.5, 1.0]  # after max_turns it is not reported again
         assert last_words(shuffled.records) == last_words(expected.records)
 
 

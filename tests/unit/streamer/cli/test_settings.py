@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from streamer.cli.settings import app
 from streamer.settings.all_settings import load_settings, setting_names
 
-SECRET = "hunter2"  # noqa: S105 - nobody's
+SECRET = "hunter2"  # noqa: S105 - not a real secret
 
 
 @pytest.fixture

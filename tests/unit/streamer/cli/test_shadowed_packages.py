@@ -1,4 +1,4 @@
-"""A folder of a person that has the name of one of our packages, and is on PYTHONPATH, keeps no command from working."""
+"""Commands work even if PYTHONPATH has another folder with the name of one of our packages."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`callgauge transcript`: recorded calls come out as one JSON array each, on a line or in a file."""
+"""`callgauge transcript` writes each recorded call as one JSON array, on a line or in a file."""
 
 import gzip
 import json

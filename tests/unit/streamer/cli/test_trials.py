@@ -1,4 +1,4 @@
-"""`callgauge trials`: repeated calls are compared by goal set and version, and nothing bad stops the others."""
+"""`callgauge trials` compares repeated calls by goal set and version, and a bad one does not stop the others."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 
 def failing(name: str, *turns: str) -> Json:
-    """A call whose tool fails as often as it is used."""
+    """A call whose tool fails at every use."""
     made = call(name, *turns)
     for entry in made["audit"]:
         if entry["message_type"] == "tool_response":
@@ -53,7 +53,7 @@ def failing(name: str, *turns: str) -> Json:
 
 @pytest.fixture
 def given(tmp_path: Path) -> tuple[object, ...]:
-    """Five calls with goals: two succeed, one stalls in its first turn, two in their second, with a tool that fails in it."""
+    """Five calls with goals: two succeed, one stalls in its first turn, two in their second, where a tool fails."""
     path = write_calls(
         tmp_path / "calls.jsonl",
         call("good", "yes", "book it"),
@@ -121,7 +121,7 @@ def test_the_result_is_the_same_on_several_cores_and_from_score_records(
 
 
 def test_recordings_with_the_same_id_are_trials_of_their_own(callgauge: Command, tmp_path: Path) -> None:
-    """As in two runs of one dataset, whose files of score records may be joined."""
+    """Two runs of one dataset share ids, and their files of score records may be joined."""
     paths = [write_calls(tmp_path / f"{name}.jsonl", call("1.1", said)) for name, said in (("a", "yes"), ("b", "no"))]
     sets = write_goals(tmp_path / "goals.json", goals("any", SAYS_YES))
     (group,) = callgauge("trials", *paths, "--goals", sets, "--json").sets
@@ -174,7 +174,7 @@ def test_a_k_above_the_number_of_trials_is_told_and_other_goal_sets_go_on(callga
     (told,) = ended.err.splitlines()
     assert told.startswith("Goal set few ")
     assert "known success, 2 of 2; seen --k 3" in told
-    # Nobody asked for the usual ones.
+    # No option asks for the default values of k.
     usual = callgauge("trials", tmp_path / "c.jsonl", "--goals", sets)
     assert (usual.code, usual.err) == (0, "")
 
@@ -238,7 +238,7 @@ def test_an_open_call_is_no_trial(callgauge: Command, tmp_path: Path) -> None:
 
 
 def test_a_webhook_without_a_call_is_no_trial(callgauge: Command, tmp_path: Path) -> None:
-    """Beside calls in a folder it is named and left out, and nothing failed."""
+    """Among calls it is named and left out, and the command does not fail."""
     folder = tmp_path / "records"
     folder.mkdir()
     (folder / "a.json").write_text(json.dumps({"type": "post_call_audio", "data": {}}))

@@ -1,4 +1,4 @@
-"""Whole runs of EVA through `score` and `context`: on all cores as one by one, and whatever happens to one of the calls."""
+"""Whole runs of EVA through `score` and `context`: the same on all cores as on one, even if one call fails."""
 
 import json
 import os
@@ -35,7 +35,7 @@ Callgauge = Callable[..., Ended]
 
 @pytest.fixture
 def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
-    """Runs a command in this process, as the installed entry point does; its signals are those of the tests again."""
+    """Runs a command in this process, as the installed entry point does, and restores the tests' signals."""
     before = signal.getsignal(signal.SIGTERM)
 
     def run(*arguments: object) -> Ended:
@@ -49,7 +49,7 @@ def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 
 def write_record(folder: Path, seed: int, record_id: str | None = None) -> None:
-    """A record as EVA leaves it, with a simulated call."""
+    """Writes a record as EVA does, with a simulated call."""
     call = simulate_call(seed, start_ms=MS, kind="cascade").call
     folder.mkdir(parents=True)
     (folder / "audit_log.json").write_text(json.dumps({"transcript": call.audit}))
@@ -162,7 +162,7 @@ def test_the_bar_shows_how_many_calls_there_are(run: Path) -> None:
 
 
 def test_the_bar_adds_no_thread_so_that_processes_begin_as_copies() -> None:
-    """A terminal shows the bar; a thread of it would let the work begin a second later on the other cores."""
+    """A terminal shows the bar. A thread for it would delay the start of work on the other cores by a second."""
     ours, terminal = pty.openpty()
     text = (
         "from streamer.offline import side_by_side as it; from streamer.offline.screen import reading_progress\n"
@@ -213,7 +213,7 @@ def test_a_signal_ends_it_with_whole_lines_and_no_process_left(tmp_path: Path, n
         while not (tmp_path / "out").stat().st_size and time.monotonic() < until:
             time.sleep(0.02)
         if number is signal.SIGINT:
-            os.killpg(process.pid, number)  # a terminal sends it to all of them
+            os.killpg(process.pid, number)  # a terminal signals the whole group
         else:
             process.send_signal(number)
         code = process.wait(patient(20))

@@ -1,4 +1,4 @@
-"""YAML, JSON and JSON lines: the values that are meant, and the line of each of them."""
+"""YAML, JSON and JSON lines give the intended values, and the line of each value."""
 
 from collections.abc import Callable
 from typing import Any

@@ -117,14 +117,14 @@ class Changing:
         self._writes = 0
 
     def write(self, name: str, text: str) -> None:
-        """Writes a file whose time of change is its own, however coarse the clock of the disk is."""
+        """Writes a file with a unique time of change, however coarse the clock of the disk is."""
         path = self.path / name
         path.write_text(text)
         self._writes += 1
         os.utime(path, ns=(self._writes, self._writes))
 
     def reload(self) -> list[str]:
-        """What was told, by event."""
+        """Reloads the folder and returns the logged events."""
         with capture_logs() as lines:
             self.folder.reload()
         return [line["event"] for line in lines]
@@ -162,7 +162,7 @@ def test_a_broken_file_keeps_what_it_held_and_says_so(changing: Changing) -> Non
     assert line["now"] == "its earlier content stays in use"
     assert changing.details("a") == "d"
     assert list(changing.folder.broken) == [changing.path / "a.yaml"]
-    assert changing.reload() == []  # told once
+    assert changing.reload() == []  # reported once
     changing.write("a.yaml", goal_set("a", details="mended"))
     assert changing.reload() == ["goal_file_read"]
     assert (changing.details("a"), changing.folder.broken) == ("mended", {})
@@ -192,12 +192,12 @@ def test_the_first_file_by_name_has_the_id_whatever_was_written_last(changing: C
     assert changing.reload() == ["goal_file_read", "goal_folder_problem", "goal_folder_problem"]
     assert changing.details("same") == "a"
     changing.write("b.yaml", goal_set("same", "desk", details="again"))
-    assert changing.reload() == ["goal_file_read"]  # the problem is told already
+    assert changing.reload() == ["goal_file_read"]  # the problem is already reported
     assert changing.details("same") == "a"
     changing.write("b.yaml", goal_set("other"))
     assert changing.reload() == ["goal_file_read"]
     changing.write("b.yaml", goal_set("same", "desk"))
-    assert changing.reload() == ["goal_file_read", "goal_folder_problem", "goal_folder_problem"]  # it is back
+    assert changing.reload() == ["goal_file_read", "goal_folder_problem", "goal_folder_problem"]  # the problem is back
 
 
 def test_a_set_that_lost_its_id_is_not_found_by_its_agents(changing: Changing) -> None:

@@ -1,4 +1,4 @@
-"""Which goals a call gets, and the topic of goals on the embedded broker."""
+"""The choice of goals for a call, and the topic of goals on the embedded broker."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def goal_set(goals_id: str, *agents: str, details: str = "d") -> GoalSet:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> GoalSources:
-    """A folder and a topic that were read."""
+    """A folder and a topic of goals, both already read."""
     folder, topic = GoalFolder(tmp_path), GoalsTopic(NOBODY)
     folder.index = GoalIndex([goal_set("both", "desk", details="folder"), goal_set("files", "night")])
     topic.index = GoalIndex([goal_set("both", "sales", details="topic"), goal_set("records", "desk")])
@@ -46,7 +46,7 @@ def sources(tmp_path: Path) -> GoalSources:
     ("goals_id", "agent", "expected"),
     [
         ("files", None, "files"),
-        ("records", "night", "records"),  # what the call names comes before its agent
+        ("records", "night", "records"),  # the name in the call comes before its agent
         ("unknown", "desk", None),
         (None, "night", "files"),
         (None, "desk", "both"),  # the folder comes first
@@ -86,7 +86,7 @@ async def test_without_a_source_there_are_no_goals() -> None:
 
 
 class Watched(GoalFolder):
-    """Says when it has a set after being looked at."""
+    """A folder that signals when a reload has found the wanted set."""
 
     def __init__(self, folder: Path, wanted: str) -> None:
         super().__init__(folder)
@@ -150,7 +150,7 @@ async def write(kafka: KafkaSettings, key: bytes | None, value: object) -> None:
 
 
 class Noticed(GoalsTopic):
-    """Says when it has a set."""
+    """A topic that signals when it has the wanted set."""
 
     def __init__(self, kafka: KafkaSettings, wanted: str) -> None:
         super().__init__(kafka)
@@ -204,7 +204,7 @@ def test_a_record_that_is_no_goal_set_is_told_counted_and_left_out(key: bytes | 
 
 
 class Record:
-    """As aiokafka hands one over."""
+    """A record as aiokafka delivers it."""
 
     topic = GOALS_TOPIC
     partition = 3

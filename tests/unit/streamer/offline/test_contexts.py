@@ -1,4 +1,4 @@
-"""The context of a recorded call with the facts that EVA's runner adds: those in the folder of the record, and no others."""
+"""The context of a recorded call has the facts of EVA's runner that are in the record's folder, and no others."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def used(name: str) -> list[dict[str, Any]]:
 
 
 def record(tmp_path: Path, *entries: Any, agent: str | None = AGENT, trial: str = "", **files: Any) -> Path:
-    """The folder of a record below EVA's own folder, as EVA leaves it."""
+    """Writes the folder of a record below EVA's own folder, as EVA does."""
     run = tmp_path / "output" / "run-1"
     directory = run / "records" / "7.1" / trial
     directory.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Back-tests without a broker: the merge of the inputs, what was said then, the evaluation anew, and the comparison."""
+"""Back-tests without a broker: the merged inputs, the past records, the new evaluation, and the comparison."""
 
 import json
 import random
@@ -81,7 +81,7 @@ def test_the_last_offset_of_interest_is_the_highest_of_any_call() -> None:
     assert last_offsets([{AUDIT: 3}, {AUDIT: 1, PIPECAT: 7}, {}]) == {AUDIT: 3, PIPECAT: 7}
 
 
-# What was said then.
+# The past records.
 
 
 def live(*, key: str = "call", from_ms: int = 0, limits: Limits | None = None, feed: Feed | None = None) -> Feed:
@@ -217,7 +217,7 @@ OF_SCHEMA_1 = (Path(__file__).parents[3] / "support" / "scores_of_schema_1.jsonl
 
 
 def at_start(value: bytes) -> bytes:
-    """The record of schema 1 in the period."""
+    """The record of schema 1, moved into the period."""
     return json.dumps(json.loads(value) | {"caused_at_ms": T0_MS}).encode()
 
 
@@ -233,7 +233,7 @@ def test_calls_of_an_older_schema_are_left_out_and_counted() -> None:
 
 
 def test_a_call_that_was_open_when_the_schema_changed_is_left_out_too() -> None:
-    """Some of what holds of it has a shape that nothing compares with."""
+    """Some of its records have an old shape, which nothing can be compared with."""
     first_turn = next(value for value in OF_SCHEMA_1 if b'"name": "turn"' in value)
     calls = PastCalls(period())
     calls.take(b"call", first_turn)
@@ -258,7 +258,7 @@ def test_more_calls_than_are_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         rerun.take(log(key="two", first_offset=100)[0])
 
 
-# The evaluation anew.
+# The new evaluation.
 
 
 def rerun_of(calls: Any, *, obeys_facts: bool, limits: Limits | None = None, within: Period | None = None) -> Rerun:
@@ -316,7 +316,7 @@ ANSWERED = GoalSet.model_validate(
 
 
 class OneSet:
-    """Where calls of the agent `desk` get their goals."""
+    """A source of goals for calls of the agent `desk`."""
 
     def choose(self, _goals_id: str | None, agent: str | None) -> GoalSet | None:
         return ANSWERED if agent == "desk" else None
@@ -346,7 +346,7 @@ def test_goals_are_those_of_the_log_or_without_the_facts_those_of_now() -> None:
 
 
 def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
-    """Not the number of a silence counts, nor by which threshold it was found."""
+    """The comparison ignores the number of a silence and the threshold that found it."""
     then = past(*live().records()).by_id
     rerun = rerun_of(then, obeys_facts=False, limits=Limits(dead_air_ms=700, delivery_allowance_ms=0))
     feed_in(rerun, log())
@@ -356,7 +356,7 @@ def test_a_silence_found_anew_leaves_the_others_as_they_are() -> None:
 
 
 def test_the_same_records_give_the_same_bytes() -> None:
-    """However late it is when the command is given: a call is woken when it asked for that."""
+    """The time of the command changes nothing: a call is woken at the time that it asked for."""
     runs = []
     for now_ms in (60_000, 900_000):
         rerun = rerun_of({}, obeys_facts=False)
@@ -486,7 +486,7 @@ def test_last_words_leave_out_what_was_taken_back_and_how_it_was_said() -> None:
     assert last_words([*interruptions, taken_back]) == {}
 
 
-# What is told.
+# The report.
 
 
 def plan(*, obeys_facts: bool = True) -> BacktestPlan:

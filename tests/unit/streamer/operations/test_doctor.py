@@ -1,4 +1,4 @@
-"""What the doctor makes of what it sees: each finding from facts alone."""
+"""The doctor makes each finding from facts alone."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -40,7 +40,7 @@ ALL = [topic.name for topic in TOPICS]
 
 
 def cluster(state: PartitionState = HEALTHY, **partitions: int) -> ClusterFacts:
-    """A cluster with every topic, four partitions each unless said otherwise; 0 leaves the topic out."""
+    """A cluster with every topic, each with four partitions unless another number is given; 0 leaves the topic out."""
     counts = {topic.name: partitions.get(topic.name.replace(".", "_"), 4) for topic in TOPICS}
     return ClusterFacts(3, None, {f"x.{name}": (state,) * count for name, count in counts.items() if count})
 

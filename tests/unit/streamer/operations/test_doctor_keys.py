@@ -1,4 +1,4 @@
-"""What the doctor makes of the newest keys: one number for a call, and one hash for all inputs."""
+"""The doctor checks the newest keys: one partition number for a call, and one hash for all inputs."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ def test_different_hashes_are_told_though_no_key_was_seen_twice() -> None:
 
 
 def test_one_key_on_two_numbers_of_one_input_is_wrong_too() -> None:
-    """A bot that was restarted with another client, or a round robin."""
+    """A bot that was restarted with another client does this, or a round robin."""
     finding, *_ = found_in({b"call": frozenset([1, 4])}, {})
     assert finding.verdict is Verdict.WRONG
     assert f"'call' on {PIPECAT}[1], {PIPECAT}[4]" in finding.seen

@@ -28,7 +28,7 @@ def told(finding: Finding) -> tuple[str, Verdict]:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port on which a program listens that answers nothing."""
+    """A port with a program that listens and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         yield taken.getsockname()[1]
 
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 @contextmanager
 def elevenlabs(status: int, body: object) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers the look for calls; gives its address and the keys that it saw."""
+    """A server that answers the request for calls; yields its address and the keys that it saw."""
     keys: list[str] = []
 
     def answer(request: Request) -> Answer:

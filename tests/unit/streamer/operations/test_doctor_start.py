@@ -1,4 +1,4 @@
-"""The doctor finds what `run` would stumble over: goals, the judge, the address of /metrics; and refused records."""
+"""The doctor finds obstacles to `run` in goals, the judge and the address of /metrics, and finds refused records."""
 
 import socket
 from pathlib import Path

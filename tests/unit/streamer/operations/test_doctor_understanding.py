@@ -1,4 +1,4 @@
-"""What the doctor makes of the newest records: whether callgauge understands what producers send."""
+"""The doctor reports from the newest records whether callgauge understands the producers."""
 
 import json
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""One call as text: as far as it has come, and with the words of its transcript."""
+"""One call as text: as far as it has progressed, and with the words of its transcript."""
 
 import pytest
 

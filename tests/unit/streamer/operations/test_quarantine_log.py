@@ -1,4 +1,4 @@
-"""What is chosen from the quarantine topic, and that memory is bounded by what is asked for."""
+"""Filters choose entries of the quarantine topic, and memory is bounded by the number of entries asked for."""
 
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -96,7 +96,7 @@ async def test_the_newest_are_kept_and_all_are_counted(monkeypatch: pytest.Monke
 async def test_a_record_refused_twice_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     again = entry(1), entry(2), entry(1), entry(2)
     assert offsets(await read(monkeypatch, values(*again))) == [1, 2]
-    found = await read(monkeypatch, values(*again), most=1)  # also when the first time was forgotten
+    found = await read(monkeypatch, values(*again), most=1)  # even if the first occurrence was forgotten
     assert offsets(found) == [2]
     assert found.matching == 4
 

@@ -1,4 +1,4 @@
-"""What is put back, and what is not: gone records, what would be refused again, and a broker that fails half way."""
+"""Records are put back, but not gone ones or those that would be refused again; the broker may fail half way."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def record(
 
 
 def refused(of: Any) -> QuarantineRecord:
-    """An entry as an evaluator writes it that knew less than today's."""
+    """An entry of an older evaluator, which understood less than today's."""
     return QuarantineRecord(
         topic=of.topic, partition=of.partition, offset=of.offset, key=(of.key or b"").decode(), reason="invalid_event",
         what="it is wrong", expected_and_seen="expected right, saw wrong", what_happens_now="", what_to_do="",
@@ -57,7 +57,7 @@ def refused(of: Any) -> QuarantineRecord:
 
 
 class Log:
-    """The input topics, as a reader of single records and as what a producer writes to."""
+    """The input topics, as a reader of single records and as a producer."""
 
     def __init__(self, *records: Any) -> None:
         self.held = {Coordinates(each.topic, each.partition, each.offset): each for each in records}
@@ -86,7 +86,7 @@ class Log:
 
 
 DONE = CallStates(committed={TopicPartition(f"x.{topic}", 0): 1_000_000 for topic in SOURCE_BY_TOPIC})
-"""An evaluator that has no open call: it is done with all there is."""
+"""An evaluator without open calls: it has committed all records."""
 
 
 async def replayed(log: Log, *records: Any, limits: Limits = LIMITS, calls: CallStates = DONE) -> list[Outcome]:
@@ -208,7 +208,7 @@ async def test_a_signal_ends_it_after_what_is_on_its_way() -> None:
 
 
 async def test_what_the_evaluator_reads_again_by_itself_is_left_where_it_is() -> None:
-    """Put back, it would be folded twice: where it stands and as a new record."""
+    """If it were put back, it would be folded twice: at its old place and as a new record."""
     early, late = record(3), record(4)
     log = Log(early, late)
     committed = {TopicPartition("x.pipecat.events", 0): 4}
@@ -222,7 +222,7 @@ async def test_what_the_evaluator_reads_again_by_itself_is_left_where_it_is() ->
 
 
 async def test_a_closed_call_is_left_alone() -> None:
-    """Days later an evaluator may not remember it, and would open it anew."""
+    """Days later an evaluator may have forgotten the call, and would open it anew."""
     of_closed, of_open = record(1, key=b"over"), record(2, key=b"c")
     log = Log(of_closed, of_open)
     closed = ClosedFact(

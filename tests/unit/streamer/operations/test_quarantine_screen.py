@@ -1,4 +1,4 @@
-"""What a producer wrote is shown to a person, and neither steers the terminal nor fills it."""
+"""The text of a producer is shown to a person, and neither steers the terminal nor fills it."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""The record of a conversation with an ElevenLabs agent, read from a file: as the released package writes it, and as it once was."""
+"""The record of a conversation with an ElevenLabs agent, read from a file in the released and in older formats."""
 
 import gzip
 import json
@@ -55,7 +55,7 @@ TALK = (
 
 
 def released(*entries: Json, **more: Any) -> Json:
-    """What GET answers today: built with the package's own models and written as they write it."""
+    """A record as GET returns it today, built and written by the package's own models."""
     facts = {"has_audio": True, "has_user_audio": True, "has_response_audio": True, "has_auxiliary_audio": False}
     metadata = {"start_time_unix_secs": START_S, "call_duration_secs": 30, "termination_reason": "client ended"}
     identity = {"agent_id": "agent_1", "conversation_id": "conv_1", "status": "done"}
@@ -77,7 +77,7 @@ def read(path: Path) -> RecordedCall:
 
 
 def finals(call: RecordedCall, seed: int | None = None) -> dict[tuple[str, int | None], AnyScoreRecord]:
-    """What holds at the end of the call, by name and turn."""
+    """The final records of the call, by name and turn."""
     plan = ScoringPlan(Limits(), GoalRules(), "test", seed)
     scoring = RecordedScoring(with_control_events(call), plan, None)
     deque(scoring.run(lambda: None), maxlen=0)
@@ -152,7 +152,7 @@ def test_the_fifteen_fields_of_older_releases(tmp_path: Path, shape: str) -> Non
 
 
 def test_shapes_before_that(tmp_path: Path) -> None:
-    """Metrics without the level `metrics`, null where there are lists today, and no more than who said what when."""
+    """Metrics lack the level `metrics`, null replaces today's lists, and entries have only speaker, text and time."""
     old = {"tool_calls": None, "tool_results": None, "feedback": None}
     metrics = {
         "convai_ttf_audio_since_silence": {"elapsed_time": 1.25},
@@ -265,7 +265,7 @@ def test_its_events_are_in_order_and_none_is_lost(tmp_path: Path) -> None:
 
 
 def said_at_the_end(call: RecordedCall, seed: int | None = None) -> list[Json]:
-    """What its records say, without when and after what they were written; the close has everything the call was."""
+    """Final records without fields about the moment of writing; the close keeps more, as it has the whole call."""
     written = {"caused_at_ms", "offsets", "revision", "record_id", "is_first", "first_known", "through"}
     of_the_moment = {"status", "labels", "event_time_ms"}
     return [

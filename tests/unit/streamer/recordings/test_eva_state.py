@@ -1,4 +1,4 @@
-"""What lies beside the events of an EVA record: the state it left, the state expected of it, and its latencies."""
+"""The facts beside the events of an EVA record: its final state, its expected state, and its latencies."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_the_states_travel_in_the_control_events(tmp_path: Path) -> None:
     started, ended = with_state(with_control_events(call)).control
     assert (started["expected_state"], ended["final_state"]) == ({"fees": {"f": 1}}, {"fees": {}})
     told = {"type": "call_ended", "timestamp": 1, "final_state": {}}
-    assert with_state(_with(call, told)).control == (told,)  # what a recording says itself stands
+    assert with_state(_with(call, told)).control == (told,)  # the recording's own value wins
 
 
 def test_the_hash_of_the_run_travels_with_its_state_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A file of events is read as the calls that it holds, with the results of the same calls in another form."""
+"""A file of events is read as calls, with the same results as those calls in another format."""
 
 import itertools
 import json

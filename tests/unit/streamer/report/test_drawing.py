@@ -1,4 +1,4 @@
-"""Numbers and geometry of the report: what stands where, and how it is written."""
+"""Numbers and geometry of the report: the place of each mark, and the way numbers are written."""
 
 import doctest
 import types
@@ -124,7 +124,7 @@ def test_letterings_do_not_touch(letterings: list[tuple[float, float]], most_shi
     assert all(0 <= shift <= most_shift for shift in shifts if shift is not None)
 
 
-# Who speaks when.
+# Speech and silence.
 
 
 def test_both_speak() -> None:
@@ -149,7 +149,7 @@ def test_nobody_speaks() -> None:
 def test_tools_cut_a_silence() -> None:
     quiet = [Interval(0, 100, 1), Interval(200, 300, 2)]
     assert list(cut(quiet, [])) == quiet
-    # One that answers at once cuts too; one may run before and after; one where somebody speaks cuts nothing.
+    # A tool that answers at once also cuts; a tool may run before and after; a tool during speech cuts nothing.
     assert list(cut(quiet, [Span(50, 50), Span(90, 210), Span(350, 360)])) == [
         Interval(0, 50, 1),
         Interval(50, 90, 1),
@@ -227,13 +227,13 @@ def _stages(**lengths_ms: float) -> list[StageLatency]:
             4_200,
             [("tool request", 0, 350), ("tool run", 350, 4_000)],
         ),
-        # A breakdown tiles the wait; beside it the other numbers are the same time again.
+        # A breakdown fills the wait; the other numbers measure the same time again.
         (
             _stages(llm_first_token=500, endpointing_wait=200, llm_inference=500, pipeline=10),
             710,
             [("endpointing wait", 0, 200), ("llm inference", 200, 500), ("pipeline", 700, 10)],
         ),
-        # A whole answer that fits was waited for; one that does not was spoken before it was whole.
+        # If a whole answer fits, speech waited for it; otherwise speech began before the answer was whole.
         (
             _stages(llm_last_sentence=700, tool_run=200, tts_first_byte=50),
             960,

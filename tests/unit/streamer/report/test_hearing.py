@@ -1,4 +1,4 @@
-"""What the report shows of a phone call is what its transcript says: the words that were really spoken."""
+"""The report shows the same words of a phone call as its transcript: the words that were really spoken."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Markup from nested calls: what a call contains can become text on a page and nothing else."""
+"""Markup from nested calls: the content of a call can become text on a page and nothing else."""
 
 from html import unescape
 from html.parser import HTMLParser
@@ -21,7 +21,7 @@ HOSTILE = [
 
 
 class Tags(HTMLParser):
-    """Everything of a document that is not text."""
+    """The parts of a document that are not text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)

@@ -1,4 +1,4 @@
-"""The report of a call: what stands on it, and that nothing of a call gets out of its text."""
+"""The report of a call has the right content, and no text of a call becomes anything but text."""
 
 import base64
 import functools
@@ -47,7 +47,7 @@ HOSTILE = [
 
 
 class Shape(HTMLParser):
-    """A document without its texts: tags, and names of attributes with the values of those that could do something."""
+    """A document without its texts: tags, names of attributes, and the values of attributes with an effect."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
@@ -82,12 +82,12 @@ def whole(*calls: ReportedCall) -> str:
 
 
 def words(text: str) -> str:
-    """What a person reads of it, roughly."""
+    """Roughly the words that a person reads on the page."""
     return " ".join(unescape(re.sub("<[^>]+>", " ", text.split("</head>")[-1])).split())
 
 
 class Says:
-    """In place of every text of the call this one."""
+    """A redactor that replaces every text of the call with this one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -105,7 +105,7 @@ def _call() -> ReportedCall:
 
 
 def _shape(text: str) -> list[str]:
-    """The elements of two calls in which everything that anybody could have chosen is this text."""
+    """The elements of a page of two calls, where this text replaces every text that people choose."""
     call = _call()
     labels = CallLabels(agent=text, tenant=text, environment=text)
     records = [record.model_copy(update={"labels": labels}) for record in call.records]
@@ -181,7 +181,7 @@ def test_a_call_without_faults_says_so() -> None:
     ],
 )
 def test_dead_air_is_told_alike_everywhere(tools: list[tuple[int, int | None]], lengths: list[str]) -> None:
-    """In the tile, the index, the table, the timeline and its legend. The user waits for 8 s, and tools run in it."""
+    """The tile, index, table, timeline and legend agree. The user waits for 8 s, and tools run in that time."""
     call = recorded("word", turns=3, pace=2)
     events = []
     for after_ms, took_ms in tools:
@@ -205,7 +205,7 @@ def test_dead_air_is_told_alike_everywhere(tools: list[tuple[int, int | None]], 
 
 
 def with_changed(call: ReportedCall, kind: type[Any], turn: int | None = None, **fields: Any) -> list[AnyScoreRecord]:
-    """The records of the call with other fields in those of one kind and turn."""
+    """The records of the call, with these fields changed in records of one kind and turn."""
     return [
         record.model_copy(update=fields) if isinstance(record, kind) and record.turn == turn else record
         for record in call.records
@@ -213,7 +213,7 @@ def with_changed(call: ReportedCall, kind: type[Any], turn: int | None = None, *
 
 
 def test_the_tile_and_the_table_have_one_length_of_dead_air() -> None:
-    """The drawing may end a little later than what was measured: with the last event, not with the last sound."""
+    """The drawing may end a little later than the measurement: with the last event, not with the last sound."""
     call = reported(recorded("word", turns=3, pace=2))
     assert call.whole is not None
     assert call.whole.speech is not None
@@ -225,7 +225,7 @@ def test_the_tile_and_the_table_have_one_length_of_dead_air() -> None:
 
 
 def test_dead_air_of_another_length_is_summed_by_itself() -> None:
-    """The measured value is of silences from 3 s on, whatever dead air is in the settings."""
+    """The measured value counts silences from 3 s on, even if the settings define dead air differently."""
     call = reported(recorded(turns=3, pace=2))
     (fact,) = call.of(DeadAirFact)
     others = [record for record in call.records if record is not fact]
@@ -267,7 +267,7 @@ def test_how_a_wait_is_known_is_said_in_words() -> None:
 
 
 def test_what_is_taken_out_is_nowhere_on_the_page() -> None:
-    """Ids and labels of the call are no texts of it."""
+    """Ids and labels of the call do not count as its texts."""
     number = "4111 1111 1111 1111"
     said = recorded(f"my card is {number}")
     labels = {"agent": "a", "tenant": "t", "environment": "e"}
@@ -302,13 +302,13 @@ def test_progress_and_subgoals() -> None:
 
 
 class LaterTurnValues(TurnValues):
-    """The row of a turn in a later version, with a value more."""
+    """The row of a turn in a later version, with one more value."""
 
     patience: TextRating | None = None
 
 
 class LaterCallValues(CallValues):
-    """The record of a call in a later version, with two values more."""
+    """The record of a call in a later version, with two more values."""
 
     patience: TextRating | None = None
     repeated_answers: Scored | None = None

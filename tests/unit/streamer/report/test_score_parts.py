@@ -1,4 +1,4 @@
-"""The values in rows and in the record of a call, one by one: under which names, and nothing that nobody measured."""
+"""The values in rows and in the record of a call, one by one: each has its own name, and only measured ones appear."""
 
 from schemas.scores.all_records import (
     Anchor,

@@ -49,7 +49,7 @@ def common(**more: Any) -> dict[str, Any]:
 
 
 def test_a_stall_says_until_when_the_call_stood_still() -> None:
-    """A call that went on afterwards did not stand still to its end, and its goals may all be reached."""
+    """A call that made progress afterwards was not stalled to its end, and may have reached all of its goals."""
     call = call_of()
     stalls = [StallFact(since_turn=turn, by="turns", **common(turn=turn + 4, index=turn)) for turn in (3, 9)]
     reached = [

@@ -89,7 +89,7 @@ def test_on_a_terminal_it_shows_the_calls_and_ctrl_c_ends_it_in_two_seconds() ->
 
 
 def test_the_first_calls_have_a_past_with_latencies_and_goals(tmp_path: Path) -> None:
-    """They are a minute old at the start, so most of what is seen here has no time to happen."""
+    """The calls are a minute old at the start; otherwise most of these lines would have no time to appear."""
     with (tmp_path / "demo.log").open("w+") as log, subprocess.Popen(
         [*DEMO[:-2], "--calls", "6"], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
     ) as demo:  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_taken_port_is_told_and_the_next_free_one_is_used() -> None:
 
 
 def read_until(terminal: int, wanted: bytes, seconds: float, after: bytes = b"") -> bytes:
-    """What the terminal shows, up to and with `wanted` somewhere after the first `after`."""
+    """Reads the terminal up to and including `wanted` somewhere after the first `after`."""
     seen = b""
     deadline_seconds = time.monotonic() + patient(seconds)
     while wanted not in seen.partition(after)[2] if after else wanted not in seen:

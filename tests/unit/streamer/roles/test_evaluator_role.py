@@ -26,7 +26,7 @@ SOON_SECONDS = 10
 
 
 class FakeEvaluator:
-    """Reads calls until told to stop, and takes its time to finish."""
+    """Reads calls until it is stopped, and finishes when the test lets it."""
 
     def __init__(self, _kafka: object, settings: EvaluatorSettings, _instruments: object, goals: ChoosesGoals) -> None:
         self.ready = asyncio.Event()
@@ -57,7 +57,7 @@ class FakeEvaluator:
 
 
 class Made:
-    """A role whose evaluator is made up, and whose goals are not."""
+    """A role with a fake evaluator and real goals."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Made:
         self.stop = asyncio.Event()
 
     def value(self, metric: str) -> float | None:
-        """What a reader of the metrics sees now."""
+        """The value that a reader of the metrics sees now."""
         self.instruments.refresh()
         return self.instruments.registry.get_sample_value(metric)
 

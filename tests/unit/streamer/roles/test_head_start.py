@@ -1,4 +1,4 @@
-"""The head start of the demo loses no event, keeps their order, and makes no call up."""
+"""The head start of the demo loses no event, keeps the order of events, and makes up no call."""
 
 import itertools
 

@@ -16,7 +16,7 @@ from tests.support.fakes.evaluator_fakes import until_idle
 
 
 class FakeRole:
-    """Is ready when told, and ends when told, well or with an error."""
+    """Becomes ready and ends when the test says so, with or without an error."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -43,7 +43,7 @@ class FakeRole:
 
 
 class Rig:
-    """A runner whose roles, clock and pauses are the test's."""
+    """A runner with roles, clock and pauses that the test controls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool = True) -> None:
         self.roles: list[FakeRole] = []
@@ -182,7 +182,7 @@ async def test_who_has_worked_for_a_while_begins_a_new_row(make: Callable[..., R
 
 
 async def test_another_reason_is_told(make: Callable[..., Rig], logged: list[Any]) -> None:
-    """And the broker is asked before each new start, because it says more clearly what is missing."""
+    """The broker is also asked before each new start, because its answer is clearer about missing rights."""
     rig = make()
     await until_idle()
     await rig.works()

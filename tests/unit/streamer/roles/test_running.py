@@ -1,4 +1,4 @@
-"""Roles together in one process: when they are ready, how they end, and what ends them when they do not."""
+"""Roles together in one process: their readiness, their end, and a forced end when they hang."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ START_SECONDS = 60  # a bound, not a goal: the machine may be busy
 
 
 class FakeRole:
-    """Ready when told, fails when told, and takes its time to stop."""
+    """Becomes ready, fails and stops when the test says so."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -176,7 +176,7 @@ async def test_cancelling_it_lets_every_role_finish(monkeypatch: pytest.MonkeyPa
         assert made.exporter.has_stopped
 
 
-# Signals are tried on a real process: what they do to a loop that hangs cannot be seen from inside of it.
+# Signals are tried on a real process: their effect on a loop that hangs cannot be seen from inside the loop.
 PROGRAM = """
 import asyncio, time
 from consumers.exporter import service as exporter_service
@@ -223,12 +223,12 @@ asyncio.run(cli_run._run(Settings(http_port=0, log_format="json"), ("exporter",)
 HANGS = {
     "a role": ("await deaf()", "exporter"),
     "the loop itself": ("tell(); time.sleep(600)", "exporter"),
-    "the end of the loop": ("pass", "process"),  # what is left over does not let it go
+    "the end of the loop": ("pass", "process"),  # the left-over task keeps it from ending
 }
 
 
 class Hung:
-    """A `callgauge run` whose only role hangs when told to stop; `lines` is its standard error."""
+    """A `callgauge run` whose only role hangs on a stop; `lines` is its standard error."""
 
     def __init__(self, hang: str, stop_seconds: float) -> None:
         program = PROGRAM.format(hang=hang, stop_seconds=stop_seconds)

@@ -1,4 +1,4 @@
-"""The start of `run` says what it has: goals, judge, transcripts and redaction, and why something is off."""
+"""The start of `run` reports goals, judge, transcripts and redaction, and the reason why one of them is off."""
 
 from pathlib import Path
 

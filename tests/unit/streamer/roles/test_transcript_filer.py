@@ -1,4 +1,4 @@
-"""Transcripts become files beside the evaluator: each at least once, in order, and what cannot be written waits."""
+"""Transcripts become files beside the evaluator: each at least once, in order, and a failed one waits."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
 
 class FakeConsumer:
-    """A log of one partition; keeps where reading is and what was committed."""
+    """A log of one partition; remembers the read position and the committed offsets."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.log = {record.offset: record for record in records}
@@ -70,7 +70,7 @@ class FakeConsumer:
 
 
 class FailingFiles(TranscriptFiles):
-    """Cannot write what it is told not to."""
+    """Cannot write the transcripts of the ids in `failing`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, packs=False)
@@ -111,7 +111,7 @@ class Filing:
         return self.registry.get_sample_value("callgauge_transcript_files_total", {"outcome": outcome}) or 0.0
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Follows until something is true, then stops."""
+        """Follows until the condition is true, then stops."""
         following = asyncio.create_task(self.filer.follow(self.stop))
 
         async def wait() -> None:
@@ -204,7 +204,7 @@ async def test_a_folder_that_everybody_can_look_into_is_told_once(
 ) -> None:
     await asyncio.to_thread(tmp_path.chmod, mode)
     filing = Filing(monkeypatch, tmp_path, *TWO)
-    filing.consumer.errors = [KafkaConnectionError("gone")]  # it begins again
+    filing.consumer.errors = [KafkaConnectionError("gone")]  # the filer begins again
     with capture_logs() as logged:
         await filing.until(lambda: bool(filing.consumer.committed))
     assert [line["event"] for line in logged].count("transcripts_folder_is_open") == lines

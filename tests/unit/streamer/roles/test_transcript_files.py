@@ -1,4 +1,4 @@
-"""A folder of transcripts: whole files under safe names, and plain words where there is no place for them."""
+"""A folder of transcripts: whole files under safe names, and plain words if there is no place for them."""
 
 import gzip
 import os
@@ -50,7 +50,7 @@ def test_packed_files_are_the_same_for_the_same_transcript(tmp_path: Path) -> No
 
 
 def test_a_file_is_there_as_a_whole_or_not_at_all(files: TranscriptFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full when the content is to be kept: what was there before is there still, and nothing half."""
+    """The disk is full when the content is synced: the earlier file is still there, and no partial file."""
     path = files.write("conv-1", VALUE)
 
     def full(_file: int) -> None:
@@ -138,7 +138,7 @@ def test_an_older_file_that_others_could_read_is_replaced_by_one_that_they_canno
 
 
 def test_links_are_not_followed(files: TranscriptFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither from the name of a transcript, nor from that of a part, which somebody guessed, nor from a left part."""
+    """Links stay unused under the name of a transcript, under a guessed name of a part, and under a left-over part."""
     target = tmp_path / "another"
     target.write_text("mine")
     folder = files.path_of("conv-1").parent

@@ -1,4 +1,4 @@
-"""Who may send events: tokens and secrets from the environment and from files, and the file of tenants."""
+"""Permission to send events: tokens and secrets from the environment and from files, and the file of tenants."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from streamer.settings.all_settings import Settings, SettingsError, load_setting
 
 
 def loaded(**ingest: str) -> Settings:
-    """Settings of the environment."""
+    """Settings that come from the environment."""
     return load_settings(None, {}, {f"CALLGAUGE_INGEST__{name.upper()}": value for name, value in ingest.items()})
 
 

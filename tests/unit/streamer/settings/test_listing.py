@@ -1,4 +1,4 @@
-"""Every setting is listed with its value and origin, no secret is shown, and the file that is written says the same."""
+"""Every setting is listed with its value and origin, no secret is shown, and the written file says the same."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from streamer.settings.all_settings import Settings, given_values, load_settings
 from streamer.settings.listing import BY_DEFAULT, HIDDEN, ListedSetting, listed_settings, settings_file, shown_value
 
 EXAMPLE = Path(__file__).parents[4] / "deploy" / "callgauge.example.toml"
-SECRET = "hunter2-hunter2-hunter2-hunter2-hunter2"  # noqa: S105 - nobody's
+SECRET = "hunter2-hunter2-hunter2-hunter2-hunter2"  # noqa: S105 - not a real secret
 
 
 def listed(
@@ -98,7 +98,7 @@ def test_the_example_file_sets_nothing() -> None:
 
 
 def test_every_line_of_the_example_file_can_be_used(tmp_path: Path) -> None:
-    """A line without its `#` is a setting that is accepted, but for files that are not here and for secrets."""
+    """A line without its `#` is an accepted setting, except for missing files and for secrets."""
     text = re.sub(r"^#(?=\w+ = )", "", EXAMPLE.read_text(), flags=re.M)
     tree = tomllib.loads(text)
     named = {(name,) for name, value in tree.items() if not isinstance(value, dict)} | {

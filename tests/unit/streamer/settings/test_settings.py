@@ -1,4 +1,4 @@
-"""Settings come from defaults, file, environment and command line, and every mistake is told at once with its remedy."""
+"""Settings come from defaults, file, environment and command line, and mistakes are reported together, with remedies."""
 
 import re
 import traceback
@@ -75,7 +75,7 @@ def test_all_mistakes_are_told_together_each_where_it_was_made(config: Path) -> 
 
 
 def test_every_mistake_shows_a_value_that_works() -> None:
-    """The example in each message, set as it is typed there, is accepted."""
+    """The example in each message is accepted exactly as it is written there."""
     wrong = {
         "CALLGAUGE_BOOTSTRAP": ":1", "CALLGAUGE_TOPIC_PREFIX": "/", "CALLGAUGE_EVALUATOR_GROUP": "",
         "CALLGAUGE_EXPORTER_GROUP": "", "CALLGAUGE_EVALUATOR_INSTANCE": "", "CALLGAUGE_HTTP_HOST": "", "CALLGAUGE_HTTP_PORT": "65536",
@@ -126,7 +126,7 @@ def security(**settings: object) -> dict[str, str]:
     return {f"CALLGAUGE_SECURITY__{name.upper()}": str(value) for name, value in settings.items()}
 
 
-SECRET = "hunter2"  # noqa: S105 - nobody's
+SECRET = "hunter2"  # noqa: S105 - not a real secret
 LOGIN = security(protocol="SASL_SSL", mechanism="SCRAM-SHA-512", username="ada", password=SECRET)
 
 

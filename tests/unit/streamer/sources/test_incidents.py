@@ -34,7 +34,7 @@ def plans(profile_of: ProfileOf, calls: int = CALLS) -> list[CallPlan]:
 
 @cache
 def troubled(name: IncidentName) -> tuple[CallPlan, ...]:
-    """Calls of the agent that has the trouble."""
+    """Calls of the troubled agent."""
     made = plans(with_incidents(HEALTHY, [Incident(name, TROUBLED)]))
     return tuple(plan for plan in made if plan.agent == TROUBLED)
 
@@ -64,7 +64,7 @@ def test_the_healthy_agent_meets_its_objectives() -> None:
     assert min(wait for wait in waits if wait > 0) > 660  # see the profile
     assert share(asked(made), "dead_air") < 0.005
     assert sum(wait_ms(turn) is None for turn in asked(made)) / len(asked(made)) < 0.005
-    assert any(plan.features for plan in made)  # no machine either
+    assert any(plan.features for plan in made)  # not flawless either
 
 
 def test_the_awkward_one_does_not() -> None:

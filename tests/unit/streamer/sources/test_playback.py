@@ -1,4 +1,4 @@
-"""Recorded calls become wire events in the order of a live system, at the times they should have."""
+"""Recorded calls become wire events in the order of a live system, at the right times."""
 
 import json
 from collections.abc import Iterator

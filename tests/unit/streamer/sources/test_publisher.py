@@ -1,4 +1,4 @@
-"""Wire events are published when they are due, keyed and numbered, and a broker that is away is said plainly."""
+"""Wire events are published when they are due, keyed and numbered, and a broker that is away is reported plainly."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ HOST = KafkaSettings(bootstrap_servers="host:1")
 
 
 class VirtualTime:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that moves only during a sleep."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
@@ -87,7 +87,7 @@ async def test_calls_are_taken_as_they_start() -> None:
             taken.append(number)
             yield played(str(number), 0, start_offset_ms=number * 1000)
 
-    class Stop(Exception):  # noqa: N818 - stands for whatever ends a run
+    class Stop(Exception):  # noqa: N818 - any exception that ends a run
         pass
 
     def stop_at_third(progress: PlayProgress) -> None:
@@ -167,7 +167,7 @@ def test_what_a_real_agent_says_is_of_a_type_of_its_own() -> None:
 
 
 class FakeProducer:
-    """Takes records like aiokafka's producer; acknowledges them when told to."""
+    """Takes records like aiokafka's producer; acknowledges them on demand."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options

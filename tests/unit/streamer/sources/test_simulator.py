@@ -68,7 +68,7 @@ def test_the_seed_decides_every_byte() -> None:
 
 
 def test_the_awkward_calls_are_the_same_in_every_version() -> None:
-    """Benchmarks, chaos runs and many tests stand on them. Change them for a reason only, and the digest with it."""
+    """Benchmarks, chaos runs and many tests depend on them. Change them only for a reason, and the digest with them."""
     digest = hashlib.sha256()
     for seed in range(20):
         for event in simulate_call(seed, start_ms=START_MS).wire_events():
@@ -147,7 +147,7 @@ def with_feature(calls: list[SimulatedCall], feature: str, *, phone: bool) -> li
 
 
 def overlaps(simulated: SimulatedCall) -> set[str]:
-    """Who started to speak while the other one was audible."""
+    """The speakers that started while the other one was audible."""
     speaking: dict[str, bool] = {}
     by: set[str] = set()
     for role, kind, _ in sorted(sounds(simulated), key=lambda sound: sound[2]):

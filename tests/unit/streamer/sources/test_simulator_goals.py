@@ -1,4 +1,4 @@
-"""The demo's goals fit what its calls do: they are right, every one can be reached, and they move soon."""
+"""The demo's goals fit its calls: they are valid, every one can be reached, and they progress soon."""
 
 from collections import Counter
 

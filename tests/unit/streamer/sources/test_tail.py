@@ -1,4 +1,4 @@
-"""`callgauge tail` sends each event of a run once, in the order of its file, however the files come to be."""
+"""`callgauge tail` sends each event of a run once, in the order of its file, however the files are written."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Sent:
-    """Takes the events in place of Kafka; after so many of them it fails, as a broker that has gone."""
+    """Takes the events in place of Kafka; after `fails_after` of them it fails like a broker that is gone."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, WireEvent]] = []
@@ -67,7 +67,7 @@ class Sent:
 
 
 class Tail:
-    """The command without Kafka, of which each step is one look at the files."""
+    """The command without Kafka; each step is one look at the files."""
 
     def __init__(self, folder: Path, facts: CallFacts = CallFacts()) -> None:  # noqa: B008 - never changed
         self.sent = Sent()
@@ -82,7 +82,7 @@ class Tail:
         self.run = FollowedRun(self.folder, self.file, position, self._facts, self.said.append)
 
     def look(self, times: int = 1) -> None:
-        """Looks at the files so many times; what it sent is acknowledged and remembered."""
+        """Looks at the files this many times; the sent events are acknowledged and remembered."""
 
         async def work() -> None:
             for _ in range(times):
@@ -129,7 +129,7 @@ def tail(tmp_path: Path) -> Tail:
 
 
 def written_slowly(source: Path, target: Path, pieces: int) -> Iterator[None]:
-    """Writes the files of a record as EVA does, the log in pieces that end anywhere; gives a moment after each."""
+    """Writes the files of a record as EVA does, the log in pieces that end anywhere; yields after each piece."""
     target.mkdir(parents=True)
     for name in (LOG, METRICS_FILE):
         text = (source / name).read_bytes() if (source / name).exists() else b""
@@ -275,7 +275,7 @@ def test_of_several_rotated_logs_the_one_that_was_read_goes_on(tail: Tail, recor
     tail.look()
     append(record / LOG, lines(word(2)))
     (record / LOG).rename(record / f"{LOG}.2")
-    append(record / f"{LOG}.1", lines(word(7), word(8)))  # of another writer, and before ours in the order of names
+    append(record / f"{LOG}.1", lines(word(7), word(8)))  # of another writer, and before ours by name
     append(record / LOG, lines(word(3)))
     tail.look(2)
     assert tail.sent.values("1", "pipecat") == [word(1), word(2), word(3)]
@@ -301,7 +301,7 @@ def test_a_file_is_recognised_by_a_beginning_of_bounded_length(tmp_path: Path) -
 def test_a_position_is_on_the_disk_before_it_takes_the_place_of_the_last_one(
     tail: Tail, record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a machine that loses its power can come back with an empty position."""
+    """Otherwise a machine that loses power can come back with an empty position."""
     append(record / LOG, lines(word(1)))
     tail.look()
     before = (tmp_path / POSITION_FILE).read_bytes()
@@ -440,7 +440,7 @@ def test_a_run_that_may_begin_again_does_not_end_the_command(tail: Tail, record:
     async def follow_for_ever() -> None:
         following = asyncio.create_task(tail.run.send(tail.sent, is_endless=True))
         append(record.with_name("2") / LOG, lines(word(2)))
-        while tail.sent.control("2") != ["call_started", "call_ended"]:  # noqa: ASYNC110 - a list, which tells nobody
+        while tail.sent.control("2") != ["call_started", "call_ended"]:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
         assert not following.done()

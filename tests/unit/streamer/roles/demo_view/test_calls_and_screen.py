@@ -1,4 +1,4 @@
-"""The table of running calls follows the score records: revisions replace, what is withdrawn goes, rows are bounded."""
+"""The table of running calls follows the score records: revisions replace, withdrawn records go, rows are bounded."""
 
 from typing import Any
 
@@ -115,7 +115,7 @@ def test_the_newest_turn_counts_and_a_withdrawn_one_does_not() -> None:
 
 
 def test_a_turn_shows_with_the_first_thing_known_of_it() -> None:
-    """Its row comes when the call has left it."""
+    """The row of a turn is written when the call has left the turn."""
     assert row_of(turn(0), latency(1, 900)).turn == 1
     assert row_of(turn(0), turn(1), tool(0), interruption(2, "user")).turn == 2
     assert row_of(turn(0), latency(1, 900), latency(1, None, revision=2)).turn == 0
@@ -255,7 +255,7 @@ def test_lines_tell_what_is_news(record: AnyScoreRecord, line: str | None) -> No
 
 
 def full_screen(calls: int, height: int, width: int = 120, lines: int = 30) -> list[str]:
-    """The lines of a screen with totals, and more news than there is room for."""
+    """The lines of a screen with totals, and with more news than fit."""
     table = CallTable()
     for number in range(calls):
         table.fold(started(f"call{number:02}", caused_at_ms=NOW_MS + number))

@@ -1,4 +1,4 @@
-"""The routes of the ingest role without Kafka: a writer that keeps what it was given, or does not answer."""
+"""The routes of the ingest role without Kafka: a writer keeps its records, or does not answer."""
 
 import asyncio
 import json
@@ -88,7 +88,7 @@ class Receiver:
         return await self.post("/events", body, authorization=f"Bearer {token}", **headers)
 
     def count(self, name: str, **labels: str) -> float:
-        """A counter, 0 if nothing was counted."""
+        """The value of a counter, 0 if nothing was counted."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""Bodies of POST /events: what the cloudevents package writes is read, in every mode, beside plain JSON."""
+"""POST /events reads bodies that the cloudevents package writes, in every mode, and plain JSON."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`POST /events`: who may send, what is accepted, and what a refusal says."""
+"""`POST /events`: permitted senders, accepted events, and the text of a refusal."""
 
 import asyncio
 import json

@@ -35,7 +35,7 @@ class Listening:
         )
 
     async def sent(self, *pieces: bytes) -> bytes:
-        """Everything that is answered to these bytes, until the connection ends."""
+        """Sends these bytes and returns the whole answer, until the connection ends."""
         reader, writer = await asyncio.open_connection("127.0.0.1", int(self.listener.address.rpartition(":")[2]))
         for piece in pieces:
             writer.write(piece)

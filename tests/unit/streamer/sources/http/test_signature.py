@@ -1,4 +1,4 @@
-"""The signature of webhooks: what ElevenLabs signs is taken, and nothing else, whatever a header may hold."""
+"""The signature of webhooks: only bodies that ElevenLabs signed are accepted, and no header breaks the check."""
 
 import json
 import time
@@ -27,7 +27,7 @@ BODY = b'{"type": "post_call_transcription"}'
 
 
 def verify(header: bytes, body: bytes = BODY, now: float = NOW) -> Signature:
-    """All of the checks, in their order."""
+    """Runs all checks, in their order."""
     signature = read_signature(header)
     check_time(signature, now)
     signed = SignedBody(signature, SECRET.encode())
@@ -55,7 +55,7 @@ def test_what_was_signed_with_our_secret_is_taken(body: bytes, at: int) -> None:
 def test_the_vendors_own_check_agrees_on_what_it_signs(text: str) -> None:
     body = json.dumps({"data": text}).encode()
     now = int(time.time())
-    client = WebhooksClient(client_wrapper=None)  # it asks nobody
+    client = WebhooksClient(client_wrapper=None)  # it sends no request
     assert client.construct_event(body.decode(), signature_header(body, now), SECRET) == {"data": text}
     assert verify(header(now, body), body, now)
     with pytest.raises(BadRequestError):

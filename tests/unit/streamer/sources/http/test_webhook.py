@@ -1,4 +1,4 @@
-"""ElevenLabs' webhook: what is answered, what is written, and how often."""
+"""ElevenLabs' webhook: its answers, the records that it writes, and how often it writes them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""ElevenLabs' side of a monitored call: a server on loopback that says what a script tells it, and a bridge that listens."""
+"""A monitored call: a server on loopback that plays ElevenLabs by a script, and a bridge that listens."""
 
 import asyncio
 import http
@@ -23,7 +23,7 @@ KEY = "key-of-tests"
 
 
 class Records:
-    """A writer that keeps what it was given; `fails` of the next writes are not acknowledged."""
+    """A writer that keeps its records; the next `fails` writes are not acknowledged."""
 
     def __init__(self) -> None:
         self.records: list[OutgoingRecord] = []
@@ -41,7 +41,7 @@ class Records:
 
 
 class Listening(CallBridge):
-    """A bridge on the clock of the test, which says when it has taken a message."""
+    """A bridge on the clock of the test; it signals each message that it has taken."""
 
     def __init__(self, url: str, writer: Records, instruments: Instruments, now_seconds: float = 0.0) -> None:
         self.now_seconds = now_seconds
@@ -56,7 +56,7 @@ class Listening(CallBridge):
         )
 
     async def written(self) -> None:
-        """Everything that was taken is with the writer."""
+        """Waits until the writer has all messages that were taken."""
         await self._waiting.join()
 
     def _take(self, text: bytes, at_seconds: float) -> Any:
@@ -67,24 +67,24 @@ class Listening(CallBridge):
 
 
 class Side:
-    """What a script can do on one connection."""
+    """The actions of a script on one connection."""
 
     def __init__(self, socket: ServerConnection, bridge: Listening) -> None:
         self._socket = socket
         self._bridge = bridge
 
     async def says(self, *messages: Json | str) -> None:
-        """Messages one right after the other; each is taken before the next."""
+        """Sends messages one right after the other; each is taken before the next."""
         for message in messages:
             await self._socket.send(message if isinstance(message, str) else json.dumps(message))
             await self._bridge.took.acquire()
 
     def passes(self, seconds: float = QUIET_SECONDS) -> None:
-        """Time in which nothing is said."""
+        """Lets time pass without a message."""
         self._bridge.now_seconds += seconds
 
     async def breaks(self) -> None:
-        """The connection is lost."""
+        """Breaks the connection at once."""
         self._socket.transport.abort()
         await self._socket.wait_closed()
 
@@ -93,7 +93,7 @@ Script = Callable[[Side], Awaitable[None]]
 
 
 class Call:
-    """A call and what the bridge made of it."""
+    """A call and the output of the bridge for it."""
 
     def __init__(self) -> None:
         self.writer = Records()
@@ -119,7 +119,7 @@ class Call:
         assert left == []
 
     async def killed_after(self, script: Script) -> None:
-        """Follows the call through the script, and then as a process that ends without a word."""
+        """Follows the call through the script, then ends without a word, like a killed process."""
         is_over = asyncio.Event()
         bridges: list[Listening] = []
 
@@ -142,7 +142,7 @@ class Call:
 async def serving(
     speak: Callable[[ServerConnection], Awaitable[None]], requests: list[Request], status: int | None = None
 ) -> AsyncIterator[str]:
-    """A server of the monitor; its address. With a status it accepts nothing."""
+    """Runs a server of the monitor; yields its address. With a status it accepts no connection."""
 
     def answer(connection: ServerConnection, request: Request) -> Response | None:
         requests.append(request)

@@ -1,4 +1,4 @@
-"""The bridge from ElevenLabs' monitor: every message of its document, joining late, reconnects, and what is of the past."""
+"""The bridge from ElevenLabs' monitor: every message of its document, joining late, reconnects, and messages from the past."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def fed(call: Call) -> Feed:
 
 
 def words(records: Records) -> list[tuple[str, bool]]:
-    """The words in order, each with whether its time is exact."""
+    """The words in order, each with a flag for an exact time."""
     found = []
     for event in records.events:
         for part in ("user_transcription_event", "agent_response_event"):
@@ -188,7 +188,7 @@ async def test_nothing_is_timed_from_the_past_and_the_present_is_estimated() -> 
 
 
 def test_of_a_call_whose_beginning_may_be_missing_no_message_is_taken_for_an_earlier_one() -> None:
-    """Equal messages without ids: after a restart nobody knows how many there were before the last hundred."""
+    """Equal messages without ids: after a restart their number before the last hundred is unknown."""
     call = JoinedCall()
     call.connected()
     numbers = [call.judge(b"Yes", 0.0).number for _ in range(PAST_MESSAGES)]
@@ -231,7 +231,7 @@ def replied(call_id: str) -> Json:
 
 @pytest.mark.parametrize("has_ids", [True, False])
 async def test_a_bridge_that_starts_again_times_nothing_of_the_past_and_doubles_no_words(*, has_ids: bool) -> None:
-    """It follows a call, ends without a word, and misses an answer before it is there again."""
+    """The bridge follows a call, ends without a word, and misses an answer before its restart."""
     ids = iter(range(1, 100))
 
     def numbered() -> int | None:
