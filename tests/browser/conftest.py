@@ -14,7 +14,7 @@ PHONE, DESKTOP = 390, 1440
 HEIGHT = 900
 
 
-@pytest.fixture(scope="module")  # not longer: while Playwright's loop is there, no asynchronous test can have one
+@pytest.fixture(scope="module")  # not longer: while Playwright's loop runs, no asynchronous test can start one
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = chromium(playwright)
@@ -25,13 +25,13 @@ def browser() -> Iterator[Browser]:
 def chromium(playwright: Playwright) -> Browser:
     """A browser without a window, with a profile of its own."""
     path = require_tool("chromium", "Debian and Ubuntu: apt-get install chromium")
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root Chromium refuses to start with it
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # as root, Chromium refuses to start with a sandbox
     return playwright.chromium.launch(executable_path=path, args=options)
 
 
 @dataclass
 class Opened:
-    """A page, and what it did that it should not have."""
+    """A page, with its console messages, its errors and its requests."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Opened:
 
 
 def opened(browser: Browser, file: Path, *, width: int, scripts: bool = True) -> Opened:
-    """The file in a browser window of its own."""
+    """Opens the file in a browser window of its own."""
     page = browser.new_page(
         viewport={"width": width, "height": HEIGHT},
         java_script_enabled=scripts,

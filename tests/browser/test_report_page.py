@@ -27,7 +27,7 @@ GOALS = {
 }
 CALLS = ("record", "ours", "several")
 LEAST_CONTRAST = 4.5
-"""What the accessibility guidelines (WCAG 2.2, AA) ask of text."""
+"""The contrast of text that the accessibility guidelines (WCAG 2.2, AA) ask for."""
 LEAST_FONT_PIXELS = 11.5
 
 
@@ -39,7 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     long_word = "Donaudampfschifffahrtsgesellschaftskapitänsmütze" * 4
     texts = ["hello", long_word, "two words", "\u05e9\u05dc\u05d5\u05dd"]
     several = [recorded(text, name=text[:60], conversation_id=f"{text}-{n}") for n, text in enumerate(texts)]
-    hasty = recorded(turns=40, conversation_id="hasty", pace=0.15)  # more turns than their numbers have room
+    hasty = recorded(turns=40, conversation_id="hasty", pace=0.15)  # more turns than there is room for numbers
     made = {"ours": [recorded(turns=60, name="book_seat")], "several": [*several, hasty]}
     written = {}
     for name, calls in made.items():
@@ -86,7 +86,7 @@ def _everything_open(page: Page) -> None:
 
 
 def test_it_fits_loads_nothing_and_complains_of_nothing(seen: Opened, file: Path) -> None:
-    """Nothing sticks out, not even when everything that can be opened is; what is wider scrolls in a box of its own."""
+    """Nothing sticks out, even with all details open; wider parts scroll in boxes of their own."""
     page = seen.page
     assert page.evaluate(LETTERINGS_ON_LETTERINGS) == []
     for _ in range(2):
@@ -189,7 +189,7 @@ def test_everything_of_the_record_is_there(seen: Opened) -> None:
 
 @RECORD_ONLY
 def test_turns_are_reached_by_keyboard(seen: Opened) -> None:
-    """From the box of the timeline with the tabulator key to the first turns, and with enter to what was said there."""
+    """The tab key leads from the box of the timeline to the first turns, and enter leads to the words of a turn."""
     page = seen.page
     box = page.get_by_role("region", name="Timeline; it scrolls sideways").first
     box.focus()

@@ -1,4 +1,4 @@
-"""Sentences with what is personal data in them marked, and how much of it a redactor finds."""
+"""Sentences with marked personal data, and the share of it that a redactor finds."""
 
 import json
 import re
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A sentence as it was said, what of it is personal data, and how it should leave."""
+    """A sentence as it was said, the places of its personal data, and its expected text after redaction."""
 
     text: str
     places: tuple[Place, ...]
@@ -54,7 +54,7 @@ def read(path: Path) -> list[Labelled]:
 
 
 def places_in(text: str, redacted: str) -> list[Place]:
-    """What was taken out of a text, by what stands in its place."""
+    """The places that were taken out of a text, each with the type of its tag."""
     tags = [Detector(tag[1:-1].lower()) for tag in _TAG.findall(redacted)]
     kept = map(re.escape, _TAG.split(redacted))
     found = re.fullmatch("(.+?)".join(kept), text, re.DOTALL)
@@ -67,10 +67,10 @@ class Figures:
     """How often a redactor was right, by type.
 
     Attributes:
-        found: What is marked and was taken out whole, as what it is.
-        missed: What is marked and was not.
-        wrong: What was taken out and is marked nowhere.
-        inexact: Sentences that do not leave as they should, to the letter.
+        found: Marked places that were taken out whole, as the right type.
+        missed: Marked places that were not.
+        wrong: Places that were taken out and are marked nowhere.
+        inexact: Sentences that differ from their expected text in any letter.
     """
 
     sentences: int = 0
@@ -80,16 +80,16 @@ class Figures:
     inexact: list[str] = field(default_factory=list)
 
     def recall(self, detector: Detector) -> float:
-        """The share of what is there that was taken out."""
+        """The share of the marked places that was taken out."""
         return self.found[detector] / (self.found[detector] + self.missed[detector])
 
     def precision(self, detector: Detector) -> float:
-        """The share of what was taken out that is what it was taken for."""
+        """The share of the places taken out that are of the type they were taken for."""
         return self.found[detector] / (self.found[detector] + self.wrong[detector])
 
 
 def measured(sentences: Iterable[Labelled], redactor: Redactor) -> Figures:
-    """What the redactor makes of the sentences."""
+    """Runs the redactor on the sentences and counts its results."""
     figures = Figures()
     for sentence in sentences:
         figures.sentences += 1

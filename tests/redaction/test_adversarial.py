@@ -1,4 +1,4 @@
-"""No text keeps the redactor busy for more than its length is worth: each of these is as long as a text may be."""
+"""No text costs the redactor more time than its length is worth: each of these has the maximum length."""
 
 import time
 
@@ -9,7 +9,7 @@ from schemas.redaction import RedactionRules
 from tests.support.patience import patient
 
 PATIENCE_SECONDS = 30.0
-"""They take 0.1 to 1.5 s on an idle core; what grows with the square of the length takes many minutes."""
+"""They take 0.1 to 1.5 s on an idle core; quadratic growth with the length takes many minutes."""
 
 SHAPES = {
     "digits": "1",

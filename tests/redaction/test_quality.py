@@ -1,4 +1,4 @@
-"""How much of what is personal data the redactor finds, on sentences that were labelled by hand, and that its page says so."""
+"""Precision and recall of the redactor on sentences that were labelled by hand; its page has these figures."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from tests.tidy.source_tree import ROOT
 
 PAGE = ROOT / "deploy" / "redaction.md"
 FLOORS = {SENTENCES: (0.97, 0.97), HELD_OUT: (0.95, 0.80)}
-"""The least precision and recall of each type."""
+"""The lowest precision and recall allowed for each type."""
 
 
 @pytest.fixture(scope="module", params=FLOORS, ids=lambda path: path.stem)

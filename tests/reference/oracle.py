@@ -1,7 +1,7 @@
 """The reference result: one call's three streams in, the batch context out, everything computed anew.
 
 Written only from the numbered rules of the processor specification (P, M, 5.x and E numbers in the comments). It is
-literal rather than fast, shares no code with the engine, and is what the engine's properties compare against.
+literal rather than fast and shares no code with the engine. The engine's properties compare against it.
 """
 
 import itertools
@@ -29,7 +29,7 @@ ROLES = {
     "pipecat_agent": "assistant",
 }
 NO_SPEECH = {"", "...", "......", ".", ",", "?", "!"}
-MINIMUM_KEPT_CHARACTERS = 20  # a shorter spoken prefix is taken for a chance match
+MINIMUM_KEPT_CHARACTERS = 20  # a shorter spoken prefix counts as a chance match
 
 
 class Event(NamedTuple):
@@ -128,7 +128,7 @@ def is_phrase(line: Json) -> bool:
 
 
 def is_preview(kept: Sequence[Json], index: int) -> bool:
-    """P4: a phrase that the next tokens, as many as it has words, spell out exactly."""
+    """P4: whether the line is a phrase that the next tokens, one for each word, spell out exactly."""
     if not is_phrase(kept[index]):
         return False
     frame = kept[index]["data"]["frame"]

@@ -1,6 +1,6 @@
-"""Format, lint and types of the whole tree, looked at while a command runs: `python -m tests.tidy.linters pytest tests`.
+"""Checks format, lint and types of the whole tree while a command runs: `python -m tests.tidy.linters pytest tests`.
 
-They need processor time and nothing else; tests wait for much of theirs. What they say is printed when both are done.
+Linters need only processor time; tests spend much of their time waiting. Complaints are printed when both are done.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ _LATER: Final = ("nice", "-n", "5")
 
 
 def main(command: Sequence[str]) -> int:
-    """Runs the command and the linters; the exit code of the command, or 1 if only a linter had something to say."""
+    """Runs the command and the linters; returns the exit code of the command, or 1 if only a linter complained."""
     running = [
         subprocess.Popen(
             [*_LATER, str(_BIN / program), *options],

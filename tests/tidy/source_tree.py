@@ -34,7 +34,7 @@ def kept_files() -> tuple[Path, ...]:
 
 @cache
 def kept_texts() -> dict[Path, str]:
-    """The text of those files, but for what is not text."""
+    """The text of those files, without binary files."""
     texts = {}
     for path in kept_files():
         raw = (ROOT / path).read_bytes()
@@ -47,7 +47,7 @@ def kept_texts() -> dict[Path, str]:
 def modules(folder: str) -> dict[Path, ast.Module]:
     """The Python modules under a folder, by path relative to the root."""
     paths = sorted((ROOT / folder).rglob("*.py"))
-    gc.disable()  # what is finalised in the middle may parse too, and before 3.11.9 Python takes that for a fault of its own
+    gc.disable()  # a finaliser may parse too in the middle, and before 3.11.9 Python takes that for an internal error
     try:
         return {path.relative_to(ROOT): ast.parse(path.read_text(), str(path)) for path in paths}
     finally:
@@ -55,7 +55,7 @@ def modules(folder: str) -> dict[Path, ast.Module]:
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of all that a module imports, wherever in it; `from a import b` is `a.b`."""
+    """Line and dotted name of every import anywhere in a module; `from a import b` is `a.b`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

@@ -1,4 +1,4 @@
-"""An error that reaches the command line is one that a person can fix: no list by hand says which."""
+"""Every error that reaches the command line is one that a person can fix; no list by hand names them."""
 
 import ast
 from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ import pytest
 from tests.tidy.source_tree import PACKAGES, imports, modules
 
 MOST_THINGS: Final = 9
-"""Files and folders in one folder: as many as are taken in at a glance."""
+"""The most files and folders in one folder: as many as a reader takes in at a glance."""
 LARGER: Final[Mapping[str, str]] = {
     "consumers/engine": "its nine rooms, and the four files that every room may use or that use them all",
     "consumers/evaluator": "its six rooms, and the role around them",

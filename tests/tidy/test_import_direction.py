@@ -16,7 +16,7 @@ OBSERVER = "pipecat_callgauge"
 OBSERVER_FOLDER = ("streamer", "pipecat_observer")
 OBSERVER_MAY_IMPORT = ("aiokafka", "loguru", "pipecat", OBSERVER)
 
-# What the field computes with, as pure as the rest.
+# Common libraries of the field, as pure as the rest.
 ENGINE_LIBRARIES = (
     "jiwer",  # aligns two texts and counts the errors
     "phonenumbers",  # the world's numbering plans; it reads its own table of a country, once
@@ -52,7 +52,7 @@ def _shells() -> list[str]:
 
 
 def _package(path: Path) -> str:
-    """What a module belongs to: schemas, consumers.engine, consumers.evaluator, ..., streamer, or the observer."""
+    """The package of a module: schemas, consumers.engine, consumers.evaluator, ..., streamer, or the observer."""
     if path.parts[:2] == OBSERVER_FOLDER:
         return OBSERVER
     return ".".join(path.parts[:2]) if path.parts[0] == "consumers" and len(path.parts) > 2 else path.parts[0]
@@ -62,7 +62,7 @@ def _may_import(package: str) -> tuple[str, ...]:
     match package:
         case "pipecat_callgauge":
             return (OBSERVER,)
-        case "schemas" | "consumers":  # consumers/__init__.py is nobody's: it imports nothing
+        case "schemas" | "consumers":  # consumers/__init__.py is in no part: it imports nothing
             return ("schemas",) if package == "schemas" else ()
         case "consumers.engine" | "consumers.runtime":
             return ("schemas", package)

@@ -1,4 +1,4 @@
-"""What a linter says is shown and fails the run, whatever the command beside it does."""
+"""A linter's complaint is shown and fails the run, whether the command beside it passes or fails."""
 
 import sys
 

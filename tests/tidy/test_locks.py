@@ -1,4 +1,4 @@
-"""Both lock files are what pyproject.toml asks for, agree with each other, and say nothing of where files come from."""
+"""Both lock files satisfy pyproject.toml, agree with each other, and name no address that files come from."""
 
 import re
 import tomllib

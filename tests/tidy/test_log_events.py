@@ -1,4 +1,4 @@
-"""Every log line of ours has one event name, written where the line is: so that a name in a log leads to its place."""
+"""Every log line of ours has one event name, written in that line, so that a name in a log leads to its place."""
 
 import ast
 import re

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.tidy.source_tree import ROOT
 
-# The only thing that it can do is to make a folder in which pip fails, as without a network.
+# This Python only makes a folder in which pip fails, as without a network.
 PYTHON = """#!/bin/sh
 if [ "$1 $2" = "-m venv" ]; then mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit 0; fi
 if [ "$1 $2" = "-m pip" ]; then echo "ERROR: No matching distribution found for aiokafka" >&2; exit 1; fi

@@ -55,11 +55,11 @@ TARGETS = {
     "clean",
     "help",
 }
-# A name that says nothing of what a module owns: anything may be put there, so anything will be.
+# These names do not say what a module owns: anything may be put there, so anything will be.
 EMPTY_WORDS = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "stuff", "util", "utils"}
 
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
-# Folders of one person's machine, and this checkout's own.
+# Folders of one person's machine, and the folder of this checkout.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|home|Users|work|workspace|mnt)/|" + re.escape(f"{ROOT}/"))
 REGISTRY = re.compile(
     r"(?:pypi|pythonhosted|npmjs|maven|debian|ubuntu|crates|golang)[a-z0-9.-]*\.(?:org|com|io|net)\b", re.I
@@ -146,7 +146,7 @@ def test_a_missing_docstring_is_seen() -> None:
 
 FEWEST_WORDS = 3
 NO_FIRST_WORDS = {"What", "Whoever", "Who", "Which", "Those", "That"}
-"""A docstring that begins with one of them has a relative clause in the place of a noun, and is read twice."""
+"""A docstring that begins with one of them has a relative clause in place of a noun, and must be read twice."""
 
 
 def _unreadable(path: Path, tree: ast.Module) -> Iterator[str]:

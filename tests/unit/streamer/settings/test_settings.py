@@ -1,4 +1,4 @@
-"""Settings come from defaults, file, environment and command line, and mistakes are reported together, with remedies."""
+"""Settings come from defaults, file, environment and command line, and all mistakes are reported with their remedies."""
 
 import re
 import traceback

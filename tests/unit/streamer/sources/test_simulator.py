@@ -68,7 +68,7 @@ def test_the_seed_decides_every_byte() -> None:
 
 
 def test_the_awkward_calls_are_the_same_in_every_version() -> None:
-    """Benchmarks, chaos runs and many tests depend on them. Change them only for a reason, and the digest with them."""
+    """Benchmarks, chaos runs and many tests depend on them. Change them only for a reason, with the digest."""
     digest = hashlib.sha256()
     for seed in range(20):
         for event in simulate_call(seed, start_ms=START_MS).wire_events():

@@ -1,4 +1,4 @@
-"""The bridge from ElevenLabs' monitor: every message of its document, joining late, reconnects, and messages from the past."""
+"""The bridge from ElevenLabs' monitor: all documented messages, joining late, reconnects, and past messages."""
 
 import pytest
 
