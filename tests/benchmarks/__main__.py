@@ -1,6 +1,6 @@
-"""`make bench`: what callgauge costs, beside a bare baseline of the same run.
+"""`make bench` measures the cost of callgauge beside a bare baseline of the same run.
 
-The baseline is what nobody can do without: reading the same bytes into the same pydantic models. Ratios to it carry over
+The baseline is the unavoidable work: reading the same bytes into the same pydantic models. Ratios to it carry over
 to other machines, microseconds do not. The parts that need a broker start a real one.
 """
 

@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.bare_loop`: aiokafka and pydantic alone on the topics that an evaluator reads.
 
-Nobody who reads these topics in Python can do with less, so it is what an evaluator is compared to. It prints the events
+No Python reader of these topics can do less, so an evaluator is compared to it. It prints the number of events
 that it read and the processor time from the first poll to the last event, as JSON.
 """
 
@@ -19,7 +19,7 @@ POLL_MS = 200
 
 
 async def read_all(bootstrap: str, prefix: str, events: int) -> dict[str, float]:
-    """Reads and decodes so many events."""
+    """Reads and decodes this many events."""
     sources = {prefix + topic: source for topic, source in SOURCE_BY_TOPIC.items()}
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest", client_id="bare-loop"
@@ -51,7 +51,7 @@ async def _numbers_of(consumer: AIOKafkaConsumer, topic: str) -> set[int]:
 
 
 def main() -> None:
-    """Reads once."""
+    """Reads the topics once."""
     parser = argparse.ArgumentParser(prog="tests.benchmarks.bare_loop")
     parser.add_argument("bootstrap")
     parser.add_argument("prefix")

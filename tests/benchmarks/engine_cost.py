@@ -1,6 +1,6 @@
-"""What the engine costs from wire bytes to encoded records: decoding, folding, closing, transcripts and JSON.
+"""The cost of the engine from wire bytes to encoded records: decoding, folding, closing, transcripts and JSON.
 
-Time passes between the records as the evaluator lets it pass, so calls close as they do in production.
+Time passes between the records as in the evaluator, so calls close as they do in production.
 """
 
 import gc
@@ -34,12 +34,12 @@ OPEN_CALLS: Final = 20
 
 
 class Written(NamedTuple):
-    """What came out of some traffic.
+    """The output for some traffic.
 
     Attributes:
-        records: Records of `scores`.
-        closed: Calls that closed.
-        size_bytes: Of the records and transcripts, encoded.
+        records: Number of records of `scores`.
+        closed: Number of calls that closed.
+        size_bytes: Size of the records and transcripts, encoded.
     """
 
     records: int
@@ -64,14 +64,14 @@ def simulated() -> Traffic:
 
 
 def recorded() -> Traffic:
-    """Copies of the recorded call that run beside each other; empty where the conformance data are not."""
+    """Copies of the recorded call that run beside each other; empty without the conformance data."""
     recording = recorded_events()
     copies = [[(at_ms + 100 * n, source, value) for at_ms, source, value in recording] for n in range(RECORDED_COPIES)]
     return interleaved(copies) if recording else []
 
 
 def fold(traffic: Traffic, limits: Limits = LIMITS) -> tuple[PartitionEvaluator, Written]:
-    """From bytes to bytes, as the evaluator does it between reading and writing."""
+    """Folds traffic from bytes to bytes, as the evaluator does between reading and writing."""
     evaluator = PartitionEvaluator(limits, "bench", writes_transcripts=True)
     records = closed = size_bytes = 0
     for effects in _steps(evaluator, traffic, limits):
@@ -96,7 +96,7 @@ def _steps(evaluator: PartitionEvaluator, traffic: Traffic, limits: Limits) -> I
 
 
 def _encoded(effects: Iterable[Effect]) -> Iterator[tuple[bool, bytes]]:
-    """Each record as it is written, and whether it is one of `scores`."""
+    """Yields each record as it is written, and whether it is one of `scores`."""
     for effect in effects:
         if isinstance(effect, PublishScore | RecordFact):
             yield True, effect.record.model_dump_json().encode()
@@ -108,7 +108,7 @@ def _encoded(effects: Iterable[Effect]) -> Iterator[tuple[bool, bytes]]:
 
 
 def measure_engine(figures: Figures) -> None:
-    """Simulated and recorded calls, each beside decoding alone."""
+    """Measures simulated and recorded calls, each beside decoding alone."""
     for name, traffic, cost_goal, record_goal in (
         ("simulated", simulated(), 15, 20),
         ("recorded", recorded(), 9, 45),
@@ -131,7 +131,7 @@ def measure_engine(figures: Figures) -> None:
 
 
 def measure_memory(figures: Figures) -> None:
-    """Python memory of an open call, by number of turns, among others in one evaluator, without what all calls share."""
+    """Python memory of an open call by number of turns, among others in one evaluator, without parts that all calls share."""
     fold(interleaved([long_call(1, 0)]))
     by_turns = [_open_calls([long_call(minutes, seed) for seed in range(OPEN_CALLS)]) for minutes in (1, 2.2, 4)]
     slope, fixed = linear_regression(*zip(*by_turns, strict=True))
@@ -141,7 +141,7 @@ def measure_memory(figures: Figures) -> None:
 
 
 def _open_calls(calls: list[list[tuple[int, InputSource, bytes]]]) -> tuple[float, float]:
-    """Turns of one of these calls, and its bytes."""
+    """Average turns and bytes of one of these calls."""
     traffic = interleaved(calls)
     _empty_shared_caches()
     tracemalloc.start()
@@ -156,7 +156,7 @@ def _open_calls(calls: list[list[tuple[int, InputSource, bytes]]]) -> tuple[floa
 
 
 def _empty_shared_caches() -> None:
-    """Empties the bounded caches of the process, which keep words of the newest calls: they are of no call."""
+    """Empties the bounded caches of the process: they keep words of the newest calls, but belong to no call."""
     gc.collect()
     for each in gc.get_objects():
         is_ours = isinstance(each, _lru_cache_wrapper) and each.__module__.startswith("consumers.")
@@ -165,7 +165,7 @@ def _empty_shared_caches() -> None:
 
 
 def measure_recomputing(figures: Figures) -> None:
-    """The batch rules on all events so far, again for each event of a 5-minute call: what a batch tool would have to do."""
+    """Applies the batch rules to all events so far at each event of a 5-minute call, as a batch tool has to."""
     streams: dict[str, list[dict[str, object]]] = {"audit": [], "pipecat": [], "user_sim": []}
     names = {InputSource.AUDIT: "audit", InputSource.PIPECAT: "pipecat", InputSource.ELEVENLABS: "user_sim"}
     events = [(names[source], json.loads(value)) for _, source, value in long_call(5)]
@@ -179,7 +179,7 @@ def measure_recomputing(figures: Figures) -> None:
 
 
 def measure_scaling(figures: Figures) -> None:
-    """How the cost of an event grows with the number of open calls, and with the length of a call."""
+    """Measures how the cost of an event grows with the number of open calls, and with the length of a call."""
     say("engine, cost of an event as calls become more, and longer")
     first = 0.0
     for count in (1, 100, 10_000):

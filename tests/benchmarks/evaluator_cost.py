@@ -1,4 +1,4 @@
-"""What an evaluator costs on a real Kafka: on a backlog, and live at 2,000 events/s, each beside a bare loop of the same run.
+"""The cost of an evaluator on a real Kafka: on a backlog and live at 2,000 events/s, each beside a bare loop.
 
 Processor time is that of the evaluator's own process, taken from the kernel, so the broker, the load and the loop that
 looks at them do not count, though they take turns on the same cores.
@@ -25,7 +25,7 @@ PARTITIONS: Final = 12
 BACKLOG_CALLS: Final = 300
 CALLS_APART_MS: Final = 100
 LIVE_LINES: Final = 1_000
-"""Calls at a time that make about 2,000 events/s."""
+"""This many calls at a time make about 2,000 events/s."""
 RAMP_SECONDS: Final = 15.0
 LIVE_SECONDS: Final = 30.0
 READY_SECONDS: Final = 60.0
@@ -48,7 +48,7 @@ def environment(bootstrap: str, prefix: str) -> dict[str, str]:
 
 
 def create_topics(bootstrap: str, prefix: str) -> None:
-    """The topic table, with a prefix of its own for each measurement."""
+    """Creates the topic table, with a prefix of its own for each measurement."""
 
     def are_there() -> bool:
         try:
@@ -61,14 +61,14 @@ def create_topics(bootstrap: str, prefix: str) -> None:
 
 
 def address_of(process: Process) -> str:
-    """Where a role shows its metrics, once it does."""
+    """Waits until a role shows its metrics; returns their address."""
     return wait_for(
         lambda: f"the address of /metrics in:\n{process.text}", lambda: address_in(process.text), READY_SECONDS
     )
 
 
 def measure_backlog(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Calls that are all over, read as fast as one evaluator can; and the bare loop on the same topics."""
+    """Measures calls that are all over, read as fast as one evaluator can, and the bare loop on the same topics."""
     prefix = "bench.backlog."
     start_ms = time.time_ns() // 1_000_000 - BACKLOG_CALLS * CALLS_APART_MS - 600_000
     records = sorted(
@@ -118,7 +118,7 @@ def _folded(address: str) -> tuple[int, int]:
 
 
 def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Calls at their own pace: what an event costs when it comes alone."""
+    """Measures the cost of an event that comes alone, in calls at their own pace."""
     prefix = "bench.live."
     create_topics(bootstrap, prefix)
     with ExitStack() as running:
@@ -144,7 +144,7 @@ def measure_live(figures: Figures, bootstrap: str, folder: Path) -> None:
 
 
 def measure_start(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """From the installed command to the first poll, and to its help; nothing is imported before."""
+    """Times the installed command to its first poll, and to its help; nothing is imported before."""
     prefix = "bench.start."
     create_topics(bootstrap, prefix)
     begin = time.monotonic()

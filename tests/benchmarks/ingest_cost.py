@@ -1,4 +1,4 @@
-"""What receiving events over HTTP costs, on a real Kafka: how long a webhook waits for its answer, and events/s of one core.
+"""The cost of events over HTTP, on a real Kafka: the wait of a webhook for its answer, and events/s of one core.
 
 Processor time is that of the ingest process alone, taken from the kernel. The answer of a webhook is timed by its sender, so
 the broker and the sender take turns with it on the same cores.
@@ -32,7 +32,7 @@ SETTINGS: Final = {
 
 
 def measure_ingest(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Webhooks one after the other, then batches of events one after the other."""
+    """Measures webhooks one after the other, then batches of events one after the other."""
     create_topics(bootstrap, PREFIX)
     say(f"over HTTP, {WEBHOOKS} webhooks of {TURNS_OF_A_CALL} turns; {BATCHES} batches of {EVENTS_A_BATCH} events")
     with started(folder / "ingest.log", "ingest", **environment(bootstrap, PREFIX), **SETTINGS) as process:
@@ -58,7 +58,7 @@ def _address_in(process: Process) -> str | None:
 
 
 def _send_webhook(client: httpx.Client, number: int) -> float:
-    """Sends the record of one call; how long its answer took, in ms."""
+    """Sends the record of one call; returns the time to its answer, in ms."""
     now_s = int(time.time())
     talk = [
         entry(role, f"Words of turn {turn}.", 3 * turn + offset, waited)

@@ -1,8 +1,8 @@
-"""`make pressure`: what a judge that is saturated and fails costs the evaluator, beside none, as a ratio in one run.
+"""`make pressure`: the cost to the evaluator of a saturated judge that fails, as a ratio within one run.
 
-A backlog of calls with goals is folded from a real broker into scores, again and again: once nobody asks a judge, once every
-question goes to a judge process whose endpoint answers 500, 429 or nothing at all. Processor time is that of the evaluator
-alone: on a machine with few cores the judge and the broker take part of the wall clock's.
+A backlog of calls with goals is folded from a real broker into scores, again and again: once without questions, once with
+every question sent to a judge process whose endpoint answers 500, 429 or nothing at all. Processor time is that of the
+evaluator alone: on a machine with few cores the judge and the broker take part of the wall-clock time.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ CALLS: Final = 400
 CALLS_APART_MS: Final = 100
 PARTITIONS: Final = 2
 ROUNDS: Final = ("off", "failing", "failing", "off", "off", "failing")
-"""Interleaved, and each first as often as the other: what the machine does besides hits both."""
+"""Interleaved, and each comes first as often as the other: other work of the machine hits both."""
 GOAL: Final = 0.95
 LOOK_SECONDS: Final = 0.05
 READY_SECONDS: Final = 30.0
@@ -60,12 +60,12 @@ _UNWRITTEN = re.compile(r"^callgauge_scores_unwritten (\S+)$", re.MULTILINE)
 
 
 class Measured(NamedTuple):
-    """One round.
+    """The figures of one round.
 
     Attributes:
-        events_per_second: By the wall clock, from the first event seen folded to the last score written.
+        events_per_second: Rate by the wall clock, from the first event seen folded to the last score written.
         cpu_us: Processor time of the evaluator for each event.
-        questions: Written to `judge.requests`.
+        questions: Questions written to `judge.requests`.
     """
 
     events_per_second: float
@@ -124,7 +124,7 @@ def measured(
 
 
 def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float, int]:
-    """Wall and processor time from the first events to the last score, and how many events that were."""
+    """Wall and processor time from the first events to the last score, and the number of these events."""
     address = wait_for(
         f"the address of /metrics in:\n{evaluator.text}", lambda: address_in(evaluator.text), READY_SECONDS
     )
@@ -144,7 +144,7 @@ def _until_all_is_folded(evaluator: Process, events: int) -> tuple[float, float,
 
 
 def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:
-    """Both ways side by side."""
+    """Prints both kinds of rounds side by side."""
     say(f"backlog on Kafka into scores, {CALLS:,} calls with 3 judged subgoals and 3 by code, {events:,} events")
     medians: dict[str, tuple[float, float]] = {}
     for name, found in rounds.items():
@@ -162,7 +162,7 @@ def report(rounds: Mapping[str, Sequence[Measured]], events: int) -> None:
 
 
 def main() -> None:
-    """All rounds."""
+    """Runs all rounds and prints the report."""
     load = backlog()
     rounds: dict[str, list[Measured]] = {"off": [], "failing": []}
     with (

@@ -1,4 +1,4 @@
-"""How long after an event its latency shows on `/metrics`, with the whole way in between and a load of 2,000 events/s.
+"""The delay from an event to its latency on `/metrics`, over the whole way and with a load of 2,000 events/s.
 
 A caller stops speaking and the bot answers; the answer's first sound gives the turn its latency. The clock runs
 from handing that event to the producer to the first page of the exporter that counts it.
@@ -39,16 +39,16 @@ PAUSE_SECONDS: Final = 0.3
 PROBES_A_LOOK: Final = 10
 """Each look at the evaluator's page costs it some milliseconds."""
 MOST_BEHIND_MS: Final = 100
-"""The load looks every 10 ms at what is due: later than this, processes wait for a processor longer than events for us."""
+"""The load looks for due events every 10 ms; beyond this, processes wait longer for a processor than events for us."""
 MOST_LATE_SHARE: Final = 0.01
-"""More of them would decide what 99 of 100 answers take."""
+"""More of them would decide the time of 99 of 100 answers."""
 MOST_LAG_SECONDS: Final = 1.0
 _COUNTED = re.compile(rf'^callgauge_turn_response_latency_seconds_count\{{.*agent="{AGENT}".*\}} (\S+)$', re.MULTILINE)
 _LAG = re.compile(r"^callgauge_consumer_lag_seconds\{.*\} (\S+)$", re.MULTILINE)
 
 
 class _Lines:
-    """One phone call on each partition, in which caller and bot take turns when they are asked to."""
+    """One phone call on each partition, in which caller and bot take turns on request."""
 
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
@@ -57,9 +57,9 @@ class _Lines:
             self._send(number, {"type": "call_started", "agent": AGENT})
 
     def answer(self, number: int) -> float:
-        """One turn up to the bot's first sound; when that was sent, on the monotonic clock."""
+        """Sends one turn up to the bot's first sound; returns the time of that sound on the monotonic clock."""
         now_s = time.time()
-        self._speech(number, "bot_speech_stopped", now_s - 3)  # of the turn before; the first time nobody minds
+        self._speech(number, "bot_speech_stopped", now_s - 3)  # of the turn before; harmless the first time
         self._speech(number, "user_speech_started", now_s - 2)
         self._speech(number, "user_speech_stopped", now_s - 1)
         self._producer.flush(MOST_SECONDS)
@@ -77,16 +77,16 @@ class _Lines:
 
 
 class Following:
-    """Whether load and evaluator kept up with the clock: a delay of a machine that cannot follow says nothing of callgauge."""
+    """Whether load and evaluator kept up with the clock: delays on a slow machine say nothing about callgauge."""
 
     def __init__(self) -> None:
-        """Nothing is seen yet."""
+        """Starts without an observation."""
         self.behind_ms: list[int] = []
         self.lag_seconds: list[float] = []
         self.lost_answer = ""
 
     def why_not(self) -> str:
-        """Why the delays are worth nothing, and what to do; empty when they are worth something."""
+        """The reason why the delays are worthless, and the remedy; empty if they are valid."""
         late = sum(behind_ms > MOST_BEHIND_MS for behind_ms in self.behind_ms)
         found = ""
         if self.lost_answer:
@@ -99,7 +99,7 @@ class Following:
 
 
 def measure_delay(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """Answers on every partition in turn, one at a time, beside the load."""
+    """Measures answers on every partition in turn, one at a time, beside the load."""
     prefix = "bench.delay."
     create_topics(bootstrap, prefix)
     settings = environment(bootstrap, prefix)

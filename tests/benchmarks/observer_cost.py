@@ -1,4 +1,4 @@
-"""What the observer costs a bot: processor time of a frame, and bytes of a minute of a call."""
+"""The cost of the observer to a bot: processor time of a frame, and bytes of a minute of a call."""
 
 import json
 import os
@@ -15,12 +15,12 @@ BOTS: Final = 200
 ROUNDS: Final = 3
 CALLS: Final = ("plain", "barge_in", "words_are_timed", "tools")
 HEADER_BYTES: Final = 160
-"""Of the six headers of a record, with their names."""
+"""Size of the six headers of a record, with their names."""
 _PATHS: Final = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
 
 
 def _run(module: str, *options: str, **environment: str) -> dict[str, Any]:
-    """What a program of the test bots prints."""
+    """Runs a program of the test bots; returns its printed figures."""
     command = [sys.executable, "-W", "ignore", "-m", f"tests.support.{module}", *options]
     ended = subprocess.run(
         command,
@@ -35,7 +35,7 @@ def _run(module: str, *options: str, **environment: str) -> dict[str, Any]:
 
 
 def measure_observer(figures: Figures, bootstrap: str, folder: Path) -> None:
-    """The same frames with and without the observer, in turns, and the events of a few calls."""
+    """Measures the same frames with and without the observer, in turns, and the events of a few calls."""
     say(f"observer in pipecat bots, {BOTS} in one process and one producer")
     environment = {"CALLGAUGE_BOOTSTRAP": bootstrap, "CALLGAUGE_TOPIC_PREFIX": "bench-observer."}
     bots = ("pipecat_bots.fleet", "--bots", str(BOTS), "--turns", "1")
@@ -53,7 +53,7 @@ def measure_observer(figures: Figures, bootstrap: str, folder: Path) -> None:
     )
     figures.add("observer_hooks_us_per_frame", _hooks_us(), "our hooks alone, without pipecat", "us/frame")
     # A difference of two runs has the noise of both, and most of it is pipecat's own work for any observer. Samples of one run
-    # say what is ours: our functions and all that they call.
+    # show our own part: our functions and all that they call.
     best = min(shares, key=lambda each: each["hooks_us"] + each["sending_us"])
     own = best["hooks_us"] + best["sending_us"]
     figures.add("sampled_hooks_us_per_frame", best["hooks_us"], "by samples: in our hooks", "us/frame")

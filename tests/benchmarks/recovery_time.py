@@ -1,4 +1,4 @@
-"""How long calls are without an evaluator when one of two is killed: a short run of `python -m tests.chaos --recovery`."""
+"""The time without an evaluator when one of two is killed: a short run of `python -m tests.chaos --recovery`."""
 
 from pathlib import Path
 from typing import Final
@@ -14,14 +14,14 @@ from tests.chaos.stage import RunError
 from tests.chaos.verdict.topic_reader import UnreadableError
 
 CALLS: Final = 1_000
-"""At their own pace, 2,000 events/s: what two evaluators, the load and the broker can carry on two cores. The goal is about
-5,000, for which `python -m tests.chaos --recovery --calls 5000` needs more of them."""
+"""At their own pace, 2,000 events/s: two cores can carry two evaluators, the load and the broker at this rate. The goal
+is about 5,000, for which `python -m tests.chaos --recovery --calls 5000` needs more cores."""
 SECONDS: Final = 45.0
-"""Under full load before the kill: calls are then as old as calls are."""
+"""Time under full load before the kill: by then, calls have their usual age."""
 
 
 def measure_recovery(figures: Figures, folder: Path) -> None:
-    """On a cluster of its own, which the run may break."""
+    """Measures on a cluster of its own, which the run may break."""
     what, notice = "until the last call is live again", "of which until the group notices"
     try:
         with clusters.running(folder, 1) as cluster:

@@ -74,7 +74,7 @@ def long_call(minutes: float, seed: int = 7) -> list[tuple[int, InputSource, byt
 
 
 def recorded_events() -> list[tuple[int, InputSource, bytes]]:
-    """The recorded real call of the conformance data; empty where the data are not."""
+    """The recorded real call of the conformance data; empty without these data."""
     if not RECORD.is_dir():
         return []
     call = next(iter(read_recordings(RECORD)))

@@ -1,4 +1,4 @@
-"""How much faster `callgauge score` is on two cores than on one, on a run of many calls."""
+"""The speed-up of `callgauge score` from one core to two, on a run of many calls."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from streamer.sources.simulator.traffic import simulate_call
 from tests.benchmarks.figures import Figures, say
 
 CALLS: Final = 600
-"""Some 8 s of work for one core: starting processes takes one of them."""
+"""About 8 s of work for one core; starting processes takes one of these seconds."""
 ROUNDS: Final = 3
-"""The best of several, one way and the other in turn: other work on the machine disturbs both alike."""
+"""The best of several rounds, one way and the other in turn: other work on the machine disturbs both alike."""
 
 
 def measure_runs(figures: Figures, folder: Path) -> None:

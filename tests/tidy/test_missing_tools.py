@@ -32,7 +32,7 @@ pytest.skip(MISSING + "no-such-program (nowhere)", allow_module_level=True)
 
 def _run(folder: Path, **more: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "CI" and "PYTEST" not in name} | more
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # these tests need no plugin, and plugins take a second to load
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the tests need no plugin, and plugins take a second to load
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(folder), "-c", os.devnull]
     command = [sys.executable, "-m", "pytest", *options, "--continue-on-collection-errors", str(folder)]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True).stdout

@@ -121,7 +121,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(run: Run) -> None:
 
 
 def test_after_a_kill_only_questions_without_a_verdict_are_asked_again(run: Run) -> None:
-    """Traces side by side: only questions on their way at the kill are asked twice, one for each place of the judge."""
+    """Traces side by side: only questions on their way at the kill are repeated, at most one per place of the judge."""
     at_once = 4
     hanging: list[str] = []
     all_hang = threading.Event()

@@ -1,4 +1,4 @@
-"""Settings come from defaults, file, environment and command line, and all mistakes are reported with their remedies."""
+"""Settings come from defaults, file, environment and command line. All mistakes are shown together with remedies."""
 
 import re
 import traceback
