@@ -1,4 +1,4 @@
-"""`make chaos`: what `scores` holds after crashes, freezes and restarts, against what it must hold."""
+"""`make chaos`: compares `scores` after crashes, freezes and restarts with the records that it must have."""
 
 import argparse
 import signal
@@ -41,7 +41,7 @@ _PROVES_NOTHING: Final = (
 
 
 def main() -> int:
-    """Runs what is asked for; the exit code is 0 when nothing is missing, doubled or wrong."""
+    """Runs the chosen run; the exit code is 0 when no score is missing, doubled or wrong."""
     usual = Plan()
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="under full load")
@@ -140,7 +140,7 @@ def say(text: str) -> None:
 
 
 def lines_of(outcome: Outcome, seed: int) -> Iterator[str]:
-    """What is printed at the end; the last line has the three zeros, or not."""
+    """The lines that are printed at the end; the last one has the three numbers."""
     findings = outcome.findings
     yield from findings.examples
     for (kind, name), count in sorted(findings.by_name.items()):

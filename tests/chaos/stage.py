@@ -1,4 +1,4 @@
-"""What every run has on it: a cluster, topics, a fleet of evaluators, the load, and someone who follows the scores."""
+"""The common parts of all runs: a cluster, topics, a fleet of evaluators, the load, and a reader of the scores."""
 
 import os
 import secrets
@@ -36,7 +36,7 @@ LOOK_SECONDS: Final = 0.1
 PROGRESS_SECONDS: Final = 10.0
 READY_SECONDS: Final = 90.0
 CREATE_TRIES: Final = 3
-"""A busy broker may need longer to show a topic than the command waits; what is made stays made."""
+"""A busy broker may need longer to show a topic than the command waits; created topics stay."""
 IDLE_MS: Final = 40_000
 """Longer than any silence in a simulated call together with a restart of the broker."""
 GRACE_MS: Final = 2_000
@@ -62,7 +62,7 @@ class Stage:
         cluster: The brokers.
         fleet: The evaluators; none before `wait_for_fleet`.
         partitions: Of every topic.
-        kept: What was deleted from the inputs.
+        kept: Records deleted from the inputs.
         deletions: Those that may have cost calls some of their records.
         scores: Records of `scores` seen so far.
         newer_closings: Calls that evaluators of the newer version have closed so far.
@@ -88,7 +88,7 @@ class Stage:
             folder: For logs.
             say: Takes each line of the report.
             partitions: Of every topic.
-            command: What an evaluator is started with, before `run --roles evaluator`.
+            command: Command that starts an evaluator, before `run --roles evaluator`.
             prefix: Before each topic's name and the group's, so that several runs may share a cluster.
             limits: Of the evaluators, as their settings.
             through_proxy: Whether evaluators reach the brokers through the proxy.
@@ -243,7 +243,7 @@ class Stage:
         self.load.use_partitions(count)
 
     def lost(self, deletion: Deletion, keys: set[bytes]) -> None:
-        """Calls may have lost records, these among them: nobody waits for their end."""
+        """These calls may have lost records: the run does not wait for their end."""
         self.deletions.append(deletion)
         self._may_never_close |= keys
 
@@ -254,7 +254,7 @@ class Stage:
             self.look()
 
     def look(self, seconds: float = LOOK_SECONDS) -> list[ReadRecord]:
-        """Lets so long pass: restarts what is due, follows the scores, tells how it goes; the scores that came."""
+        """Lets so long pass: restarts due processes, follows the scores, reports progress; returns the new scores."""
         for node in self.cluster.nodes:
             if node.attend():
                 self.note(f"node {node.number} starts again")
@@ -272,7 +272,7 @@ class Stage:
         return records
 
     def finish(self) -> None:
-        """Ends the load once what was to be done is done, and waits until every call is closed, or nothing more comes.
+        """Ends the load after the last fault, and waits until every call is closed, or no more scores come.
 
         Then the fleet leaves in peace.
         """
@@ -298,7 +298,7 @@ class Stage:
         self.note(f"load: {report.cpu_seconds:.0f} s of processor time for {report.events:,} events")
 
     def judged(self) -> Findings:
-        """What the checker says of the topics as they are now.
+        """The checker's findings about the topics as they are now.
 
         Raises:
             UnreadableError: They cannot be read to their end.

@@ -1,7 +1,7 @@
 """Administrative requests to the brokers, by aiokafka.
 
 Not by librdkafka: when a broker restarts after a request of this kind has timed out, it aborts the whole process
-(`rd_kafka_enq_once_del_source_return`). What it asks of metadata and of a consumer's offsets is not of this kind.
+(`rd_kafka_enq_once_del_source_return`). Requests for metadata and for a consumer's offsets are not of this kind.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ REQUEST_MS: Final = 10_000
 
 
 def asked(bootstrap: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
-    """The answer to what is asked, on a client of its own.
+    """The answer to a request, on a client of its own.
 
     Args:
         bootstrap: The brokers.
@@ -37,7 +37,7 @@ def asked(bootstrap: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) 
 
 
 def committed(bootstrap: str, group: str, numbers: set[int]) -> dict[tuple[str, int], int]:
-    """By topic and partition, what a group has committed of these partition numbers, where it has.
+    """Committed offsets of a group by topic and partition, for these partition numbers, where there are any.
 
     Raises:
         KafkaError: As `asked`.

@@ -33,9 +33,9 @@ TIED: Final = ("setpriv", "--pdeathsig", "KILL")
 """On Linux the kernel ends a child with its parent, should that be killed with -9."""
 
 _REMEMBERS_DELETIONS = {"log.flush.start.offset.checkpoint.interval.ms": "500"}
-"""What was deleted stays so when a node is killed soon after; a minute is usual."""
+"""Deleted records stay deleted when a node is killed soon after; a minute is usual."""
 _LEADERS_GO_HOME = {"leader.imbalance.check.interval.seconds": "10", "leader.imbalance.per.broker.percentage": "0"}
-"""A node that is back leads what it led before: a move without any crash."""
+"""A node that is back leads its former partitions again: a move without any crash."""
 _COMES_BACK_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 _JAVA_ALONE = (*kafka_broker.QUICK_JAVA, "-Xmx768m")
 _JAVA_AMONG_OTHERS = (*kafka_broker.QUICK_JAVA, "-Xmx400m")
@@ -121,7 +121,7 @@ class Cluster:
 
     Attributes:
         nodes: In the order of their numbers, which begin at 1.
-        bootstrap: What a client needs to find them.
+        bootstrap: Their addresses for a client.
         admin: Asks and orders; there for the whole run.
         network: Theirs alone, if there are several and it can be made here.
     """
@@ -168,7 +168,7 @@ class Cluster:
         return self._proxy
 
     def bootstrap_through(self, door: str) -> str:
-        """What an evaluator needs that comes through this door of the proxy."""
+        """Settings of an evaluator that connects through this door of the proxy."""
         return ",".join(f"127.0.0.1:{node.ports[f'{door} proxy']}" for node in self.nodes)
 
     def wait_until_it_answers(self) -> None:
@@ -217,7 +217,7 @@ class Cluster:
         )
 
     def stop(self) -> None:
-        """Ends every node, without ceremony: nobody will read the folders again."""
+        """Kills every node: its folders are not read again."""
         for node in self.nodes:
             node.stop()
         if self._proxy is not None:

@@ -1,4 +1,4 @@
-"""A network of the nodes' own, so that they can lose sight of each other while everybody else sees them.
+"""A network of the nodes' own, so that they can lose each other while every client still reaches them.
 
 Each node lives in a network namespace, and a bridge joins them with this machine. A node goes blind for another when the
 other's address leads to a network card that does not exist: what it sends is lost without an answer, as with a broken
@@ -54,7 +54,7 @@ class Network:
         return ["ip", "netns", "exec", self._namespace(node), *command]
 
     def blind(self, node: int, other: int) -> None:
-        """What the node sends to the other is lost from now on."""
+        """Packets from the node to the other are lost from now on."""
         _ip("-n", self._namespace(node), "neigh", "replace", self.address(other), "lladdr", NOBODY, "dev", "eth0", "nud",
             "permanent")  # fmt: skip
         self._blind.add((node, other))

@@ -11,13 +11,13 @@ from tests.chaos.evaluators import newer_version, stepped_clock
 
 
 def main() -> None:
-    """Alters what is asked for and runs the command."""
+    """Alters the named modules and runs the command."""
     arguments = sys.argv[1:]
     if clock := os.environ.get(stepped_clock.FILE):
         stepped_clock.install(Path(clock))
     if os.environ.get(newer_version.NEWER):
         newer_version.install()
-    # Only what is imported after it is altered is altered.
+    # Only modules that are imported later are altered.
     if arguments[0] == "without":
         from tests.chaos.evaluators.broken import KINDS
 

@@ -32,7 +32,7 @@ _background: set["asyncio.Task[Any]"] = set()
 
 
 def _without_transactions() -> None:
-    """Scores are written one by one. Nothing else is broken: this is what fencing is compared with."""
+    """Scores are written one by one. Nothing more is broken: fencing is compared with this."""
     make: Callable[..., None] = PartitionWriter.__init__
 
     def plain(self: PartitionWriter, *arguments: Any) -> None:
@@ -43,7 +43,7 @@ def _without_transactions() -> None:
 
 
 def _without_fencing() -> None:
-    """Whoever had the partition before can go on writing to it."""
+    """The former owner of a partition can go on writing to it."""
     _without_transactions()
     write: Callable[..., Awaitable[None]] = PartitionWriter._write
 
@@ -55,7 +55,7 @@ def _without_fencing() -> None:
 
 
 def _without_ledger() -> None:
-    """Nobody reads what was written before."""
+    """Earlier records are not read."""
 
     async def unread(kafka: KafkaSettings, starts: Mapping[int, int], *_: Any) -> dict[int, int]:
         return await _ends(kafka, starts)
@@ -64,7 +64,7 @@ def _without_ledger() -> None:
 
 
 def _without_gate() -> None:
-    """What was written before is read while records are folded already."""
+    """Earlier records are read while inputs are folded already."""
 
     read: Callable[..., Any] = vars(takeover)["read_ledger"]
 
@@ -98,7 +98,7 @@ def _without_versions() -> None:
 
 
 def _without_clock() -> None:
-    """The wall clock is taken for the time, whatever somebody does to it."""
+    """The wall clock counts as the time, even when it steps."""
     clock: Any = importlib.import_module("consumers.evaluator.reading.broker_clock")
     make: Callable[..., None] = clock.BrokerClock.__init__
 
@@ -111,7 +111,7 @@ def _without_clock() -> None:
 
 
 def _without_newest() -> None:
-    """A snapshot is gone on with whatever was written after it, as if no step were; and owner after owner says where the first one is."""
+    """A snapshot is used although records were written after it, as if there were no steps; each owner names the first snapshot."""
     places: dict[int, SnapshotPlace] = {}
     restored: Callable[..., Awaitable[Any]] = takeover.Takeover._restored
     to_commit: Callable[..., Any] = OwnedPartition.to_commit
@@ -160,7 +160,7 @@ KINDS: Final[Mapping[str, Callable[[], None]]] = {
     "newest": _without_newest,
     "wholeness": _without_wholeness,
 }
-"""By what is missing."""
+"""By the missing protection."""
 
 
 async def _ends(kafka: KafkaSettings, starts: Mapping[int, int]) -> dict[int, int]:
@@ -174,5 +174,5 @@ async def _ends(kafka: KafkaSettings, starts: Mapping[int, int]) -> dict[int, in
 
 
 def _replace(owner: Any, name: str, by: Any) -> None:
-    getattr(owner, name)  # what is not there any more cannot be broken: better to fail here than to break nothing
+    getattr(owner, name)  # a missing line cannot be broken: better to fail here than to break nothing
     setattr(owner, name, by)

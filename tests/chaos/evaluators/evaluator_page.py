@@ -1,4 +1,4 @@
-"""What an evaluator says of itself: its page of metrics and its memory, as an operator sees them."""
+"""An evaluator's page of metrics and its memory, as an operator sees them."""
 
 import re
 from pathlib import Path

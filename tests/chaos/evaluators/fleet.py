@@ -32,7 +32,7 @@ _ADDRESS = re.compile(r"http://[\d.]+:\d+/metrics")
 
 
 Incident = tuple[str, str]
-"""What an evaluator did, and the last line of its log."""
+"""An act of an evaluator, and the last line of its log."""
 
 
 class Evaluator:
@@ -118,7 +118,7 @@ class Evaluator:
 
     @property
     def text(self) -> str:
-        """What the process in this place has logged so far."""
+        """The log of the process in this place so far."""
         return self._log.read_text(errors="replace") if self._log.is_file() else ""
 
     def kill(self, *, for_good: bool = False) -> None:
@@ -144,7 +144,7 @@ class Evaluator:
         stepped_clock.step(self._clock, seconds)
 
     def attend(self) -> str | None:
-        """Does what is due; what an operator should know, or None. To be called often."""
+        """Takes due steps; returns a message for an operator, or None. Call it often."""
         now = time.monotonic()
         process = self._process
         if process is None:
@@ -170,7 +170,7 @@ class Evaluator:
         return self._incident(f"ended {how} with {code}")
 
     def stop(self) -> None:
-        """Ends the process whatever it does, and starts no other."""
+        """Kills the process, and starts no other."""
         self._is_leaving = True
         if self._process is not None:
             self._process.kill()
@@ -197,7 +197,7 @@ class Fleet:
 
     Attributes:
         members: Those that have not left for good.
-        incidents: What nobody asked for: evaluators that ended by themselves, or did not end in peace when told to.
+        incidents: Unexpected events: evaluators that ended by themselves, or did not end in order after a signal.
         most_bytes: The most memory that one of them had when it was looked at.
     """
 
@@ -208,12 +208,12 @@ class Fleet:
         command: Sequence[str] = COMMAND,
         doors: Mapping[str, str] | None = None,
     ) -> None:
-        """Nobody is there before `join`.
+        """There is no evaluator before `join`.
 
         Args:
             folder: For logs.
             environment: Of each evaluator.
-            command: What an evaluator is started with, before `run --roles evaluator`.
+            command: Command that starts an evaluator, before `run --roles evaluator`.
             doors: Where the broker is for those that come through each door of the proxy; evaluators take them in turn.
         """
         self._doors = doors or {}
@@ -243,7 +243,7 @@ class Fleet:
         return member
 
     def attend(self) -> list[str]:
-        """Starts, thaws and buries what is due; what happened, a line each."""
+        """Starts, thaws and removes due processes; returns a line for each."""
         news = []
         for member in self.members:
             said = member.attend()
@@ -264,7 +264,7 @@ class Fleet:
         return sum(log.read_text(errors="replace").count(words) for log in self._folder.glob("evaluator-*.log"))
 
     def told(self) -> Iterator[str]:
-        """The incidents, a line for each kind: how often, what, and the last line of the log."""
+        """The incidents, a line for each kind: number, description, and the last line of the log."""
         for (what, last), count in self.incidents.most_common():
             yield f"evaluators: {count} {what}: {last[:MOST_CHARS]}"
         yield f"evaluators: at most {self.most_bytes >> 20} MB of memory"

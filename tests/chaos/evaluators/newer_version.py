@@ -1,4 +1,4 @@
-"""An evaluator of a later version: it writes two close reasons under other names, and a field that nobody knows yet."""
+"""An evaluator of a later version: it writes two close reasons under other names, and a field that this version does not know."""
 
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +23,7 @@ CHANGES: Final = (
         '    name: Literal["closed"] = "closed"\n    closed_by: str = "a later version"\n',
     ),
 )
-"""By module, in the order in which they are imported: a line of it, and what a later version has there."""
+"""By module, in the order in which they are imported: a line of it, and the line of a later version."""
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""A clock that steps: what an evaluator reads as the time of day is so many seconds off, as a file says, from now to now."""
+"""A clock that steps: an evaluator's time of day is wrong by as many seconds as a file says at each moment."""
 
 import mmap
 import struct

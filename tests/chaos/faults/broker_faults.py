@@ -1,4 +1,4 @@
-"""What happens to brokers. Each fault returns what it did, or None while the cluster still has the last one to get over.
+"""Faults of brokers. Each returns a description, or None while the cluster still recovers from the last one.
 
 After each of them every final score is there once and right; nothing that a broker took is lost.
 """

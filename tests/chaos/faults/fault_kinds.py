@@ -1,4 +1,4 @@
-"""Every kind of fault, and what does it."""
+"""Every kind of fault, and its function."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -33,4 +33,4 @@ HARM: Final[Mapping[Fault, Harm]] = {
     Fault.COORDINATOR_MOVED: broker_faults.coordinator_moved,
     Fault.OUT_OF_SIGHT: broker_faults.out_of_sight,
 }
-"""By kind; the functions say what each one does and what must hold after it."""
+"""By kind; the functions describe the harm and the conditions that must hold after it."""

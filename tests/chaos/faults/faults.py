@@ -1,4 +1,4 @@
-"""What is done to the fleet and its broker, and when: drawn from a seed before the run begins."""
+"""The faults of the fleet and its broker, with their times: drawn from a seed before the run begins."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class Fault(StrEnum):
-    """A kind of harm, in the words of the log; `fault_kinds.HARM` has what each one does and what must hold after it."""
+    """A kind of harm, in the words of the log; `fault_kinds.HARM` has the function of each one."""
 
     KILL = "kill -9"
     TERMINATE = "SIGTERM"
@@ -35,9 +35,9 @@ class Fault(StrEnum):
 
 BROKER_FAULTS: Final = frozenset({Fault.BROKER_TERMINATED, Fault.BROKER_KILLED})
 SEVERAL_BROKERS: Final = frozenset({Fault.COORDINATOR_MOVED, Fault.OUT_OF_SIGHT})
-"""What needs more than one."""
+"""Faults that need more than one."""
 ONCE: Final = frozenset({Fault.PARTITIONS_ADDED})
-"""What a run has once and no more."""
+"""Faults that a run has once at most."""
 _OFTEN: Final = {Fault.KILL: 4, Fault.FREEZE: 3, Fault.TERMINATE: 2}
 
 ON_SEVERAL: Final = tuple(fault for fault in Fault for _ in range(_OFTEN.get(fault, 1)))
@@ -62,7 +62,7 @@ def planned(
 
     Args:
         seed: Decides all of them.
-        pack: What is drawn from, again and again.
+        pack: The faults to draw from, again and again.
         seconds: How long faults go on.
         mean_spacing_seconds: Of the waits between two of them; they are exponential above a least one.
     """

@@ -1,4 +1,4 @@
-"""What happens to evaluators. Each fault returns what it did, or None when there is nothing to do it to.
+"""Faults of evaluators. Each returns a description, or None when no evaluator is fit for it.
 
 After each of them every final score is there once and right, and every call that is over is closed.
 """
@@ -37,7 +37,7 @@ def terminate(scene: Scene) -> str | None:
 
 
 def freeze(scene: Scene) -> str | None:
-    """SIGSTOP for longer than the group waits: when it goes on, its partitions are somebody else's."""
+    """SIGSTOP for longer than the group waits: when it goes on, its partitions have other owners."""
     target = scene.evaluator()
     if target is None:
         return None
@@ -63,7 +63,7 @@ def leave(scene: Scene) -> str | None:
 
 
 def newer(scene: Scene) -> str | None:
-    """An evaluator comes back as a newer version, and is killed later: what it wrote is read by this version.
+    """An evaluator comes back as a newer version, and is killed later: this version reads its records.
 
     Also: nothing is scored again because of a record that this version cannot read.
     """
@@ -95,7 +95,7 @@ def clock_forward(scene: Scene) -> str | None:
 
 
 def clock_back(scene: Scene) -> str | None:
-    """The clock of an evaluator steps back, and later to the right time: no call is held back for that."""
+    """The clock of an evaluator steps back, and later to the right time: no call waits for that."""
     return _step_clock(scene, -CLOCK_STEP_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""What happens to topics and what is in them. Each fault returns what it did, or None when it cannot be done now."""
+"""Faults of topics and their records. Each returns a description, or None when it is not possible now."""
 
 import time
 from typing import Final
@@ -16,12 +16,12 @@ from tests.chaos.verdict.topic_reader import UnreadableError, extent, to_the_end
 
 MORE_PARTITIONS: Final = 2
 BEHIND_SECONDS: Final = 3.0
-"""How long an evaluator is frozen before what it has not read is deleted, and again before it goes on."""
+"""How long an evaluator is frozen before its unread records are deleted, and again before it goes on."""
 LOSS_IN_LOG: Final = "input_not_where_it_was"
 
 
 def heavy_close(scene: Scene) -> str | None:
-    """A call inside every limit that is as costly to close as one can be: it is closed like any other, and delays nobody."""
+    """A call inside every limit that is as costly to close as one can be: it is closed like any other, and delays no other call."""
     scene.stage.load.play_heavy()
     return f"call {scene.stage.load.report.heavy + 1}"
 
@@ -36,7 +36,7 @@ def partitions_added(scene: Scene) -> str | None:
 
 
 def deleted_read(scene: Scene) -> str | None:
-    """Records go that nobody needs any more, below what the group has committed: nothing comes of it."""
+    """Records below the committed offsets, which no reader needs any more, are deleted: this has no effect."""
     if not _is_quiet(scene):
         return None
     number = scene.rng.randrange(scene.stage.partitions)
@@ -80,7 +80,8 @@ def _delete_all(scene: Scene, number: int) -> None:
     kept = ((topic, record) for topic in ranges for record in stage.kept.of(topic, number))
     stage.lost(deletion, deletion.calls(kept))
     stage.note(f"{sum(end - first for first, end in ranges.values()):,} records of partition {number} may go unread")
-    if any(needed[topic] < end for topic, (_, end) in ranges.items() if topic in needed):  # else it cannot know of them
+    # An evaluator can report only the loss of records that it still needed.
+    if any(needed[topic] < end for topic, (_, end) in ranges.items() if topic in needed):
         scene.proofs.append(lambda: _is_told(scene, deletion))
 
 
@@ -96,9 +97,7 @@ def _is_told(scene: Scene, deletion: Deletion) -> str | None:
         for topic, (first, end) in deletion.ranges.items()
         if first < end
     )
-    if not is_gone or stage.fleet.logs_with(
-        LOSS_IN_LOG
-    ):  # a broker that is killed may forget what it deleted just before
+    if not is_gone or stage.fleet.logs_with(LOSS_IN_LOG):  # a killed broker may forget its latest deletions
         return None
     return f"records were deleted before they were read, and no evaluator says {LOSS_IN_LOG}"
 
@@ -117,7 +116,7 @@ def _committed(scene: Scene, number: int) -> dict[str, int]:
 
 
 def _delete(scene: Scene, number: int, before: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """Deletes what stands before these offsets, and keeps it for the judgement.
+    """Deletes the records before these offsets, and keeps them for the judgement.
 
     Returns:
         By topic, the first offset that is gone by this and the first that is still there.

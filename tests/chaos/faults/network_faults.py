@@ -1,6 +1,6 @@
-"""What happens between evaluators and brokers: to everything that passes one door of the proxy, which is half of the fleet.
+"""Faults between evaluators and brokers: they concern all traffic through one door of the proxy, which is half of the fleet.
 
-After each of them every final score is there once and right; what was cut off comes back by itself.
+After each of them every final score is there once and right; connections come back by themselves.
 """
 
 from typing import Final
@@ -22,12 +22,12 @@ def slow(scene: Scene) -> str | None:
 
 
 def hole(scene: Scene) -> str | None:
-    """Nothing passes and nobody learns it, for less than the group waits or for longer."""
+    """Nothing passes and neither end is notified, for less than the group waits or for longer."""
     return _narrow(scene, Way.HOLE, scene.rng.choice((SHORT_SECONDS, LONG_SECONDS)))
 
 
 def one_way(scene: Scene) -> str | None:
-    """Only what the broker says passes, or only what the evaluators say."""
+    """Only the broker's packets pass, or only the evaluators'."""
     return _narrow(scene, scene.rng.choice((Way.NOT_TO_BROKER, Way.NOT_FROM_BROKER)), LONG_SECONDS)
 
 

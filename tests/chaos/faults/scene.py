@@ -1,4 +1,4 @@
-"""What a fault finds when its turn comes: the run as it is, and the seed's choice of what to do it to."""
+"""The run as a fault finds it, and the seed's choice of a target."""
 
 import random
 import time
@@ -11,19 +11,19 @@ from tests.chaos.stage import Stage
 
 LOOK_AGAIN_SECONDS: Final = 1.0
 MOST_TIMES_LONGER: Final = 3
-"""What has not come to anything by then will not."""
+"""A fault that had no effect by then will have none."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """What faults work on.
+    """The objects that faults work on.
 
     Attributes:
         stage: Everything that runs.
-        rng: Chooses among what is there.
+        rng: Chooses among the objects.
         least_evaluators: The fleet never becomes smaller for good.
-        proofs: Asked at the end: each says what does not hold, or None.
-        busy: What is being done to and is not over, by name: it is left alone until then.
+        proofs: Called at the end: each returns its complaint, or None.
+        busy: Names of the targets of faults that are not over: no other fault may have them until then.
     """
 
     stage: Stage
@@ -42,7 +42,7 @@ class Scene:
     def during(
         self, what: str, seconds: float, undo: Callable[[], None], is_enough: Callable[[], bool] = lambda: True
     ) -> None:
-        """Marks something as busy for so long, and longer until it is enough; then undoes what was done to it."""
+        """Marks a target as busy for so long, and longer until it is enough; then undoes the fault."""
         most = time.monotonic() + MOST_TIMES_LONGER * seconds
 
         def over() -> None:

@@ -49,7 +49,7 @@ class EventTemplate(NamedTuple):
         pattern: Its bytes, with a place for each time.
         seconds: Each time, in whole seconds since the call began, in the order of the places.
         is_iso: For each time whether it is written as a date; None when none is, which is nearly always.
-        has_name: Whether the conversation id stands in it.
+        has_name: Whether the conversation id is in it.
         is_end: Whether it says that the call is over.
     """
 

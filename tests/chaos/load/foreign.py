@@ -1,4 +1,4 @@
-"""Records in `scores` that are not ours: somebody wrote them there by mistake. They must harm nobody."""
+"""Records in `scores` that are not ours: another program wrote them by mistake. They must do no harm."""
 
 import json
 from typing import Final

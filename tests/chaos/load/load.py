@@ -31,11 +31,11 @@ from tests.chaos.load.poison import Cook, Kind
 
 POOL_CALLS: Final = 150
 STEP_SECONDS: Final = 0.01
-"""How long the sender sleeps between two looks at what is due."""
+"""How long the sender sleeps before it looks for due events again."""
 REPORT_SECONDS: Final = 1.0
 POISON_SECONDS: Final = 1.0
 HUNG_UP_SHARE: Final = 0.03
-"""Calls whose end nobody announces: only their silence says that they are over."""
+"""Calls without an announced end: only their silence says that they are over."""
 MOST_PAUSE_MS: Final = 1_000
 UNKNOWN_SECONDS: Final = 30.0
 """How long the client may not know a partition that there is."""
@@ -112,7 +112,7 @@ class _Line:
 
 
 class Load:
-    """Plays calls on so many lines until it is told to end.
+    """Plays calls on so many lines until it is stopped.
 
     Attributes:
         report: How far it is.
@@ -165,7 +165,7 @@ class Load:
         self._poison_due_ms = now_ms
 
     def step(self) -> None:
-        """Sends what is due."""
+        """Sends due events."""
         due = self._due
         while due and due[0][0] <= (now_ms := _now_ms()):
             due_ms, number = due[0]
@@ -311,7 +311,7 @@ def _listen(commands: list[str]) -> None:
 
 
 def main() -> None:
-    """Plays until told to end."""
+    """Plays until it is stopped."""
     parser = argparse.ArgumentParser(prog="tests.chaos.load.load")
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--prefix", required=True)

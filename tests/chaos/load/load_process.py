@@ -1,4 +1,4 @@
-"""The load as its owner sees it: a process that says how far it is and can be told to end."""
+"""The load as its owner sees it: a process that reports how far it is and can be stopped."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ class LoadError(Exception):
 
 
 class LoadProcess:
-    """Runs from construction until it was told to end, or `stop`."""
+    """Runs from construction until it is asked to end, or `stop`."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class LoadProcess:
 
     @property
     def report(self) -> Report:
-        """What it last said.
+        """Its last report.
 
         Raises:
-            LoadError: It ended without having been told to, or the broker did not take everything.
+            LoadError: It ended by itself, or the broker did not take all events.
         """
         report = self._report
         if report.failed:
@@ -81,7 +81,7 @@ class LoadProcess:
         self._reader.join()  # it ends with the pipe
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # what was told last and not read any more
+                with contextlib.suppress(BrokenPipeError):  # the last report, which was not read any more
                     pipe.close()
 
     def _tell(self, command: str) -> None:

@@ -1,7 +1,7 @@
-"""Records that can never be processed, of every kind a broken producer sends. Each must end in quarantine and harm nobody.
+"""Records that can never be processed, of every kind a broken producer sends. Each must end in quarantine and do no harm.
 
 Some are sent as records, some in compressed batches that become far larger than they are, some in batches made by hand.
-What is foreign in `scores` is no input: it is to be passed over.
+A foreign record in `scores` is no input: it is to be passed over.
 """
 
 import json
@@ -17,7 +17,7 @@ DAY_MS: Final = 24 * 3_600_000
 
 
 class Kind(StrEnum):
-    """What is wrong with it, in the words of the report."""
+    """Its fault, in the words of the report."""
 
     VALUE = "bad values"
     KEY = "bad keys"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 
 class Poison(NamedTuple):
-    """A bad record: what is wrong, its topic's source, key and value as they are sent, and how.
+    """A bad record: its fault, the source of its topic, key and value as they are sent, and the way of sending.
 
     Attributes:
         source: "scores" for that topic.
@@ -80,7 +80,7 @@ _ODD_KEYS: Final = (
     b"../../etc/passwd",
     b"\x00",
 )
-"""They can be a conversation's name, so what comes under them is evaluated."""
+"""They can be a conversation's name, so events under them are evaluated."""
 _LIVE_KEY_SHARE: Final = 0.75
 _PACK: Final = (
     *[Kind.VALUE] * 9,
@@ -93,7 +93,7 @@ _PACK: Final = (
     Kind.BOMB,
 )
 _BOMB_BYTES: Final = {"gzip": 48 << 20, "zstd": 48 << 20, "lz4": 48 << 20, "snappy": 12 << 20}
-"""What fits in a batch of 1 MB, or less: every byte of it is read again by the judgement too."""
+"""Fits in a batch of 1 MB: every byte of it is read again by the judgement too."""
 CODECS: Final = tuple(_BOMB_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""Record batches made by hand and sent by hand: what no client of ours would write, and a broker takes all the same.
+"""Record batches made by hand and sent by hand: no client of ours would write them, and a broker takes them all the same.
 
 Kafka checks a batch's checksum, its length and how many records it says it has; what a header's key is, or how large a
 compressed batch becomes, it does not ask. The format is that of magic 2.
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 
 def batch(records: Sequence[RawRecord], *, is_compressed: bool = False, behind: bytes = b"") -> bytes:
-    """A record batch; with gzip if asked for, and then with some bytes behind what gzip made."""
+    """A record batch; with gzip if wanted, and then with some bytes behind gzip's output."""
     body = b"".join(_record(offset, record) for offset, record in enumerate(records))
     if is_compressed:
         body = gzip.compress(body, mtime=0) + behind

@@ -27,14 +27,14 @@ FAULTS: Final = {
     "wholeness": (Fault.TERMINATE,),
     "clock": (Fault.CLOCK_FORWARD, Fault.CLOCK_BACK),
 }
-"""By what is broken: the faults that bring it to light."""
+"""By the broken part: the faults that bring it to light."""
 
 
 def is_caught(kind: str, plan: Plan, say: Say) -> bool:
     """Runs one canary on a cluster of its own and says whether the checker found something.
 
     Args:
-        kind: What is broken, one of `FAULTS`.
+        kind: The broken part, one of `FAULTS`.
         plan: Whose seed and partitions are taken; the run is shorter.
         say: Takes each line of the report.
     """
@@ -46,7 +46,7 @@ def is_caught(kind: str, plan: Plan, say: Say) -> bool:
         rate=RATE,
         spacing_seconds=SPACING_SECONDS,
         faults=FAULTS[kind],
-        poison=(Kind.VALUE,),  # what it is not to survive is the fault
+        poison=(Kind.VALUE,),  # the fault that it must not survive
         command=command,
     )
     with (

@@ -18,14 +18,14 @@ from tests.chaos.stage import Say, Stage
 from tests.chaos.verdict.checker import Findings
 
 INSTEAD: Final = {Fault.JOIN: Fault.LEAVE, Fault.LEAVE: Fault.JOIN}
-"""What is done where a fleet is too large or too small for it."""
+"""Faults that take place where a fleet is too large or too small for the drawn one."""
 TRY_AGAIN_SECONDS: Final = 2.0
-"""A fault that could not be done is done as soon as it can, so that a run has what its seed says."""
+"""A fault that was not possible is done as soon as it is, so that a run has all faults of its seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run.
+    """Options of one run.
 
     Attributes:
         seed: Decides calls and faults.
@@ -35,9 +35,9 @@ class Plan:
         rate: How many times faster than real the calls are played, where the run does not choose that itself.
         partitions: Of every topic.
         spacing_seconds: Mean wait between two faults.
-        faults: What is drawn from, again and again.
+        faults: The faults to draw from, again and again.
         poison: Which kinds of bad records there are.
-        command: What an evaluator is started with, before `run --roles evaluator`.
+        command: Command that starts an evaluator, before `run --roles evaluator`.
     """
 
     seed: int = 1
@@ -65,7 +65,7 @@ class Outcome:
         findings: The checker's.
         faults: How many were done.
         what: A line about each thing worth knowing beside the findings.
-        figures: What the run measured, by name.
+        figures: Measured figures, by name.
     """
 
     findings: Findings
@@ -107,7 +107,7 @@ def _contained(stage: Stage, findings: Findings) -> Iterator[str]:
 
 
 class _Faults:
-    """Does what the plan's seed says to what happens to be there."""
+    """Carries out the faults of the plan's seed on the objects of the moment."""
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
         self.done: Counter[Fault] = Counter()
@@ -129,7 +129,7 @@ class _Faults:
         self._look_until(begin + plan.seconds)
 
     def told(self) -> Iterator[str]:
-        """A line for each kind of fault: how many there were; at the end what could not be done."""
+        """A line for each kind of fault: how many there were; at the end the faults that were not possible."""
         for fault in dict.fromkeys((*self._plan.faults, *self.done)):
             yield f"fault: {self.done[fault]} {fault}"
         for fault in self._owed:

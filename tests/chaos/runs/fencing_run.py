@@ -1,4 +1,4 @@
-"""What fencing costs: scores in transactions of one producer per partition, against plain idempotent writes, in one run."""
+"""The cost of fencing: scores in transactions of one producer per partition, against plain idempotent writes, in one run."""
 
 import json
 import statistics
@@ -25,7 +25,7 @@ BACKLOG_SECONDS: Final = 20.0
 DRAIN_SECONDS: Final = 300.0
 SHORT_RAMP_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.005
-"""Between two looks at `scores`: what a score is seen later than it could be."""
+"""Between two looks at `scores`: a score is seen at most so much later than possible."""
 
 
 def fencing(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
@@ -78,7 +78,7 @@ def _delays_ms(stage: Stage, seed: int) -> list[float]:
         seen_ms = time.time_ns() / 1e6
         for record in records:
             score = json.loads(record.value or b"{}")
-            if score.get("kind") == "score" and score["status"] != "final":  # what silence decides has no event
+            if score.get("kind") == "score" and score["status"] != "final":  # decisions by silence have no event
                 delays_ms.append(seen_ms - score["caused_at_ms"])
     stage.finish()
     return delays_ms

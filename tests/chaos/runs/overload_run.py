@@ -1,4 +1,4 @@
-"""More than an evaluator can hold: twice its rate for two minutes, then less than it can hold; what that does to it."""
+"""Overload: twice the highest rate of an evaluator for two minutes, then less than its highest rate."""
 
 import time
 from pathlib import Path
@@ -18,11 +18,11 @@ twice as often, so that at the usual limits the open calls would be twice as man
 STEP: Final = 1.25
 STEP_SECONDS: Final = 10.0
 HELD_LAG_SECONDS: Final = 1.0
-"""A rate is held while the evaluator is no further behind than this."""
+"""The evaluator keeps up with a rate while it is no further behind than this."""
 BEFORE_SECONDS: Final = 40.0
 OVERLOAD_SECONDS: Final = 120.0
 NORMAL_SHARE: Final = 0.3
-"""Of the rate it can hold: what an operator would plan for."""
+"""Share of its highest rate that an operator would plan for."""
 CATCH_UP_SECONDS: Final = 300.0
 MOST_MEMORY: Final = 1.5
 LOOK_SECONDS: Final = 1.0

@@ -20,7 +20,7 @@ AFTERWARDS_SECONDS: Final = 20.0
 
 
 def recovery(plan: Plan, cluster: Cluster, folder: Path, say: Say) -> Outcome:
-    """Two evaluators, `plan.calls` calls for `plan.seconds`; then one is killed with -9 and nobody takes its place."""
+    """Two evaluators, `plan.calls` calls for `plan.seconds`; then one is killed with -9 and not replaced."""
     return _measured(plan, cluster, folder, say, in_order=False)
 
 
@@ -92,7 +92,7 @@ def _is_live(record: ReadRecord, killed_ms: int) -> bool:
 
 
 def _read_again(stage: Stage, numbers: set[int]) -> int:
-    """Records between what the group has committed and the end, of these partitions of the inputs."""
+    """Records between the committed offsets and the ends of these partitions of the inputs."""
     bootstrap = stage.cluster.bootstrap
     read = committed(bootstrap, stage.group, numbers)
     written = {

@@ -1,4 +1,4 @@
-"""Compares what is in `scores` with what the undisturbed run says must be there. Pure: records in, findings out.
+"""Compares `scores` with the records of the undisturbed run. Pure: records in, findings out.
 
 After `closed` the newest revision of each subject (conversation, name, turn and index) is final, so those are compared. What
 was taken back, and what was never there, are the same. It counts three things. *Missing*: a subject that the undisturbed run
@@ -7,7 +7,7 @@ read twice, one that says nothing new, a second `closed` or final record of a ca
 claims to be the first of its subject with a value, or the first of its turn to know a value. *Wrong*: a newest revision that says
 something else than the undisturbed run's, that the undisturbed run does not have, or that is no record of the contract.
 
-Of a call that lost records nobody can say what its scores are to be: there only what is there twice counts.
+The right scores of a call that lost records are not known: only its doubled records count.
 
 What a newest revision says follows from the log alone, the end of a call and its silences too: whichever topic was read first,
 whatever crashed in between, it must be equal.
@@ -30,7 +30,7 @@ _MOST_ALIKE: Final = 3
 """Examples of one kind and name."""
 
 Subject = tuple[str, str, int | None, int]
-"""Conversation, name, turn and index: what a record is about."""
+"""Conversation, name, turn and index: the subject of a record."""
 Coordinates = tuple[str, int, int]
 """Topic, partition and offset."""
 
@@ -48,7 +48,7 @@ _HASH: Final = "input_hash"
 
 @dataclass(slots=True)
 class Findings:
-    """What a comparison found; of several partitions they add up.
+    """Findings of a comparison; those of several partitions add up.
 
     Attributes:
         missing: How many are missing.
@@ -113,10 +113,10 @@ def compared(
     """Compares one partition.
 
     Args:
-        expected: What the undisturbed run published, in order.
+        expected: Records of the undisturbed run, in order.
         seen: The values of `scores`, in order, as a reader of committed records sees them.
-        refused: What the undisturbed run refused.
-        quarantined: What stands in quarantine of this partition.
+        refused: Records that the undisturbed run refused.
+        quarantined: Entries in quarantine of this partition.
         lost: Conversations of which records were deleted before they were read.
     """
     findings = Findings(refused=len(refused), lost=len(lost))
@@ -144,7 +144,7 @@ def compared(
 
 
 def said(record: AnyScoreRecord) -> dict[str, Any]:
-    """What a record says, without when and after what it was said."""
+    """The content of a record, without its time and its offsets."""
     left_out = _NOT_WHAT_BUT_HOW if record.name in _WHENEVER else _NOT_WHAT_BUT_HOW | _WHEN
     return record.model_dump(mode="json", exclude=left_out)
 
@@ -181,7 +181,7 @@ class _Read:
         self._once: Counter[tuple[Subject, str]] = Counter()
 
     def take(self, record: AnyScoreRecord, *, is_newer_version: bool) -> None:
-        """One more record; a newer version's hash is one of what that version says."""
+        """One more record; a newer version's hash is of that version's own content."""
         subject = _subject(record)
         if record.record_id in self._ids:
             what = f"{_named(subject)}: {record.status} record {record.record_id} again"

@@ -1,4 +1,4 @@
-"""What a run deletes from the inputs is kept here first, so that the judgement still has every record that there ever was."""
+"""Records are kept here before a run deletes them from the inputs, so that the judgement has every record that there ever was."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from tests.chaos.verdict.checker import Coordinates
 from tests.chaos.verdict.topic_reader import ReadRecord
 
 MOST_VALUE_BYTES: Final = 2 * 1_048_576
-"""More of an input record is not kept: it is refused for its size, whatever is in it."""
+"""More of an input record is not kept: it is refused for its size, with any content."""
 NOTICED_MS: Final = 20_000
 """So long after a deletion a call may begin that its evaluator still counts among those that lost records."""
 
@@ -64,7 +64,7 @@ class DeletedRecords:
                 file.write(json.dumps([record.offset, record.timestamp_ms, *texts]) + "\n")
 
     def of(self, topic: str, partition: int) -> Iterator[ReadRecord]:
-        """What was kept of one partition."""
+        """Kept records of one partition."""
         path = self._file(topic, partition)
         if not path.exists():
             return
@@ -87,7 +87,7 @@ def shortened(record: ReadRecord) -> ReadRecord:
 
 
 def gone(deletions: Sequence[Deletion], refused: Collection[Coordinates]) -> frozenset[Coordinates]:
-    """Those of the refused records that may have gone unread, so that nobody refused them."""
+    """Refused records that may have been deleted unread, so that no evaluator refused them."""
     return frozenset(
         (topic, partition, offset)
         for topic, partition, offset in refused

@@ -11,7 +11,7 @@ from tests.support.patience import patient
 READ_AT_ONCE: Final = 10_000
 SILENT_SECONDS: Final = 60.0
 OPEN_TRANSACTION_SECONDS: Final = 180.0
-"""How long a transaction may stay open that a killed evaluator began and nobody took over."""
+"""How long a transaction of a killed evaluator may stay open if no successor takes over."""
 ANSWER_SECONDS: Final = 20.0
 """How long a broker may take to say where a partition begins and ends."""
 _ASK_AGAIN_SECONDS: Final = 0.5
@@ -30,7 +30,7 @@ class ReadRecord(NamedTuple):
 
 
 class UnreadableError(Exception):
-    """A topic could not be read to its end: nothing can be said of what is in it."""
+    """A topic could not be read to its end: nothing can be said about its records."""
 
 
 def to_the_end(bootstrap: str, topic: str, partition: int, before: int | None = None) -> Iterator[ReadRecord]:
@@ -79,7 +79,7 @@ class Follower:
         self._partitions = partitions
 
     def new(self, seconds: float) -> list[ReadRecord]:
-        """What has come since; waits so long for something to come."""
+        """New records; waits so long for some."""
         return [
             _read(message) for message in self._consumer.consume(READ_AT_ONCE, timeout=seconds) if not message.error()
         ]

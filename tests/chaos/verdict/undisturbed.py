@@ -36,11 +36,11 @@ class InputRecord:
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """What came out of the peaceful run.
+    """The results of the undisturbed run.
 
     Attributes:
         records: Everything published, in order.
-        refused: Topic, partition and offset of what belongs in quarantine.
+        refused: Topic, partition and offset of records that belong in quarantine.
     """
 
     records: tuple[AnyScoreRecord, ...]
@@ -77,7 +77,7 @@ def undisturbed(inputs: Inputs, limits: Limits) -> Undisturbed:
 def _in_order(inputs: Inputs) -> list[tuple[int, InputSource, InputRecord]]:
     """All records in the order in which the broker took them, each with its time.
 
-    A topic's own order stands whatever its times say.
+    A topic keeps its own order, even against its times.
     """
     keyed = []
     for rank, (source, records) in enumerate(inputs.items()):

@@ -1,4 +1,4 @@
-"""The judgement after a run: every partition read back, evaluated in peace, and compared with what is in `scores`."""
+"""The judgement after a run: every partition read back, evaluated undisturbed, and compared with `scores`."""
 
 import multiprocessing
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ class Traces(NamedTuple):
         prefix: Before each topic's name.
         partitions: Of each topic.
         limits: Those of the evaluators.
-        kept: Where what was deleted from the inputs is kept.
+        kept: Folder of the records deleted from the inputs.
         deletions: Those that may have cost calls some of their records.
     """
 
