@@ -1,4 +1,4 @@
-"""The reference results that callgauge is measured by. They are no part of the repository: what needs them is skipped without."""
+"""The reference results that callgauge is measured by. They are no part of the repository: without them, tests that need them skip."""
 
 import os
 from pathlib import Path

@@ -39,7 +39,7 @@ class Buildah:
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Buildah":
-        """Returns it with the quickest way of storing that works there. What is missing is installed where that is allowed."""
+        """Returns it with the quickest way of storing that works there. Missing programs are installed where that is allowed."""
         provide(BUILDAH, DEBOOTSTRAP)
         probe = cls(folder / "probe", "overlay").command("info")
         works = subprocess.run(probe, capture_output=True, timeout=patient(60)).returncode == 0
@@ -88,9 +88,7 @@ class Buildah:
         container = self("from", "scratch")
         if content.suffix == ".tar":
             self("add", "--quiet", container, content, "/")
-            if given := os.environ.get(
-                "SSL_CERT_FILE"
-            ):  # where a proxy signs what it lets through, its certificate is here
+            if given := os.environ.get("SSL_CERT_FILE"):  # where a proxy signs the traffic, its certificate is here
                 self("copy", "--quiet", container, given, _CERTIFICATES)
                 self("config", "--env", f"SSL_CERT_FILE={_CERTIFICATES}", container)
         else:

@@ -1,4 +1,4 @@
-"""How long tests wait: so long as an idle machine would let them, and longer where others compute too."""
+"""How long tests wait: as long as on an idle machine, and longer while other processes compute."""
 
 import os
 from pathlib import Path
@@ -7,17 +7,17 @@ _LOAD = Path("/proc/loadavg")
 
 
 def patient(seconds: float) -> float:
-    """So many seconds of an idle machine, as long as they take on this one now; never fewer.
+    """Seconds of an idle machine as seconds of this one under its load; never fewer.
 
-    A limit on what a test waits for is written as an idle machine needs it, and passes through here when the wait begins.
+    A time limit in a test is written for an idle machine, and passes through here when the wait begins.
     """
     return seconds * max(1.0, _wanting_to_run() / (os.cpu_count() or 1))
 
 
 def _wanting_to_run() -> float:
-    """Processes that compute or would like to: over the last minute, and at this moment if these are more."""
+    """Processes that compute or wait for a processor: over the last minute, or at this moment if these are more."""
     averaged = os.getloadavg()[0]
-    if not _LOAD.exists():  # only Linux says what is so now
+    if not _LOAD.exists():  # only Linux has the number of this moment
         return averaged
     now = int(_LOAD.read_text().split()[3].partition("/")[0])
     return max(averaged, now)

@@ -1,6 +1,6 @@
 """Programs the tests need and pip cannot bring: found, installed where that is allowed, or named in one sentence.
 
-`make test` runs this module first. As root on Debian or Ubuntu what is missing is installed with apt; anywhere else the
+`make test` runs this module first. As root on Debian or Ubuntu missing tools are installed with apt; elsewhere the
 sentence says what to install, and a test that needs it is skipped (with CI set, failed: see tests/conftest.py).
 """
 
@@ -73,7 +73,7 @@ def has_docker() -> bool:
 
 
 def provide(*tools: Tool) -> tuple[Tool, ...]:
-    """Installs what is missing if this may be done here, and returns what is missing still."""
+    """Installs missing tools where that is allowed, and returns those that are still missing."""
     missing = tuple(tool for tool in tools if not tool.is_present())
     if not missing or os.geteuid() != 0 or not Path("/etc/debian_version").exists() or not shutil.which("apt-get"):
         return missing
@@ -121,7 +121,7 @@ def _no_services() -> Iterator[None]:
 
 
 def main() -> None:
-    """Installs, or names in one sentence, what a full run of the tests needs."""
+    """Installs the tools of a full run of the tests, or names them in one sentence."""
     missing = provide(PROMTOOL, AMTOOL, JQ, CHROMIUM, NPM)
     if not os.environ.get("CALLGAUGE_TEST_BOOTSTRAP"):
         without_java = provide(JAVA, MAVEN)

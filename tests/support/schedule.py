@@ -15,11 +15,11 @@ from tests.support.patience import patient
 
 _TABLE: Final = Path(__file__).parents[1] / "durations.json"
 _LEAST_SECONDS: Final = 1.0
-"""What is faster than this is not in the table: nothing is gained by its place."""
+"""Faster tests are not in the table: nothing is gained by their place."""
 _ONE_BY_ONE: Final = ("tests/drills/test_pipeline.py", "tests/integration/", "tests/properties/")
-"""Where a file is too long for one worker. Elsewhere a file stays together, with what its tests share."""
+"""Files that are too long for one worker. Other files stay together, with the fixtures that their tests share."""
 _TOGETHER: Final = ("tests/integration/test_process.py", "tests/integration/test_security.py")
-"""Files whose tests share what takes long to make: a broker that may be frozen, rights on a secured one."""
+"""Files whose tests share slow fixtures: a broker that may be frozen, rights on a secured one."""
 
 
 _FIRST: Final = "gw0"
@@ -57,7 +57,7 @@ def arrange(items: list[pytest.Item]) -> None:
 
 
 def group_of(nodeid: str) -> str:
-    """What runs on one worker, in its order: a file, or a single test."""
+    """The unit that runs on one worker, in its order: a file, or a single test."""
     file = nodeid.partition("::")[0]
     return nodeid if nodeid.startswith(_ONE_BY_ONE) and file not in _TOGETHER else file
 
@@ -70,7 +70,7 @@ class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
         config.option.loadscopereorder = False
 
     def remove_node(self, node: Any) -> str | None:
-        """Takes a worker away that ended, and its test, which would end the next worker too. The others get what it left."""
+        """Takes a worker away that ended, and its test, which would end the next worker too. The others get the rest of its tests."""
         groups = self.assigned_work[node]
         running = next((test for group in groups.values() for test, is_over in group.items() if not is_over), None)
         for name, group in list(groups.items()):
@@ -95,9 +95,9 @@ class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
 
 
 class Durations:
-    """Measures how long tests take with what they set up, and writes the table of the slow ones.
+    """Measures how long tests take with their set-up, and writes the table of the slow ones.
 
-    What they take down does not count: the worker that started a broker waits there for all others.
+    Their tear-down does not count: the worker that started a broker waits there for all others.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Durations:
             self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Tests that did not run keep what the table says of them."""
+        """Tests that did not run keep their rows of the table."""
         table = {nodeid: seconds for nodeid, seconds in _read_table().items() if nodeid not in self._seconds}
         table |= {nodeid: round(taken, 1) for nodeid, taken in self._seconds.items() if taken >= _LEAST_SECONDS}
         _TABLE.write_text(json.dumps(dict(sorted(table.items())), indent=1, ensure_ascii=False) + "\n")

@@ -2,7 +2,7 @@
 
 A command is ready to work some 1.5 s of processor time after its start, and the integration tests start hundreds. A forked
 command has an id, an environment, files for its output and an end of its own, and takes every signal as any process does.
-What it does not show is the start itself: for that a test starts the installed command (`processes.COMMAND`).
+It does not show the start itself: for that a test starts the installed command (`processes.COMMAND`).
 """
 
 import multiprocessing
@@ -31,7 +31,7 @@ LOADED: Final = (
     "consumers.exporter.service",
     "consumers.judge.service",
 )
-"""What the commands and roles of the integration tests import, each only when it is needed."""
+"""Imports of the commands and roles of the integration tests, each only when it is needed."""
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, *LOADED])
@@ -48,7 +48,7 @@ class WarmStart:
         """Starts it.
 
         Args:
-            arguments: What follows `callgauge`.
+            arguments: The words after `callgauge`.
             environment: All its variables.
             out: Where its standard output is written to.
             err: The same of standard error; may be the same file.
@@ -90,7 +90,7 @@ class WarmStart:
 
 
 def _run(arguments: tuple[str, ...], environment: dict[str, str], out: Path, err: Path) -> None:
-    """Becomes the command: what it would have got from a shell, it gets here."""
+    """Becomes the command, with the arguments and the environment that a shell would have given it."""
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

@@ -1,4 +1,4 @@
-"""A backlog of calls on a broker: records that were taken long ago, each at a time of its own, and that nobody has read."""
+"""A backlog of calls on a broker: records with broker times long ago, each with a time of its own, which no consumer has read."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

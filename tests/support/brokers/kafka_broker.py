@@ -77,7 +77,7 @@ rootLogger.appenderRef.out.ref = OUT
 
 
 class NoBrokerError(Exception):
-    """No broker can be had on this machine; the message is one sentence that says what to install."""
+    """No broker is possible on this machine; the message is one sentence that says what to install."""
 
 
 class BrokerStartError(Exception):
@@ -143,7 +143,7 @@ def shared(folder: Path, *, secured: bool = False) -> Iterator[str]:
     known, starting_lock, using_lock = (folder / name for name in (kind, f"{kind}.starting", f"{kind}.using"))
     with starting_lock.open("w") as starting, using_lock.open("w") as using:
         fcntl.flock(starting, fcntl.LOCK_EX)
-        fcntl.flock(using, fcntl.LOCK_SH)  # from here on nobody ends the broker
+        fcntl.flock(using, fcntl.LOCK_SH)  # from here on no process ends the broker
         if known.exists():
             fcntl.flock(starting, fcntl.LOCK_UN)
             yield known.read_text()
@@ -229,7 +229,7 @@ def _java_command(
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
     java = ["java", *QUICK_JAVA, "-Xmx512m", f"-Dlog4j2.configurationFile={logging.as_uri()}", "-cp", jars]
-    # The cluster's id only has to be 22 characters: nobody else ever joins.
+    # The cluster's id only has to be 22 characters: no other node ever joins.
     form = [*java, "kafka.tools.StorageTool", "format", "-t", "callgauge-test-cluster", "-c", str(properties)]
     formatted = subprocess.run([*form, *format_options], capture_output=True, text=True)
     if formatted.returncode != 0:
@@ -268,8 +268,8 @@ def _docker_command(folder: Path, ports: Mapping[str, int]) -> list[str]:
     port = ports["PLAINTEXT"]
     settings = SETTINGS | {
         "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
-        "log.dirs": "/tmp/kafka-data",  # noqa: S108 - inside the container, which is nobody else's
-        **_plain_settings("0.0.0.0", ports),  # noqa: S104 - as above: what is published of it is on loopback
+        "log.dirs": "/tmp/kafka-data",  # noqa: S108 - inside the container, which is ours alone
+        **_plain_settings("0.0.0.0", ports),  # noqa: S104 - as above: its published port is on loopback
     }
     # The image's rule: KAFKA_ and the setting in capitals, dots as underscores.
     variables = [f"--env=KAFKA_{name.upper().replace('.', '_')}={value}" for name, value in settings.items()]

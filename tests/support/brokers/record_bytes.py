@@ -49,7 +49,7 @@ def batch(
 
     Args:
         base: Offset of its first record.
-        records: What is in it.
+        records: Its records.
         codec_number: Of the compression.
         is_transactional: Whether it is part of a transaction, of the producer 7.
         changed: From the plain records' bytes to others, before they are packed; the checksum is right all the same.
@@ -72,7 +72,7 @@ def batch(
 
 
 def sealed(head: bytes, body: bytes, base: int, codec_number: int = 0) -> bytes:
-    """A head and what follows it, with the length, codec and checksum that fit."""
+    """A head and a body, with the length, codec and checksum that fit."""
     raw = bytearray(head + body)
     struct.pack_into(">qi", raw, 0, base, len(raw) - 12)
     raw[ATTRIBUTES_AT + 1] = raw[ATTRIBUTES_AT + 1] & 0xF8 | codec_number
@@ -81,7 +81,7 @@ def sealed(head: bytes, body: bytes, base: int, codec_number: int = 0) -> bytes:
 
 
 def answered(answer: bytes, position: int = 0, aborted: Any = None, *, check_crcs: bool = True) -> TolerantRecords:
-    """What a consumer at `position` makes of an answer of the broker."""
+    """The records that a consumer at `position` reads from an answer of the broker."""
     return TolerantRecords(TP, RecordBatches(answer), aborted, position, None, None, check_crcs, READ_COMMITTED)
 
 
@@ -109,7 +109,7 @@ class Log(NamedTuple):
 
 
 def stand_in(topic: str, first: int, last: int, *, is_transactional: bool | None = None) -> UndecodableRecord:
-    """What stands for the records from `first` to `last` of partition 0."""
+    """The stand-in for the records from `first` to `last` of partition 0."""
     return UndecodableRecord(
         topic=topic, partition=0, first_offset=first, offset=last, timestamp=NOW_MS, is_transactional=is_transactional,
         what="the batch cannot be unpacked", expected_and_seen="expected what zstd writes, saw less", what_to_do="Look.",
@@ -122,5 +122,5 @@ def good(found: Sequence[Any]) -> list[Any]:
 
 
 def undecodable(found: Sequence[Any]) -> list[UndecodableRecord]:
-    """What stands for those that could not."""
+    """The stand-ins for those that could not."""
     return [record for record in found if isinstance(record, UndecodableRecord)]

@@ -1,8 +1,8 @@
-"""What makes a test broker a secured one: listeners with TLS and logins, certificates, users, and an authorizer.
+"""The parts of a secured test broker: listeners with TLS and logins, certificates, users, and an authorizer.
 
-The broker has four doors on loopback. `open` is plaintext, and whoever comes in there is an administrator, so that tests
+The broker has four doors on loopback. `open` is plaintext, and every client there is an administrator, so that tests
 can look at topics and give rights. `login` wants TLS and one of four SASL mechanisms, `clear_login` the same without
-TLS, `mutual` TLS with a client certificate. Whoever comes in at the last three may do nothing that no ACL allows.
+TLS, `mutual` TLS with a client certificate. Clients of the last three may do nothing without an ACL.
 """
 
 import base64
@@ -46,7 +46,7 @@ class SecuredBroker:
         login: Of the door with TLS and SASL.
         clear_login: Of the door with SASL and without TLS.
         mutual: Of the door with TLS and client certificates.
-        folder: Holds ca.pem, other-ca.pem (of nobody here), client.pem, client.key, client-encrypted.key and
+        folder: Holds ca.pem, other-ca.pem (of no one here), client.pem, client.key, client-encrypted.key and
             other-client.pem with other-client.key (signed by the other CA).
     """
 

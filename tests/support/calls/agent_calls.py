@@ -63,7 +63,7 @@ def metrics(**seconds: float) -> Json:
 
 
 def waited(seconds: float) -> Json:
-    """The metric of what the caller felt."""
+    """The metric of the wait that the caller felt."""
     return metrics(ttf_audio_since_silence=seconds)
 
 
@@ -75,7 +75,7 @@ def record(*entries: Json, at_ms: int = 60_000, **more: Any) -> Json:
 
 
 def envelope_of(event: Json, event_id: str | None = None) -> Envelope:
-    """What its headers say: whose it is, and the bridge's own id of it."""
+    """Its headers: the conversation, and the bridge's own id of it."""
     kind = AGENT_RECORD_TYPE if "transcript" in event or "data" in event else f"{AGENT_TYPE_PREFIX}{event['type']}.v1"
     return Envelope(event_id, "bridge", kind, None)
 
@@ -88,7 +88,7 @@ def arrivals_of(events: Sequence[Json], *, control: Sequence[Json] = (), key: st
         source = InputSource.AUDIT if place < len(control) else InputSource.ELEVENLABS
         value = json.dumps(event).encode()
         envelope = envelope_of(event) if source is InputSource.ELEVENLABS else None
-        taken_ms = T0_MS + 100_000 + place  # so that no silence ends the call, whatever the order
+        taken_ms = T0_MS + 100_000 + place  # so that no silence ends the call in any order
         typed = decode(source, value, envelope)
         result.append(Arrival(source, offsets[source], taken_ms, key, typed, value, envelope))
         offsets[source] += 1

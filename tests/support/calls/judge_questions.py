@@ -34,7 +34,7 @@ def talk(turns: int, chars: int = MESSAGE_CHARS) -> tuple[TranscriptItem, ...]:
 
 
 def question(**fields: Any) -> JudgeRequest:
-    """A question about a subgoal after turn 1, unless told otherwise."""
+    """A question about a subgoal after turn 1, unless `fields` say otherwise."""
     kind = JudgeKind(fields.pop("kind", JudgeKind.SUBGOAL))
     now_ms = wall_clock_ms()
     turn = fields.pop("turn", 1)
@@ -86,10 +86,10 @@ def answer(letter: str, **more: Any) -> Reply:
 
 
 class ScriptedEndpoint:
-    """An endpoint inside the process: answers as told, when it is let.
+    """An endpoint inside the process: answers by its script, while the gate is open.
 
     Attributes:
-        questions: What it was asked, in order.
+        questions: Questions to it, in order.
         most_at_once: Questions on their way at the same time.
         gate: While it is not set, nothing is answered.
     """

@@ -1,7 +1,7 @@
 """Calls of real pipecat bots, as an observer in their pipelines recorded them: `pipecat_calls.jsonl`.
 
 Pipeline, aggregators, turn strategies, service and transport base classes are pipecat's own (1.14.0) and ran at real pace; only
-the vendors were fake. Beside the events stand the numbers of pipecat's own `UserBotLatencyObserver`.
+the vendors were fake. Beside the events are the numbers of pipecat's own `UserBotLatencyObserver`.
 """
 
 import copy
@@ -36,7 +36,7 @@ class RecordedCall(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What was published of a call.
+    """The published records of a call.
 
     Attributes:
         latencies_ms: The newest latency by turn, for turns that have one.

@@ -1,4 +1,4 @@
-"""Recorded calls for tests of the report, with every text in them chosen, and a redactor that shows what it was given."""
+"""Recorded calls for tests of the report, with every text in them chosen, and a redactor that shows its input."""
 
 import json
 from typing import Any
@@ -127,7 +127,7 @@ def reported(
 
 
 class Marks:
-    """Says `[redacted]` in place of a secret, and keeps nothing else back."""
+    """Puts `[redacted]` in place of a secret, and leaves every other text."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret

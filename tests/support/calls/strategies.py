@@ -238,7 +238,7 @@ _call_facts = st.tuples(
 
 
 class _Recorder:
-    """Plays turns on one clock and keeps what each of the three writers would log, with its log time."""
+    """Plays turns on one clock and keeps the log lines of each of the three writers, with their times."""
 
     def __init__(self, pipeline_type: str, texts: str, roles: tuple[str, str], *, markers: bool) -> None:
         self.pipeline_type = pipeline_type
@@ -299,7 +299,7 @@ class _Recorder:
         if turn["caller_text"] == "unheard":
             self.log("user_sim", speech("user_speech", "..."), 300)
         pieces = [turn["request"], "please"][: turn["audit_pieces"]]
-        for place, text in enumerate(pieces):  # speech-to-speech stamps what was heard with the start of the speech
+        for place, text in enumerate(pieces):  # speech-to-speech stamps heard words with the start of the speech
             if self.pipeline_type == "audio_llm":
                 text = "[user audio]"
             self.log("audit", entry("user", text), place + (0 if self.pipeline_type == "s2s" else 1400 + 250 * place))

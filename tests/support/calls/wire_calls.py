@@ -33,7 +33,7 @@ def wire_calls(path: Path) -> Iterator[Json]:
 
 
 def record_call(directory: Path) -> Json:
-    """An EVA record directory as a wire-level call; `expected` is what its expected file says."""
+    """An EVA record directory as a wire-level call; `expected` is the content of its expected file."""
 
     def lines(name: str) -> list[Json]:
         return [json.loads(line) for line in (directory / name).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""An evaluator fed by hand: events in milliseconds since the call began, what came out of it by name and turn."""
+"""An evaluator fed by hand: events in milliseconds since the call began, results by name and turn."""
 
 import json
 from collections import Counter
@@ -41,7 +41,7 @@ def closings_of(effects: Iterable[Effect]) -> list[CloseCall]:
 
 
 def said(record: AnyScoreRecord) -> Json:
-    """What a record says, without when and after what it was said: equal for equal knowledge."""
+    """The content of a record, without its time and offsets: equal for equal knowledge."""
     how = {"revision", "record_id", "is_first", "first_known", "offsets", "through", "caused_at_ms"}
     return record.model_dump(mode="json", exclude=how)
 
@@ -92,7 +92,7 @@ class Feed:
         self.effects += effects
         return effects
 
-    # What callers, bots and agents do; times are those of the sound, events are logged `behind_ms` later.
+    # Acts of callers, bots and agents; times are those of the sound, events are logged `behind_ms` later.
 
     def user_audio(
         self, start_ms: int, end_ms: int | None = None, *, text: str | None = "Hello", behind_ms: int = 0
@@ -142,7 +142,7 @@ class Feed:
         """A tool has answered."""
         self.send("audit", {"message_type": "tool_response", "value": {"tool": tool, "response": response}}, at_ms)
 
-    # What came out.
+    # Results.
 
     def records(self, name: str | None = None, turn: int | None = None) -> list[Any]:
         """Everything written to `scores` so far, of this name and turn."""
@@ -180,7 +180,7 @@ class Feed:
         return record
 
     def counts(self, metric: str) -> Counter[tuple[str, ...]]:
-        """By labels: what Count effects and drained counts add up to."""
+        """Sums of Count effects and drained counts, by labels."""
         total: Counter[tuple[str, ...]] = Counter()
         self.effects += self.evaluator.drain_counts()
         for effect in self.effects:

@@ -1,4 +1,4 @@
-"""What stands around the evaluator in its unit tests: records, a made-up engine, client, writer and takeover."""
+"""The surroundings of the evaluator in its unit tests: records, a made-up engine, client, writer and takeover."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ NOW_MS = 1_790_000_000_000
 PIPECAT, AUDIT = "pipecat.events", "audit.events"
 
 
-pause = asyncio.sleep  # what is tested may have another
+pause = asyncio.sleep  # the tested object may have another
 
 
 async def until_idle() -> None:
@@ -79,7 +79,7 @@ def trusted_clock(clocks: Clocks | None = None) -> BrokerClock:
 
 
 class StubEvaluator:
-    """Returns the effects it was given and keeps what it was called with."""
+    """Returns the effects it was given and keeps the arguments of its calls."""
 
     def __init__(self, effects: Sequence[Effect] = ()) -> None:
         self.open_calls = 1
@@ -185,7 +185,7 @@ def owned_of(partition: Partition) -> OwnedPartition:
 
 
 def waiting_in(outbox: Outbox) -> list[list[str]]:
-    """What is to be written, group by group: conversations, and the reasons of refused records."""
+    """The waiting records, group by group: conversations, and the reasons of refused records."""
     return [
         [record.reason if isinstance(record, QuarantineRecord) else record.conversation_id for record in group]
         for group in outbox.first()
@@ -202,7 +202,7 @@ def inputs_of(*numbers: int) -> set[TopicPartition]:
 
 
 class FakeConsumer:
-    """The client: knows its assignment, and what was done with it."""
+    """The client: knows its assignment, and the calls of its methods."""
 
     def __init__(self, journal: list[str]) -> None:
         self.journal = journal
@@ -348,7 +348,7 @@ class FakeTakeover:
 
 
 class Shell:
-    """An evaluator with fakes around it; `journal` is what it wrote and committed, in order."""
+    """An evaluator with fakes around it; `journal` has its writes and commits, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.journal: list[str] = []
@@ -396,7 +396,7 @@ class Shell:
         await until_idle()
 
     async def broker_answers(self) -> None:
-        """The broker has said twice that nothing is outstanding; what it said before the second time is known."""
+        """The broker has said twice that nothing is outstanding; its answer before the second time is known."""
         await self.role._assignment.look(self.consumer)
         self.consumer.answered_at_ms += 100
 

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint over real HTTP that does what a script says, and remembers what it was asked.
+"""An OpenAI-compatible endpoint over real HTTP that follows a script, and remembers its requests.
 
 It runs in a thread of its own, so that tests may block and the judge may be another process. It speaks just enough of
 HTTP/1.1 to misbehave on every level: late, not at all, with errors, with half a body.
@@ -62,10 +62,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Does:
-    """What the endpoint does with one request.
+    """The endpoint's answer to one request.
 
     Attributes:
-        text: What the model says; None with a refusal.
+        text: The model's text; None with a refusal.
         delay_seconds: Before anything is sent.
         status: Of HTTP; other than 200 it has an error's body.
         body: Sent as it is in place of a completion.
@@ -105,7 +105,7 @@ Script = Callable[[Asked], Does]
 
 
 class ScriptedOpenAI:
-    """The endpoint; `script` may be changed at any time. `endless_bytes` counts what went out of answers without end."""
+    """The endpoint; `script` may be changed at any time. `endless_bytes` counts the sent bytes of answers without end."""
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -1,4 +1,4 @@
-"""`python -m tests.support.pipecat_bots` plays the calls at once, in real time, and prints as JSON what pipecat measured itself.
+"""`python -m tests.support.pipecat_bots` plays the calls at once, in real time, and prints pipecat's own measurements as JSON.
 
 It is a process of its own because pipecat warns a lot, and because a bot is one.
 """

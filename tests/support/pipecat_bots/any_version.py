@@ -39,7 +39,7 @@ Interruption: Any = getattr(frames, "InterruptionFrame", None) or getattr(frames
 
 
 class Part(FrameProcessor):
-    """Passes everything on, and says both ways what a script tells it to."""
+    """Passes everything on, and sends the script's frames both ways."""
 
     async def process_frame(self, frame: Any, direction: Any) -> None:
         await super().process_frame(frame, direction)

@@ -53,7 +53,7 @@ def patient_turns(**more: Any) -> UserTurnStrategies:
 
 @dataclass
 class Call:
-    """A scripted call: what the model answers, how the bot is built, and what the caller does."""
+    """A scripted call: the model's answers, the parts of the bot, and the caller's acts."""
 
     plan: list[Answer]
     caller: Callable[["Bot"], Awaitable[None]]
@@ -128,12 +128,12 @@ class Bot:
         await self.worker.queue_frame(LLMRunFrame())
 
     async def answered(self) -> None:
-        """Waits until the bot has answered what was said last, and is silent."""
+        """Waits until the bot has answered the last words, and is silent."""
         await self.hears()
         await self._until("the bot is silent", lambda: time.time() - self.line.last_s > patient(QUIET_SECONDS))
 
     async def hears(self) -> None:
-        """Waits for the first sound of the bot's answer to what was said last."""
+        """Waits for the first sound of the bot's answer to the last words."""
         await self._until("an answer", lambda: self.line.last_s > self.ear.heard_s)
 
     async def model_is_asked(self, times: int) -> None:

@@ -1,4 +1,4 @@
-"""Calls of real bots: what a caller does, and what makes such a call hard to read."""
+"""Calls of real bots: the caller's acts, and the peculiarity of each call."""
 
 import asyncio
 from typing import Any, Final

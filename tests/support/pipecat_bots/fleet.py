@@ -1,4 +1,4 @@
-"""Many bots in one process, each a real worker with six processors: what the observer costs them, and how it bears an outage.
+"""Many bots in one process, each a real worker with six processors: the observer's cost, and its behaviour in an outage.
 
 `python -m tests.support.pipecat_bots.fleet` prints its figures as JSON. Its frames are those of a call, without vendors.
 """

@@ -1,4 +1,4 @@
-"""What the observer's own hooks cost for each frame, without pipecat around them: `python -m tests.support.pipecat_bots.hooks_cost`."""
+"""Cost of the observer's own hooks for each frame, without pipecat around them: `python -m tests.support.pipecat_bots.hooks_cost`."""
 
 import asyncio
 import gc

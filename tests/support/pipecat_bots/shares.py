@@ -30,7 +30,7 @@ _HAND_OVER: Final = ("/pipeline/worker_observer.py", "/pipeline/task_observer.py
 
 
 def part_of(files: Sequence[str]) -> Part:
-    """The part that the functions of these files belong to, whatever they call.
+    """The part that the functions of these files belong to, with all functions that they call.
 
     Example:
         >>> part_of(["/x/asyncio/events.py", "/x/pipecat_callgauge/observer.py", "/x/json/encoder.py"])

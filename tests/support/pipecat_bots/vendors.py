@@ -33,7 +33,7 @@ SYNTHESIS_SECONDS = 0.15
 
 @dataclass
 class Answer:
-    """What the model does when it is asked: after some seconds it says something, calls tools, or fails."""
+    """The model's reaction to a question: after some seconds it says something, calls tools, or fails."""
 
     after_seconds: float
     text: str = ""
@@ -42,7 +42,7 @@ class Answer:
 
 
 class EarSTTService(STTService):
-    """Says what the script lets it hear.
+    """Emits the transcriptions of the script.
 
     Attributes:
         heard_s: When it last heard something; 0 before.
