@@ -1,8 +1,8 @@
 """Counted work of the hot path has a budget: lines of ours that run, which no other process can slow down.
 
-Each row of `BUDGET` is what one event, record, poll or tick may take: lines of Python in `consumers` and `schemas`, what they
-call in libraries aside. A budget is some percent above what was counted when it was set: lower it after a change that saves
-work; raise it only with a reason in the commit. What a loop does counts with each of its rounds, so a pass over all turns, calls
+Each row of `BUDGET` is the limit for one event, record, poll or tick: lines of Python in `consumers` and `schemas`, what they
+call in libraries aside. A budget is some percent above the count when it was set: lower it after a change that saves
+work; raise it only with a reason in the commit. The work of a loop counts with each of its rounds, so a pass over all turns, calls
 or inputs for each event does not go unnoticed.
 """
 
@@ -150,7 +150,7 @@ def test_an_event_that_is_admitted() -> None:
 
 
 class _Client(FakeConsumer):
-    """Has handed over what is polled, and knows of nothing more."""
+    """Has handed over all polled records, and knows of no more."""
 
     def highwater(self, tp: Any) -> int:
         return self.positions[tp]
@@ -192,7 +192,7 @@ async def test_a_poll(shell: Shell) -> None:
 
 async def test_a_tick(shell: Shell) -> None:
     async def ticked() -> None:
-        """What `_tick_for_ever` does each time."""
+        """One round of `_tick_for_ever`."""
         role = shell.role
         await role._assignment.look(shell.consumer)
         role._assignment.advance()

@@ -1,4 +1,4 @@
-"""The checker of the chaos run finds what is planted in the records of a real evaluation, and nothing else."""
+"""The checker of the chaos run finds the faults planted in the records of a real evaluation, and no others."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -81,7 +81,7 @@ def about(record: AnyScoreRecord) -> tuple[str, str, int | None, int]:
 
 
 def changed(peaceful: Undisturbed, old: AnyScoreRecord, *new: AnyScoreRecord) -> Findings:
-    """The findings when `new` stands in place of all that was written of what `old` is about."""
+    """The findings when `new` replaces all records of the subject of `old`."""
     records = [record for record in peaceful.records if about(record) != about(old) or record is old]
     at = records.index(old)
     records[at : at + 1] = new
@@ -89,7 +89,7 @@ def changed(peaceful: Undisturbed, old: AnyScoreRecord, *new: AnyScoreRecord) ->
 
 
 def newest(peaceful: Undisturbed) -> list[AnyScoreRecord]:
-    """What holds in the end."""
+    """The records that count in the end."""
     found = {about(record): record for record in peaceful.records}
     return [record for record in found.values() if not is_withdrawn(record)]
 

@@ -1,4 +1,4 @@
-"""The evaluator runs and ends: ticks, what it says of its health, and what it leaves behind."""
+"""The evaluator runs and ends: ticks, health, and the state that it leaves behind."""
 
 import asyncio
 import time

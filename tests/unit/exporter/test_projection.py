@@ -1,4 +1,4 @@
-"""What each kind of score record adds to the metrics, record by record."""
+"""The samples of each kind of score record, record by record."""
 
 import itertools
 from typing import Any, get_args
@@ -147,7 +147,7 @@ def stages(*known: str, **fields: Any) -> TurnValues:
 
 
 def side(result: Result, **fields: Any) -> SideSpeech:
-    """One side of which this is known, whatever is asked."""
+    """One side with these known values, for any request."""
     names = ("speech_ms", "longest_monologue_ms", "words_per_minute", "repeated_questions")
     return SideSpeech(**dict.fromkeys(names, result) | fields)
 

@@ -1,4 +1,4 @@
-"""The exporter without a broker: records in, metrics out, what it does with records that say nothing, what it commits."""
+"""The exporter without a broker: records in, metrics out, records without a meaning, and commits."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -184,7 +184,7 @@ async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> N
 
 
 class FakeConsumer:
-    """A client that is given partitions, and keeps what is committed in `committed`, in order."""
+    """A client that is given partitions, and keeps commits in `committed`, in order."""
 
     def __init__(self, **starts: int) -> None:
         self.starts = {TopicPartition("scores", int(name[1:])): offset for name, offset in starts.items()}
@@ -202,7 +202,7 @@ class FakeConsumer:
         return start
 
     async def on_position(self) -> None:
-        """What happens while a position is asked for: nothing."""
+        """Does nothing while a position is asked for."""
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         await self.gate.wait()
@@ -272,7 +272,7 @@ class Shell:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(patient(5)):
-        while not condition():  # noqa: ASYNC110 - nobody else needs to be told of these steps
+        while not condition():  # noqa: ASYNC110 - no event announces these steps
             await asyncio.sleep(0)
 
 
@@ -295,7 +295,7 @@ async def test_where_a_new_group_begins_is_committed_before_it_is_ready(shell: S
 async def test_a_graceful_stop_commits_what_was_counted_and_counts_nothing_more(shell: ShellMaker) -> None:
     made = shell(p0=7, p1=0)
     await made.run()
-    await made.count(0, 7, 8, 12)  # what lies between is no record: marks of transactions
+    await made.count(0, 7, 8, 12)  # in between are no records but marks of transactions
     made.stop.set()
     made.consumer.gate.clear()
     stopping = asyncio.create_task(made.ended())
@@ -345,7 +345,7 @@ async def test_partitions_taken_away_are_committed_and_forgotten(shell: ShellMak
     assert made.consumer.committed[1:] == [{1: 6}]
     assert made.role.problems() == ("exporter: its group shares out the partitions of scores anew",)
     made.consumer.starts = {TopicPartition("scores", 2): 3}
-    await made.count(2, 3)  # the client may hand over records before its listener is told
+    await made.count(2, 3)  # the client may hand over records before it calls its listener
     await made.role.on_partitions_assigned(set(made.consumer.starts))
     assert made.role.problems() == ()
     await made.ended()

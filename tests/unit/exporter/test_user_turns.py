@@ -1,4 +1,4 @@
-"""A caller who waits for an answer counts once, whatever becomes of it and in whatever order it is known."""
+"""A caller who waits for an answer counts once, with or without an answer, in any order of the events."""
 
 from itertools import accumulate, pairwise, permutations
 from typing import Any

@@ -1,4 +1,4 @@
-"""What counts as an answer: its exact shape, and nothing that only looks like one."""
+"""The form of an answer: its exact shape, and nothing that only looks like one."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The judge with an endpoint inside the process: what it asks, what it makes of the answers, and when it gives up."""
+"""The judge with an endpoint inside the process: its requests, its verdicts on the answers, and when it gives up."""
 
 import asyncio
 from typing import Any

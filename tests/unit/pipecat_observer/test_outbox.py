@@ -1,4 +1,4 @@
-"""Events that wait: how many, in which order, and what is dropped first."""
+"""Waiting events: their number, their order, and the events that are dropped first."""
 
 import json
 
@@ -17,7 +17,7 @@ def put(box: Outbox, *ranks: Rank) -> None:
 
 
 def sent(box: Outbox, most: int = MAX_WAITING) -> list[Record]:
-    """What a broker takes that takes everything."""
+    """The records that a broker takes if it takes all."""
     records: list[Record] = []
     while not box.is_empty.is_set():
         records += box.take(most)

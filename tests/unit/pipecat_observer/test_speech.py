@@ -1,4 +1,4 @@
-"""Who speaks when, as frames tell it."""
+"""Speakers and times, as frames report them."""
 
 import inspect
 import time

@@ -1,4 +1,4 @@
-"""Words, tools and numbers of a call, as frames tell them."""
+"""Words, tools and numbers of a call, as frames report them."""
 
 import json
 from typing import Any
@@ -177,7 +177,7 @@ async def test_an_error_of_a_processor_is_told() -> None:
 
 
 class Odd:
-    """Nothing that JSON knows, and hostile to whoever looks."""
+    """No JSON type, and hostile to every access."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")

@@ -1,4 +1,4 @@
-"""The oracle equals the batch processor's recorded results, and the generated calls reach what the rules speak of."""
+"""The oracle equals the batch processor's recorded results, and the generated calls reach every rule."""
 
 import gzip
 import json
@@ -131,7 +131,7 @@ def test_control_events_override_the_facts_of_the_call() -> None:
 
 
 def features(call: Json) -> set[str]:
-    """What the rules do on the way through this call, seen from outside the oracle's result where it does not show."""
+    """The steps of the rules in this call, observed from outside where the oracle's result does not show them."""
     context = batch_context(call)
     seen = {label for label in oracle.LABELS if label in json.dumps(context)}
     trace = context["conversation_trace"]

@@ -1,4 +1,4 @@
-"""Log lines: one event name each, for people or for machines, and nothing of what callers said."""
+"""Log lines: one event name each, for people or for machines, and no words of callers."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A limit is what it says on an idle machine, and grows with what else wants to compute."""
+"""A limit is exact on an idle machine, and grows with the load."""
 
 import os
 from pathlib import Path

@@ -42,12 +42,12 @@ def test_it_takes_signals(number: signal.Signals, tmp_path: Path) -> None:
 
 
 def test_all_that_is_to_be_loaded_is_there() -> None:
-    """What is not there would be passed over, and loaded at each start instead."""
+    """A missing module would be passed over, and loaded at each start instead."""
     assert [name for name in LOADED if find_spec(name) is None] == []
 
 
 def test_what_is_forked_has_all_loaded_and_no_thread(tmp_path: Path) -> None:
-    """A thread of the process that forks would be missing in the command, with whatever lock it holds at that moment."""
+    """A thread of the process that forks would be missing in the command, with the locks that it holds at that moment."""
     seen = tmp_path / "seen"
     process = warm_starts._FORKS.Process(target=_look, args=(seen,))
     process.start()

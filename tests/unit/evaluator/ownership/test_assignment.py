@@ -1,4 +1,4 @@
-"""The partitions that are ours: how far their inputs are known, what is committed, what is given up."""
+"""The owned partitions: known ends of their inputs, commits, and partitions that are given up."""
 
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ def test_an_assignment_is_the_same_numbers_of_all_inputs() -> None:
 
 
 class FakeConsumer:
-    """What an assignment asks the client: (position, end, stable end, told at) by partition."""
+    """Answers of the client to an assignment: (position, end, stable end, time of the answer) by partition."""
 
     def __init__(self, known: dict[TopicPartition, tuple[int, int, int | None, int]]) -> None:
         self.known = known
@@ -179,7 +179,7 @@ def test_what_is_given_up_is_dropped_and_the_rest_is_known_anew() -> None:
     assert [partition.is_active for partition in partitions] == [False, True]
     assert list(assignment.active) == [1]
     assert assignment.unwritten_records == 1
-    assert assignment.not_committed(at) == at  # somebody else may have committed since
+    assert assignment.not_committed(at) == at  # another member may have committed since
 
 
 def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
@@ -236,7 +236,7 @@ async def test_an_input_that_is_ahead_waits_for_the_one_that_lags(lagging: Laggi
     assert lagging.folded == []
     assert lagging.assignment.waiting_records == 10
     partition = lagging.assignment.owned[0].partition
-    assert partition.offsets_to_commit()[PIPECAT] == 0  # what waits is read again by a successor
+    assert partition.offsets_to_commit()[PIPECAT] == 0  # waiting records are read again by a successor
     await lagging.read(Record(AUDIT, 0, NOW_MS + 500), Record(AUDIT, 1, NOW_MS + 2_500))
     assert lagging.folded == [("pipecat", 0), ("audit", 0), ("pipecat", 1), ("pipecat", 2), ("audit", 1)]
     assert partition.next_offsets[PIPECAT] == 3
@@ -349,7 +349,7 @@ async def test_what_is_never_shown_is_not_waited_for_for_ever(replicated: Replic
         return replicated.assignment.waiting_records
 
     assert await waits_after(PATIENCE_MS - 1) == 1
-    replicated.leader_says(13, NOW_MS + PATIENCE_MS)  # more of what cannot be seen changes nothing
+    replicated.leader_says(13, NOW_MS + PATIENCE_MS)  # further invisible records change nothing
     assert await waits_after(PATIENCE_MS + 1) == 0
     assert replicated.assignment.known_ms(0) is None, "of silence nothing is known all the same"
     await replicated.read(Record(AUDIT, 10, NOW_MS), Record(PIPECAT, 11, NOW_MS + PATIENCE_MS))
@@ -408,7 +408,7 @@ async def test_when_the_clock_was_set_every_partition_is_looked_at() -> None:
     await looks()
     assert assignment.known_ms(1) == NOW_MS
     consumer.known = {TopicPartition(PIPECAT, number): (0, 0, 0, clocks.wall_ms) for number in (0, 1)}
-    clocks.go(5_000)  # we are frozen, and meanwhile somebody sets the clock back
+    clocks.go(5_000)  # we are frozen, and meanwhile the clock is set back
     clocks.wall_ms -= 3_000
     await assignment.look(consumer, [0])
     await assignment.look(consumer)

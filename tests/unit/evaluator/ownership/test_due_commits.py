@@ -1,4 +1,4 @@
-"""What the evaluator commits and when, who is fenced off, and how slow writing slows reading down."""
+"""Commits of the evaluator and their times, fencing, and slow writing that slows reading down."""
 
 import asyncio
 from collections.abc import Callable
@@ -130,7 +130,7 @@ async def test_a_commit_is_of_what_was_written_and_not_of_what_came_since(make_s
     await shell.folds(4)
     committing = asyncio.create_task(shell.role._commit())
     await until_idle()
-    await shell.folds(5)  # folding goes on meanwhile, and does not move what is being committed
+    await shell.folds(5)  # folding goes on meanwhile, and does not move the offsets of the commit
     assert shell.folded == [[4, 5]]
     assert shell.commits == []
     shell.may_write.set()
@@ -229,7 +229,7 @@ async def test_a_writer_that_waits_holds_up_no_commit_of_another_partition(make_
     shell.writers[0].may_write.set()
     await until_idle()
     await shell.role._commit()
-    assert shell.commits[2:] == [f"commit {PIPECAT}[0]@5"]  # what was noted first, and what came since
+    assert shell.commits[2:] == [f"commit {PIPECAT}[0]@5"]  # the first notes, and those since then
     await shell.role._commit()
     assert shell.commits[3:] == [f"commit {PIPECAT}[0]@6"]
 

@@ -1,4 +1,4 @@
-"""What an evaluator expects to keep when the group shares the partitions out anew."""
+"""Partitions that an evaluator expects to keep when the group assigns them anew."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The evaluator in a rebalance: what it takes, leaves and overtakes."""
+"""The evaluator in a rebalance: it takes and leaves partitions, and one rebalance overtakes another."""
 
 import asyncio
 from collections.abc import Callable
@@ -103,7 +103,7 @@ async def test_a_rebalance_without_us_leaves_us_nothing(make_shell: Callable[...
 async def test_records_polled_before_a_rebalance_are_not_folded_after_it(make_shell: Callable[..., Shell]) -> None:
     shell = make_shell()
     await shell.assigned(0)
-    async with shell.role._lock:  # somebody is at work
+    async with shell.role._lock:  # a fold is in progress
         taking = shell.polled(4)
         await until_idle()
         revoking = asyncio.create_task(shell.revoked())
@@ -139,7 +139,7 @@ async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_a
     await shell.assigned(0)
     await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = 0
-    async with shell.role._lock:  # somebody is at work
+    async with shell.role._lock:  # a fold is in progress
         taking = shell.polled(START)
         await until_idle()
         revoking = asyncio.create_task(shell.revoked())
@@ -254,7 +254,7 @@ async def test_a_broker_that_refuses_a_takeover_is_named(make_shell: Callable[..
 
 
 async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(make_shell: Callable[..., Shell]) -> None:
-    """Leaving the group takes a moment, in which a rebalance may end: nobody would ever end what begins then."""
+    """Leaving the group takes a moment, in which a rebalance may end: work that begins then would never end."""
     shell = make_shell()
     shell.role._is_leaving = True
     await shell.assigned(0)
@@ -343,7 +343,7 @@ async def test_only_what_others_get_is_written_for_them_and_the_commit_says_wher
 
 
 async def test_from_its_writing_on_a_state_stays_as_it_is_until_somebody_goes_on_with_it(writing_shell: Shell) -> None:
-    """Else it would be stale at once: between the two halves of a rebalance time goes on, and calls close."""
+    """Otherwise it would be stale at once: between the two halves of a rebalance time goes on, and calls close."""
     shell = writing_shell
     shell.takeover.given_away = [1]
     shell.role._snapshots.may_write.clear()  # type: ignore[union-attr]  # the fake
@@ -387,7 +387,7 @@ async def test_the_writing_has_a_bound_of_its_own(writing_shell: Shell, monkeypa
     await until_idle()
     assert "state of [0]" in shell.journal
     assert not revoking.done()
-    assert bounds[0].when() is None  # what was left of the bound on committing is not that of the writing
+    assert bounds[0].when() is None  # the rest of the bound on committing is not that of the writing
     shell.role._snapshots.may_write.set()  # type: ignore[union-attr]  # the fake
     await revoking
     assert snapshots_noted(shell)[0] == SnapshotPlace(0, 0, 1)

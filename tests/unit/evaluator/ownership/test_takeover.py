@@ -1,4 +1,4 @@
-"""Taking a partition over: first nobody else can write, then what was committed and written is read, then it begins."""
+"""Taking a partition over: first others are fenced off, then commits and written records are read, then folding begins."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class FakeWriter:
 
 
 class Taking:
-    """Partitions to be taken over, with everything around them made up; `journal` is what was asked, in order."""
+    """Partitions to be taken over, with fakes around them; `journal` has the requests, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *numbers: int, is_embedded: bool = False) -> None:
         self.journal: list[str] = []
@@ -94,7 +94,7 @@ class Taking:
         await self.takeover.take(self.owned, consumer)
 
     def commits(self, number: int) -> dict[str, tuple[int, CommitNote]]:
-        """What would be committed now, by topic."""
+        """Offsets that would be committed now, by topic."""
         (owned,) = (each for each in self.owned if each.partition.number == number)
         return {tp.topic: (at.offset, CommitNote.parse(at.metadata)) for tp, at in owned.to_commit(0).items()}
 
@@ -262,9 +262,9 @@ async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_re
     with capture_logs() as logged:
         await taking.take()
     assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: END}
-    # What is read from the first record was written long before what the note asks for.
+    # Records from the first one on were written long before those that the note asks for.
     assert taking.ledger_starts == {0: 0}
-    assert taking.lost == 0  # the topic was made anew: what it had before is nobody's loss to count
+    assert taking.lost == 0  # the topic was created anew: its former records do not count as lost
     assert [(line["event"], line["seen"]) for line in logged] == [
         ("input_not_where_it_was", f"the topic has {FIRST} to {END}")
     ]
@@ -376,7 +376,7 @@ async def test_after_too_many_owners_reading_stops_where_the_last_one_was(taking
     taking.commit(PIPECAT, 0, 20, CommitNote(70, 30, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
     taking.commit(AUDIT, 0, 40, CommitNote(60, END + 9, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
     await taking.take()
-    # What is said of more than there is speaks of a topic that was made anew, and is never reached.
+    # A mark beyond the end is about a topic that was created anew, and is never reached.
     assert taking.owned[0].partition.stops == {PIPECAT: 30, AUDIT: END}
 
 
@@ -389,7 +389,7 @@ async def test_an_owner_that_cannot_be_counted_folds_all_the_same(taking_of: Cal
     assert [line["event"] for line in logged] == ["commit_failed"]
 
 
-# What an owner before us has handed over.
+# States handed over by an earlier owner.
 
 PLACE = SnapshotPlace(1, 7, 9)
 
@@ -435,7 +435,7 @@ async def test_a_state_that_was_handed_over_is_gone_on_with(taking_of: Callable[
     assert restoring.states[0].recalled == taking.evaluators[0].recalled == []
     assert one.next_offsets == dict.fromkeys(TOPICS, 500)
     assert other.next_offsets == dict.fromkeys(TOPICS, 20)
-    # The committed offsets stay where the oldest open call began, and nobody is offered the state again.
+    # The committed offsets stay where the oldest open call began, and the state is not offered again.
     assert {tp: (at.offset, CommitNote.parse(at.metadata)) for tp, at in taking.noted.items()} == {
         TopicPartition(topic, number): (20, CommitNote(70, 30, 1)) for topic in TOPICS for number in (0, 2)
     }

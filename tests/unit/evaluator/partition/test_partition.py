@@ -1,4 +1,4 @@
-"""One partition without a broker: what effects become, what is refused, and where a successor must start."""
+"""One partition without a broker: records of its effects, refused records, and the start of a successor."""
 
 from typing import get_args
 

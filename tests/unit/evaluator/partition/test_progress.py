@@ -1,4 +1,4 @@
-"""Owners that end before their partition gets on: how they are counted, and what counts as getting on."""
+"""Owners that end before their partition makes progress: their count, and the meaning of progress."""
 
 import pytest
 

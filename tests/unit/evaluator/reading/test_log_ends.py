@@ -1,4 +1,4 @@
-"""Leaders of replicated inputs are asked where their logs end, and what they say, or do not, is kept as it is."""
+"""Leaders of replicated inputs are asked for the ends of their logs, and their answers, or silence, are kept as they are."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ UNKNOWN_LEADER_EPOCH = 75  # nor this one
 
 
 class Answer:
-    """What the library makes of an answer."""
+    """An answer as the library decodes it."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         self._content = content
@@ -299,7 +299,7 @@ async def test_a_leader_that_is_cut_off_from_the_others_is_not_believed_however_
         assert (end := asks.ends[A]) is not None
         assert end.offset == 40
         await until(lambda: read_from[-1][A] == 2)
-        for _ in range(20):  # what the one that is cut off goes on to say changes nothing
+        for _ in range(20):  # further answers of the cut-off one change nothing
             await until_idle()
             assert read_from[-1][A] == 2
 

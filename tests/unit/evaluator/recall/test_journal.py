@@ -1,4 +1,4 @@
-"""The journal of a partition: its pieces, joined, are the steps up to the last record that is written, whatever was written when."""
+"""The journal of a partition: its pieces, joined, are the steps up to the last written record, in any order of writing."""
 
 from itertools import pairwise
 

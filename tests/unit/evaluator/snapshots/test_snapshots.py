@@ -50,12 +50,12 @@ SCORES = TopicPartition(SCORES_TOPIC, NUMBER)
 SETTINGS = EvaluatorSettings(group_id="g", code_version="1", snapshot_key=SecretStr("k" * 32))
 SCORES_END = 50
 MARK = 53
-"""Of the successor; what lies between is ends of transactions, which take offsets and are no records."""
+"""Of the successor; in between are ends of transactions, which take offsets and are no records."""
 ENDS = dict.fromkeys(INPUT_TOPICS, 10_000)
 
 
 class Bomb:
-    """What a stranger would write: it goes off as soon as it is unpickled."""
+    """A state of a stranger: its code runs as soon as it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[str], NoReturn], tuple[str]]:
         return _explode, ("unpickled",)
@@ -158,7 +158,7 @@ class Writer:
         written = []
         for each in records:
             assert each.topic == SNAPSHOTS.topic
-            offset = self._broker.end(SNAPSHOTS) + 1  # somebody else's in between
+            offset = self._broker.end(SNAPSHOTS) + 1  # another owner's in between
             self._broker.logs[SNAPSHOTS].append(Stored(offset - 1, b"another's", (("callgauge-snapshot", b"x"),)))
             self._broker.logs[SNAPSHOTS].append(Stored(offset, each.value, tuple(each.headers or ())))
             written.append(SimpleNamespace(topic=each.topic, partition=SNAPSHOTS.partition, offset=offset))
@@ -268,7 +268,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "CHUNK_BYTES", 1_500)  # so that a state has several
 
 
-# What goes well.
+# Hand-overs that succeed.
 
 
 async def test_a_successor_goes_on_where_the_owner_was(scene: Scene) -> None:
@@ -316,7 +316,7 @@ async def test_two_partitions_are_written_and_each_finds_its_own(scene: Scene) -
     assert scene.written("written") == 2
 
 
-# What a successor does not use.
+# States that a successor does not use.
 
 
 async def test_nothing_is_unpickled_that_is_not_sealed_with_our_key(scene: Scene) -> None:
@@ -394,7 +394,7 @@ async def test_a_chunk_of_a_stranger_under_its_id_is_one_too_many(scene: Scene) 
 
 
 async def test_even_under_the_seal_only_our_own_classes_are_made(scene: Scene) -> None:
-    """A second door: nobody but a holder of the key comes to it."""
+    """A second door: only a holder of the key reaches it."""
     await scene.hand_over()
     state = packing.packed(lambda into: into.write(pickle.dumps((SNAPSHOT_VERSION, Bomb()))), time.monotonic() + 5)
     scene.reseal(chunks=state.chunks, unpacked_bytes=state.unpacked_bytes)
@@ -495,7 +495,7 @@ async def test_a_broker_that_does_not_answer_costs_a_replay_and_no_more(
     assert scene.broker.stopped == 2
 
 
-# What is not written.
+# States that are not written.
 
 
 async def test_a_partition_with_unwritten_scores_is_left_out(scene: Scene) -> None:
@@ -634,7 +634,7 @@ def test_packing_and_unpacking_give_the_same_bytes() -> None:
 
 
 async def test_settings_that_are_derived_from_the_engines_are_none_of_its_state() -> None:
-    """What the command line makes of settings has classes of its own, which no snapshot may name."""
+    """Settings from the command line have classes of their own, which no snapshot may name."""
     told = load_settings(None, {}, {"CALLGAUGE_LIMITS__IDLE_MS": "1234"})
     settings = EvaluatorSettings(limits=told.limits, redaction=told.redaction, goals=told.goal_rules(()))
     assert (type(settings.limits), type(settings.redaction)) == (Limits, RedactionRules)

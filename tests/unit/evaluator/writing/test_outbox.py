@@ -1,4 +1,4 @@
-"""What waits to be written: in order, whole groups, and who waits for it is told at the right moment."""
+"""Records that wait to be written: in order, in whole groups, and waiters are notified at the right moment."""
 
 import asyncio
 from unittest import mock

@@ -1,4 +1,4 @@
-"""What a compressed batch holds, and never more memory for it than the bound."""
+"""The records of a compressed batch, within the bound of memory."""
 
 import gzip
 import struct

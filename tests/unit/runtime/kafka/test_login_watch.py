@@ -1,4 +1,4 @@
-"""Whether Kafka would still let us in is tried before a connection is lost: what is refused is told and counted."""
+"""A login is tried again before a connection is lost: a refusal is logged and counted."""
 
 import asyncio
 import ssl
@@ -63,7 +63,7 @@ class Watching:
         monkeypatch.setattr(login_watch, "first_contact", contact)
 
     async def follow(self) -> list[str]:
-        """Runs to the end; the names of the lines that were logged, in order. What was said is kept after each trial."""
+        """Runs to the end; returns the names of the logged lines, in order. The answers are kept after each trial."""
         with capture_logs() as logged:
             await asyncio.wait_for(self.watch.follow(self.stop), patient(10))
         self.problems.append(self.watch.problems())

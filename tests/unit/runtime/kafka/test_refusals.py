@@ -1,4 +1,4 @@
-"""What a person reads when a broker cannot be used: one sentence with the cause, and what to do about it."""
+"""The message when a broker cannot be used: one sentence with the cause and the remedy."""
 
 import asyncio
 import dataclasses
@@ -240,7 +240,7 @@ async def test_an_admin_client_that_cannot_start_says_why(caplog: pytest.LogCapt
 
 
 class RightsBroker:
-    """A connection to a broker that answers what it is told to."""
+    """A connection to a broker with scripted answers."""
 
     def __init__(
         self, topics: dict[str, tuple[int, int]], coordinators: dict[str, int], partitions: dict[str, int] | None = None
@@ -304,7 +304,7 @@ COORDINATORS = {"g": 0, "g-0": 0}
 
 
 async def test_what_a_broker_does_not_know_yet_is_no_missing_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An old broker tells no rights; a coordinator may still have to be chosen."""
+    """An old broker reports no rights; a coordinator may still have to be chosen."""
     silent = RightsBroker(dict.fromkeys(ENOUGH, (0, UNKNOWN_RIGHTS)), {"g": 15, "g-0": 15})
     assert await missing(monkeypatch, silent, NEEDS) == []
     assert await missing(monkeypatch, RightsBroker(ENOUGH, COORDINATORS), NEEDS) == []

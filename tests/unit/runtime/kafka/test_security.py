@@ -1,4 +1,4 @@
-"""What it takes to be let in at Kafka reaches every client as it was set, and no secret is ever shown."""
+"""Credentials for Kafka reach every client as they were set, and no secret is ever shown."""
 
 import ssl
 import time
@@ -55,7 +55,7 @@ def mistakes(**settings: Any) -> dict[str, str]:
 
 
 def reaching_the_consumer(security: SecuritySettings) -> dict[str, Any]:
-    """What FastStream will hand to aiokafka's consumer."""
+    """The options that FastStream will hand to aiokafka's consumer."""
     builder: Any = KafkaSettings(security=security).broker("role").config.broker_config.builder
     return dict(builder.keywords)
 

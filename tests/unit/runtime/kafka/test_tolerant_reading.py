@@ -1,4 +1,4 @@
-"""What a client cannot decode is handed over as such, and the next record is read."""
+"""A record that the client cannot decode is handed over as such, and the next record is read."""
 
 import struct
 from typing import Any
