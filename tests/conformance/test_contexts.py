@@ -44,7 +44,7 @@ def _calls(path: Path) -> list[tuple[Json, dict[str, list[Arrival]]]]:
 
 
 def _plain(context: Json) -> Json:
-    """As JSON says it, so that a tuple equals a list and nothing else is forgiven."""
+    """As JSON says it, so that a tuple equals a list and no other difference is accepted."""
     plain: Json = json.loads(json.dumps(context))
     return plain
 

@@ -24,11 +24,11 @@ SEEDS = (None, 1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (3
 EXACT = ("conversation_correctly_finished", "response_speed", "tool_call_validity", "turn_taking")
 MEAN_WER_DIFFERENCE = 0.02
 MOST_CHANGED_SHARE = 0.01
-"""Of the turns that were settled, how many may be something else in the end when events come in time."""
+"""The most settled turns that may differ in the end when events come in time."""
 
 
 def _metrics(path: Path, seed: int | None) -> dict[str, Json]:
-    """As JSON says it, so that a tuple equals a list and nothing else is forgiven."""
+    """As JSON says it, so that a tuple equals a list and no other difference is accepted."""
     results: dict[str, Json] = json.loads(
         json.dumps({call.conversation_id: eva_metrics_of(call, seed).metrics for call in read_recordings(path)})
     )
@@ -95,7 +95,7 @@ def test_score_records_end_as_the_reference_and_settled_turns_stay(seed: int | N
     settled: Counter[str] = Counter()
     for call in wire_calls(path):
         if not any("audio_timestamp" in event for event in call["user_sim"] or ()):
-            continue  # nobody but the bot hears it: its turns are the bot's own
+            continue  # only the bot hears it: its turns are the bot's own
         reason = {"type": "call_ended", "timestamp": 1, "reason": call["conversation_ended_reason"]}
         kind = {"type": "call_started", "timestamp": 0, "pipeline_type": call["pipeline_type"]}
         call |= {"control": [kind, reason], "control_on": ["audit", "audit"]}

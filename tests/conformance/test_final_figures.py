@@ -1,4 +1,4 @@
-"""What Prometheus adds up from the closings of recorded calls is what the final `scores` of these calls have."""
+"""Prometheus' sums over the closings of recorded calls equal the values in their final `scores`."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence

@@ -26,7 +26,7 @@ pytestmark = needs_conformance(FILE.name)
 
 
 def judged(call: RecordedCall, seed: int | None, steady_words_ms: int) -> tuple[int, list[str]]:
-    """The number of questions, and what is known of the goals at the end; subgoal n is complete from turn 2n + 1 on."""
+    """The number of questions, and the results of the goals at the end; subgoal n is complete from turn 2n + 1 on."""
     rules = GoalRules(asks_judge=True, steady_words_ms=steady_words_ms)
     scoring = RecordedScoring(call, ScoringPlan(Limits(), rules, "test", seed), GOALS)
     asking = scoring.run(lambda: None)

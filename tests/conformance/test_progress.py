@@ -53,7 +53,7 @@ CRASHES = (EvaluationError, InvalidInputValueError, TypeError, IndexError, KeyEr
 
 
 class Script:
-    """The answers of one judge to one question, in order, the last repeating; and what all of a test's judges were asked."""
+    """The answers of one judge to one question, in order, the last repeating; and the questions to all judges of a test."""
 
     def __init__(self) -> None:
         self.waves: list[int] = []

@@ -1,4 +1,4 @@
-"""Transcripts of recorded and simulated calls: ElevenLabs' own models take them, and they say what the reference says."""
+"""Transcripts of recorded and simulated calls: ElevenLabs' own models accept them, and they equal the reference."""
 
 import functools
 import json
@@ -116,7 +116,7 @@ def _plain(text: str | None) -> str:
 
 
 def _of_the_reference(expected: Json) -> dict[str, Counter[str]]:
-    """By role, the messages that the reference's context holds: what came closest to being heard of each turn, redacted."""
+    """By role, the messages of the reference's context: the text of each turn that is nearest to the heard one, redacted."""
     redact = Redactor().redact
     sides = {"user": ("transcribed_user_turns", "intended_user_turns"),
              "agent": ("intended_assistant_turns", "transcribed_assistant_turns")}  # fmt: skip
@@ -147,12 +147,12 @@ def test_messages_and_tools_are_those_of_the_reference(name: str) -> None:
             continue
         is_before_1970 = any(float(each.get("timestamp") or 0) < 0 for stream in STREAMS for each in call[stream] or ())
         if is_before_1970 and call["pipeline_type"] != "cascade":
-            continue  # a `call_started` of then is refused, so nobody says of which type the pipeline is
+            continue  # a `call_started` of then is refused, so the type of the pipeline is unknown
         expected, turns = call["expected"], found[call["id"].removeprefix("record_")]
         said, reference = _of_the_transcript(turns), _of_the_reference(expected)
         assert said["user"] == reference["user"], call["id"]
         assert said["agent"] >= reference["agent"], call["id"]
-        # Where nothing tells what was spoken in a turn that was heard, the reference is silent and we take the log's word.
+        # Where no source has the spoken words of a heard turn, the reference has none and we take the log's.
         replies = [_plain(entry["value"]) for entry in call["audit"] or () if entry.get("message_type") == "assistant"]
         for text in said["agent"] - reference["agent"]:
             assert text == " ".join(reply for reply in replies if reply in text), call["id"]

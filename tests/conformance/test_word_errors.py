@@ -33,12 +33,12 @@ LONG_MS = 24 * 3_600_000
 
 
 def _reference() -> dict[str, Json]:
-    """By call, EVA's own result; what is older than its sub-metrics has none."""
+    """By call, EVA's own result; results older than its sub-metrics have none."""
     return {call["id"]: call["metrics"]["stt_wer"] for call in wire_calls(conformance("call_metrics.jsonl.gz"))}
 
 
 def _result(call: Json) -> MetricResult:
-    """What the metric says of EVA's own context of the call."""
+    """The metric's result on EVA's own context of the call."""
     errors = WordErrors()
     meant, understood = call["expected"]["intended_user_turns"], call["expected"]["transcribed_user_turns"]
     errors.put_all({int(turn): text for turn, text in meant.items()}, {int(t): text for t, text in understood.items()})

@@ -1,4 +1,4 @@
-"""Drives a partition evaluator through arrivals, and names what came out so that two runs can be compared."""
+"""Drives a partition evaluator through arrivals, and names the results, so that two runs can be compared."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -101,7 +101,7 @@ def end_of(arrivals: Sequence[Arrival]) -> int:
 
 
 def renumbered(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """The same records with the offsets of the order in which they stand now, of one topic after the other."""
+    """The same records with the offsets of their present order, of one topic after the other."""
     last: dict[str, int] = {}
     result = []
     for arrival in arrivals:
@@ -116,7 +116,7 @@ def newest(records: Iterable[AnyScoreRecord]) -> dict[Subject, AnyScoreRecord]:
 
 
 def final_state(effects: Sequence[Effect]) -> dict[Subject, Json]:
-    """By subject: what holds of the only call now that it is closed, apart from what silence decided.
+    """By subject: the final records of the only call after its close, without decisions by silence.
 
     That is the newest revision of everything that was not taken back.
     """
@@ -141,7 +141,7 @@ def holds(record: AnyScoreRecord) -> bool:
 
 
 def _lasting(record: AnyScoreRecord) -> Json:
-    """What a record says that does not depend on when it was said.
+    """The content of a record that does not depend on its time.
 
     Only the records of the call and its end are always of the close: what others have of a time, of a status or of labels is of
     the moment at which they changed. Which of two end events came first is a matter of arrival, so not why a call closed.
@@ -157,7 +157,7 @@ def _lasting(record: AnyScoreRecord) -> Json:
 def assert_counted(records: Iterable[AnyScoreRecord]) -> None:
     """The records of one call are numbered without a gap, and everything that counters and histograms take is in them once.
 
-    However many evaluators wrote them. What has a value in its newest revision was marked by then.
+    However many evaluators wrote them: a subject with a value in its newest revision was marked by then.
     """
     last: dict[Subject, AnyScoreRecord] = {}
     ids: set[str] = set()

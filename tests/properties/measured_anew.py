@@ -1,4 +1,4 @@
-"""What is measured of a turn, computed from the whole call as it is now, with nothing kept from before: the batch of these laws."""
+"""Measures of a turn, computed from the whole call as it is now, without earlier state: the batch of these laws."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -49,7 +49,7 @@ OF_WORDS = {"words", "stt_wer", "user_disagreement", "assistant_disagreement"}
 
 
 class MeasuredTurns:
-    """Follows an evaluator of one call, and compares what it publishes of turns with the turns measured anew.
+    """Follows an evaluator of one call, and compares its records of turns with the turns measured anew.
 
     Attributes:
         newest: The newest record of each turn.
@@ -62,7 +62,7 @@ class MeasuredTurns:
         self._settled: set[int] = set()
 
     def take(self, effects: Iterable[Effect], conversation_id: str) -> Call | None:
-        """What an event has done to this call; returns the call when its turns were measured now."""
+        """Follows the effects of an event on this call; returns the call when its turns were measured now."""
         published = [record for record in records_of(effects) if isinstance(record, TurnValues)]
         for record in published:
             assert record.turn is not None
@@ -87,7 +87,7 @@ class MeasuredTurns:
 
 
 def differing(record: TurnValues, expected: Json) -> Json:
-    """The parts of a turn's record that are others than expected: what it says, and what was expected."""
+    """The parts of a turn's record that differ: the record's value, and the expected one."""
     assert expected.keys() == PARTS, "each value of a turn is measured anew, in `_parts`"
     other = TurnValues.model_validate({**record.model_dump(include=set(TurnValues.model_fields)), **expected})
     said, wanted = _parts_of(record), _parts_of(other)
@@ -101,7 +101,7 @@ def _parts_of(record: TurnValues) -> Json:
 
 
 def measured_now(call: Call, turn: int) -> Json:
-    """The parts of a turn while the call runs, whatever was known of it before."""
+    """The parts of a turn while the call runs, without any earlier knowledge."""
     live = call.live
     heard = times_now(live, turn)
     machine = live.machine
@@ -150,7 +150,7 @@ def scores_at_the_close(live: LiveCall, context: MetricContext, heard: dict[int,
 
 
 def stages_anew(call: Call) -> StageLatencies:
-    """The stages of a call: what was reported of it, and everything that follows from that worked out again."""
+    """The stages of a call: the reported values, and everything derived from them computed again."""
     live, known = call.live, call._measures.stages
     anew = StageLatencies(LIMITS)
     anew._values, anew._used = known._values, known._used
@@ -162,7 +162,7 @@ def stages_anew(call: Call) -> StageLatencies:
 
 
 def times_now(live: LiveCall, turn: int) -> HeardTimes | None:
-    """A turn as EVA's formulas read it; None while nobody has seen it."""
+    """A turn as EVA's formulas read it; None before its first event."""
     heard, view = live.heard().turn(turn), live.turns.view(turn)
     if heard is None or view is None:
         return None

@@ -53,7 +53,7 @@ class Snapshot(NamedTuple):
 
 @dataclass
 class Log:
-    """What owners have written: groups, in the order of their transactions, and the pieces of the journal beside them."""
+    """The owners' records: groups, in the order of their transactions, and the pieces of the journal beside them."""
 
     groups: list[Group] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Owner:
     """One owner of the partition, from its takeover to its end."""
 
     def __init__(self, log: Log) -> None:
-        """Recalls what was written, to replay from the first record."""
+        """Recalls the written records, to replay from the first record."""
         self.log = log
         self.instruments = Instruments(CollectorRegistry(), ["evaluator"])
         evaluator = fresh()
@@ -132,7 +132,7 @@ class Owner:
             self.partition.fold([[record]], known_ms)
 
     def advance(self, now_ms: int) -> None:
-        """Lets time pass, and takes a step of closing what is over."""
+        """Lets time pass, and takes a step of closing ended calls."""
         self.partition.advance(now_ms)
         if self.partition.closing_calls:
             self.partition.close_some()
@@ -162,7 +162,7 @@ class Owner:
         """The state of now. It counts only once everything that was decided before it is written."""
         partition, outbox = self.partition, self.partition.outbox
         if outbox.journal.has_ended:
-            self.write()  # what is written while a journal begins has no piece of it
+            self.write()  # records written while a journal begins have no piece of it
             outbox.begin_journal(partition.next_offsets)
         partition.count_events()
         into = io.BytesIO()

@@ -138,7 +138,7 @@ def steered_arrivals(draw: st.DrawFn, call: Json) -> Order:
 
 
 class Prefix:
-    """The part of a call that has arrived, as a call of its own, with what control events have said by then."""
+    """The part of a call that has arrived, as a call of its own, with the values of control events by then."""
 
     def __init__(self, call: Json) -> None:
         self._call = call
@@ -169,7 +169,7 @@ class Prefix:
             self._put_text(event["text"], event.get("turn_id"))
 
     def _put_text(self, text: str, turn_id: int | None) -> None:
-        """Into the newest entry of that turn id, else into the next to come; without an id into the newest of all."""
+        """Into the newest entry of that turn id, otherwise into the next to come; without an id into the newest of all."""
         for place in reversed(range(len(self._audit))):
             entry = self._audit[place]
             if entry.get("message_type") == "user" and turn_id in (None, entry.get("turn_id")):
@@ -179,14 +179,14 @@ class Prefix:
             self._waiting_texts[turn_id] = text
 
     def call(self) -> Json:
-        """What the reference is computed of."""
+        """The input of the reference."""
         streams = {name: (self._call[name] or [])[: self._seen[name]] for name in ("pipecat", "user_sim")}
         facts: Json = {"pipeline_type": self.pipeline_type, "conversation_ended_reason": self.reason}
         return {**facts, "audit": list(self._audit), **streams}
 
 
 def arrived(call: Json, order: Sequence[tuple[str, int]]) -> Json:
-    """The call as it stands when everything in `order` has arrived."""
+    """The call as it is when everything in `order` has arrived."""
     prefix = Prefix(call)
     for stream, index in order:
         prefix.add(stream, index)

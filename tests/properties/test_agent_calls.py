@@ -1,4 +1,4 @@
-"""Calls of a real ElevenLabs agent: neither the order in which its events arrive nor what comes again changes what is known."""
+"""Calls of a real ElevenLabs agent: neither the order of its events nor repeats change the results."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ def test_what_comes_again_changes_nothing(drawn: tuple[list[Json], Json | None],
     if any(
         "event_id" not in str(event) for event in events if event.get("type") in ("user_transcript", "agent_response")
     ):
-        return  # without ids nothing tells a repeat from words said twice
+        return  # without ids a repeat and words said twice are the same
     place = data.draw(st.integers(0, len(events)))
     back = data.draw(st.integers(0, place))
     again = [{**event, "timestamp": event["timestamp"] + 50_000} for event in events[back:place] if "type" in event]

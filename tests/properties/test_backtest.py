@@ -85,12 +85,12 @@ def _again(
 
 
 def _final(effects: Sequence[Effect]) -> list[Json]:
-    """What the closing says of the only call as a whole and of its end, all of it."""
+    """All values of the close of the only call."""
     return [said(record) for record in closing_of_one(effects).records[-2:]]
 
 
 def _dead_air(records: Sequence[AnyScoreRecord]) -> list[Json]:
-    """What is said of every silence; the labels are those of when it was noticed."""
+    """The facts of every silence; their labels are those of the moment when it was noticed."""
     told = [said(record) for record in records if isinstance(record, DeadAirFact)]
     return [{name: value for name, value in each.items() if name != "labels"} for each in told]
 
@@ -144,7 +144,7 @@ def test_the_same_log_gives_the_same_bytes(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_a_call_whose_last_record_is_gone_still_closes(data: st.DataObject) -> None:
-    """What was taken then may be refused today, or retention took it: the end of the inputs is the end of the call."""
+    """Records that were accepted then may be refused today, or deleted by retention: the end of the inputs is the end of the call."""
     call, order = drawn(data, updates=False)
     arrivals = _with_pauses(data, arrivals_of(call, order))
     then = _live(arrivals, Limits(**SOON))
@@ -256,7 +256,7 @@ def test_calls_that_obey_are_not_limited_in_number() -> None:
 
 
 def test_calls_without_facts_decide_for_themselves() -> None:
-    """Silences alone are no facts of a call that has closed: nobody knows where its log ends."""
+    """Silences alone are no facts of a closed call: the end of its log is not known."""
     feed = Feed()
     feed.user_audio(0, 1_000)
     feed.advance(10_000)

@@ -1,4 +1,4 @@
-"""The first law: the context at any moment is the batch result on what has arrived, in whatever order it did."""
+"""The first law: the context at any moment is the batch result on the arrived events, in any order of arrival."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Laws of how a call sounded, for stretches of sound that nobody thought of."""
+"""Laws of the sound of a call, for random stretches of sound."""
 
 from itertools import pairwise
 from typing import Any
@@ -21,7 +21,7 @@ ENDS = st.one_of(st.none(), st.integers(80, 120))
 
 
 def _moments(spans: list[Span]) -> set[int]:
-    """Every millisecond of the spans: what the measures are, counted one by one."""
+    """Every millisecond of the spans: the measures, counted one by one."""
     return {ms for span in spans for ms in range(span.start_ms, span.end_ms)}
 
 

@@ -1,4 +1,4 @@
-"""Whatever has become of one batch in the log, every record of the others is read, once and in order."""
+"""With any damage to one batch in the log, every record of the others is read, once and in order."""
 
 import struct
 

@@ -108,7 +108,7 @@ def _timings(records: Iterable[AnyScoreRecord]) -> dict[int | None, TurnTakingSc
 
 
 def _what(timing: TurnTakingScore | None) -> object:
-    """What is said of the turn; that nothing is said is all the same, whatever the reason."""
+    """The score of the turn; all reasons for having none are the same."""
     if timing is None or not isinstance(timing.result, Scored):
         return None
     how = {"result", "reason", "has_tool_call", "latency_ms", "overlap_ms", "interrupt_segments", "yield_ms"}

@@ -1,4 +1,4 @@
-"""Verdicts and restarts: whatever was asked, answered or written before a crash, the final scores are the same.
+"""Verdicts and restarts: after a crash at any step of asking, answering or writing, the final scores are the same.
 
 The judge of these tests always says the same about the same question, so that only the engine can make a difference.
 """
@@ -48,7 +48,7 @@ def _fresh(written: Iterable[Effect] = ()) -> PartitionEvaluator:
 
 
 class Log:
-    """A call's records, and the verdicts on what was asked while they were read."""
+    """A call's records, and the verdicts on the questions asked while they were read."""
 
     def __init__(self, arrivals: Sequence[Arrival]) -> None:
         self.arrivals = list(arrivals)
@@ -56,7 +56,7 @@ class Log:
         self._next_offset = 0
 
     def answer(self, request: JudgeRequest, broker_ms: int) -> Arrival:
-        """The judge's answer, on its topic; the one that stands there already, if the question was asked before."""
+        """The judge's answer, on its topic; the earlier one, if the question was asked before."""
         known = self._answered.get(request.request_id)
         if known is not None:
             return known
@@ -84,7 +84,7 @@ class Log:
         return arrival
 
     def read_on(self, evaluator: PartitionEvaluator, effects: list[Effect], broker_ms: int) -> None:
-        """Answer everything that is asked among the effects, and what is asked because of that."""
+        """Answers all questions among the effects, and the questions that follow from the answers."""
         place = 0
         while place < len(effects):
             effect = effects[place]

@@ -1,4 +1,4 @@
-"""Whatever brokers learn late or not at all: up to the moment for which the end of a log is known, no record lies behind it."""
+"""Brokers may learn anything late or not at all: up to the moment for which the end of a log is known, no record is behind it."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ BEGIN_MS: Final = 10_000
 
 
 class Replicas:
-    """One input on three brokers. Whoever is cut off does not learn that another leads, and goes on as before."""
+    """One input on three brokers. A broker that is cut off does not learn that another leads, and goes on as before."""
 
     def __init__(self) -> None:
         self.now_ms = BEGIN_MS
@@ -50,7 +50,7 @@ class Replicas:
 
 
 class Asking:
-    """What an evaluator makes of it."""
+    """An evaluator's view of it."""
 
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas

@@ -1,4 +1,4 @@
-"""The records of turns and of the call: whenever turns are measured, and at the close, each part is what one computes anew."""
+"""The records of turns and of the call: whenever turns are measured, and at the close, each part equals one computed anew."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def test_so_are_the_turns_of_an_agent(drawn: tuple[list[Json], Json | None], dat
 
 
 def _sums_up(turns: list[TurnValues], call: CallValues) -> None:
-    """The record of the call has of its turns what their own records have."""
+    """The record of the call has the same values of its turns as their own records."""
     compared: Counter[str] = Counter()
     disputed: Counter[str] = Counter()
     unscored: dict[str, Counter[str]] = {"voice_to_voice_latency_ms": Counter(), "turn_taking": Counter()}

@@ -1,4 +1,4 @@
-"""Order of arrival, other calls and late facts do not change what is known of a call at its end."""
+"""Order of arrival, other calls and late facts do not change the results of a call at its end."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Progress, votes and tool correctness: live equals agent-inspect's result at every turn, whatever the way there."""
+"""Progress, votes and tool correctness: live equals agent-inspect's result at every turn, on any way there."""
 
 import zlib
 from collections.abc import Callable
@@ -31,7 +31,7 @@ REASON = UnscoredReason.USER_STILL_SPEAKING
 ODD = st.integers(0, 4).map(lambda half: 2 * half + 1)
 
 Table = list[list[bool]]
-"""By turn and subgoal: what a judge would say there."""
+"""By turn and subgoal: a judge's verdict there."""
 
 
 @st.composite
@@ -90,7 +90,7 @@ def test_the_area_is_right_but_for_the_bits_that_numpy_loses(heights: list[float
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[int, int, list[tuple[Any, ...]]]:
-    """Subgoals, max_turns, and in some order: inputs that change, verdicts, turns that go, what code says."""
+    """Subgoals, max_turns, and in some order: inputs that change, verdicts, turns that go, results of code."""
     subgoals, max_turns = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     turn, subgoal = st.integers(1, 7), st.integers(0, subgoals - 1)
     step = st.one_of(
@@ -136,7 +136,7 @@ def test_a_curve_that_changed_is_the_curve_of_what_it_became(
                 live.know(subgoal, reached_at)
                 by_code[subgoal] = reached_at
         if data.draw(st.booleans()) and live.turns:
-            live.at(data.draw(st.integers(1, live.turns)))  # what is computed on the way must not stay when it is wrong
+            live.at(data.draw(st.integers(1, live.turns)))  # an intermediate result must not stay when it is wrong
     anew = ProgressCurve(subgoals, max_turns)
     for turn, text in sorted(inputs.items()):
         anew.set_input(turn, text)

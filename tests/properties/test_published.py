@@ -1,4 +1,4 @@
-"""What is published: revisions that only grow, ids used once, values that are the context's at every moment."""
+"""Published records: revisions that only grow, ids used once, values that are the context's at every moment."""
 
 from collections import Counter
 

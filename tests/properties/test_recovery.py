@@ -1,4 +1,4 @@
-"""An evaluator that ends anywhere loses nothing: its successor recalls what was written, replays, and says the rest once."""
+"""An evaluator that ends anywhere loses nothing: its successor recalls the written records, replays, and publishes the rest once."""
 
 import random
 from collections import Counter
@@ -70,7 +70,7 @@ def test_what_is_written_in_the_end_is_what_an_undisturbed_evaluator_writes(data
     call, order = drawn(data, updates=False)
     # Of two reasons that contradict each other on two topics the last to arrive counts, which is a matter of arrival.
     call["control"] = [event | ({"reason": "goodbye"} if "reason" in event else {}) for event in call["control"]]
-    # The log goes on evenly and ends within the closing grace: what comes after a call has closed does not count, and
+    # The log goes on evenly and ends within the closing grace: events after the close of a call do not count, and
     # how much of it was read before depends on the order of the topics.
     arrivals = [
         replace(arrival, broker_time_ms=T0_MS + place * STEP_MS)
@@ -110,7 +110,7 @@ def test_a_call_that_was_closed_is_not_opened_again(data: st.DataObject) -> None
 
 @given(st.data())
 def test_nothing_is_said_again_where_nothing_is_new(data: st.DataObject) -> None:
-    """When the replay has caught up, what has changed of turns since they were measured last is published, not later."""
+    """When the replay has caught up, changes of turns since they were measured last are published, not later."""
     call, order = drawn(data)
     arrivals = arrivals_of(call, order)
     evaluator = fresh()

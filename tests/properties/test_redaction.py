@@ -1,4 +1,4 @@
-"""Laws of redaction, for texts nobody thought of."""
+"""Laws of redaction, for random texts."""
 
 import json
 import pickle
@@ -136,12 +136,12 @@ def test_nothing_but_what_is_taken_out_changes(text: str) -> None:
 
 @given(texts, st.sampled_from(sorted(tag_of(name) for name in ("card", "phone", "mine"))))
 def test_what_was_taken_out_is_not_looked_into(text: str, tag: str) -> None:
-    """Nothing is found in a tag, whatever stands around it."""
+    """Nothing is found in a tag, whatever is around it."""
     assert tag in Redactor(RULES).redact(f"{text} | {tag} | {text}") or "secret" in text
 
 
 @given(values)
-@example({"018100000": 1_000_000})  # a key that was taken out tells nothing of its value
+@example({"018100000": 1_000_000})  # a key that was taken out says nothing of its value
 def test_json_stays_json_of_the_same_shape(value: Any) -> None:
     redacted = Redactor(RULES).redact_value(value)
     assert json.loads(json.dumps(redacted)) == redacted
@@ -159,7 +159,7 @@ def _shape(value: Any) -> Any:
 
 @given(st.lists(texts, max_size=4))
 def test_a_redactor_that_was_moved_says_the_same(texts: list[str]) -> None:
-    """It has no memory: what it saw before changes nothing."""
+    """It has no memory: earlier texts change nothing."""
     used = Redactor(RULES)
     for text in texts:
         assert pickle.loads(pickle.dumps(used)).redact(text) == used.redact(text) == Redactor(RULES).redact(text)  # noqa: S301  # our own
@@ -170,7 +170,7 @@ _SAID = {digit: word for word, digit in UNITS.items() if len(word) > 1}
 
 @st.composite
 def spoken_cards(draw: st.DrawFn) -> tuple[str, str]:
-    """A card number, and how somebody says or writes it: each four digits in one go, or each digit by itself."""
+    """A card number, and a spoken or written form of it: each four digits in one go, or each digit by itself."""
     first = draw(st.sampled_from(["4", "51", "55", "2221", "6011", "3528"]))
     digits = first + draw(st.text("0123456789", min_size=15 - len(first), max_size=15 - len(first)))
     digits += luhn.calc_check_digit(digits)

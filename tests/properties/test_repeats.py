@@ -1,4 +1,4 @@
-"""A record that comes again is counted and changes nothing else; one that only looks the same is an event."""
+"""A record that comes again is counted and changes nothing; one that only looks the same is an event."""
 
 from collections import Counter
 from dataclasses import replace

@@ -18,7 +18,7 @@ STEP_MS = 5
 def test_time_before_a_deadline_changes_nothing(data: st.DataObject) -> None:
     """There are no batches in the engine: a group of records is its records, with time allowed to pass in between."""
     call, order = drawn(data)
-    # Evenly and within every deadline: a record from behind one is held until time is there.
+    # Evenly and within every deadline: a record from behind one waits until time is there.
     arrivals = [
         replace(arrival, broker_time_ms=T0_MS + place * STEP_MS)
         for place, arrival in enumerate(arrivals_of(call, order))

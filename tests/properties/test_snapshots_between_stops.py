@@ -47,7 +47,7 @@ class _Reading:
 def _lives(
     data: st.DataObject, owner: Owner, records: Sequence[Record], most: int, snapshot: Snapshot | None
 ) -> Snapshot | None:
-    """An owner reads so many records, writes now and then some of what it has decided, and takes snapshots. The newest that counts."""
+    """An owner reads so many records, writes some of its decisions now and then, and takes snapshots. The newest that counts."""
     reading, passes = _Reading(records), data.draw(st.booleans())
     at = data.draw(st.sets(st.integers(0, max(0, most - 1)), min_size=1, max_size=3))
     waiting = None

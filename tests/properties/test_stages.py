@@ -1,4 +1,4 @@
-"""Latency by stage: the same whatever order the numbers come in, repeats or crashes; each stage is counted once."""
+"""Latency by stage: the same for any order of the numbers, repeats or crashes; each stage is counted once."""
 
 import json
 import random
@@ -78,7 +78,7 @@ _numbers = st.one_of(
 
 @st.composite
 def talks(draw: st.DrawFn) -> list[Json]:
-    """A call as pipecat tells it: who speaks, at times of their own, and numbers at any time, several at once too."""
+    """A call as pipecat reports it: speakers with times of their own, and numbers at any time, several at once too."""
     events: list[Json] = []
     at_ms = 0
     for _ in range(draw(st.integers(1, 4))):
@@ -119,7 +119,7 @@ def final_stages(effects: Sequence[Effect]) -> dict[int | None, Any]:
 
 
 def transcript_metrics(evaluator: PartitionEvaluator) -> list[Any]:
-    """What a transcript would say of each turn, tokens included, if the call closed now: then every turn is looked at."""
+    """The transcript's values of each turn, tokens included, if the call closed now: then every turn is looked at."""
     call = evaluator._calls["call"]
     stages, live, heard = call._measures.stages, call.live, call.live.heard()
     stages.stale_turns(heard, set(live.machine.turns))

@@ -1,4 +1,4 @@
-"""Checks by code: turn by turn they come to what the definition says of the whole call, whatever changed on the way."""
+"""Checks by code: turn by turn they reach the result of the definition for the whole call, whatever changed on the way."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -196,7 +196,7 @@ def _fits(wanted: Any, given: int | None) -> bool:
 
 
 def defined(check: Json, call: Turns, *, is_over: bool) -> tuple[CheckState, int | None]:
-    """What is known of the call, and the turn where it was decided."""
+    """The result of the call, and the turn where it was decided."""
     for last in sorted(call):
         beginning = {number: turn for number, turn in call.items() if number <= last}
         known = truth(check, beginning, is_over=is_over and last == max(call))

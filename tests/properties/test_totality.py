@@ -61,7 +61,7 @@ def test_any_sequence_of_valid_events_is_folded(data: st.DataObject, limits: Lim
 
 
 class Record(NamedTuple):
-    """What intake reads of a broker's record."""
+    """The parts of a broker's record that intake reads."""
 
     topic: str
     partition: int

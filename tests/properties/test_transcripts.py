@@ -1,4 +1,4 @@
-"""Any call, in any order of arrival, whatever happens in between, has one transcript at its close, and it is one of the format."""
+"""Any call, in any order of arrival, with any events in between, has one transcript of the right format at its close."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ from tests.unit.schemas.test_transcript import KEYS
 
 
 def transcript_of(call: Json, order: Any, limits: Limits = LIMITS) -> bytes:
-    """What is written when the call closes."""
+    """The records at the close of the call."""
     evaluator = fresh(limits)
     arrivals = arrivals_of(call, order)
     effects = [*fold(evaluator, arrivals), *evaluator.advance(end_of(arrivals))]

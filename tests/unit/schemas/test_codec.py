@@ -1,4 +1,4 @@
-"""Wire bytes to typed events: shapes, times, what is carried, and what is refused with which words."""
+"""Wire bytes to typed events: shapes, times, carried fields, and the messages of refusals."""
 
 import json
 from typing import Any

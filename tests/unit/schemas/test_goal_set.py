@@ -1,4 +1,4 @@
-"""Goal sets in our own format: what they say, their digest, and every mistake with its place."""
+"""Goal sets in our own format: their meaning, their digest, and every mistake with its place."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Questions and verdicts: ids that follow from what is asked, and shapes that cannot be wrong."""
+"""Questions and verdicts: ids that follow from the question, and shapes that cannot be wrong."""
 
 import json
 

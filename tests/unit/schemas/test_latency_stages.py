@@ -1,4 +1,4 @@
-"""The tables of stages against what pipecat and ElevenLabs really write: models and names of their installed packages."""
+"""The tables of stages against the real records of pipecat and ElevenLabs: models and names of their installed packages."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ TOKENS = metrics.LLMTokenUsage(
 
 
 def findings(event: dict[str, Any]) -> Findings:
-    """What an event says, as it is read from its bytes."""
+    """An event, as it is read from its bytes."""
     found = findings_of(
         decode(InputSource.PIPECAT, json.dumps({"timestamp": AT_MS} | event, allow_nan=False).encode()), AT_MS
     )
@@ -95,7 +95,7 @@ def test_every_key_of_pipecat_s_contributions_is_a_stage_of_its_own() -> None:
 
 
 def test_a_service_is_told_by_its_class() -> None:
-    """Of all services of the package: the folder is named after the vendor, the module after what the service is."""
+    """Of all services of the package: the folder is named after the vendor, the module after the kind of service."""
     found: dict[ServiceKind, int] = dict.fromkeys(ServiceKind, 0)
     for kind in ServiceKind:
         for path in (PACKAGE / "services").rglob(f"{kind.lower()}.py"):
@@ -221,7 +221,7 @@ class Source:
 
 
 async def observed_breakdown() -> latency.LatencyBreakdown:
-    """What pipecat's own observer makes of one turn: 200 ms of silence, 200 of transcription, 500 of the model, 200 of speech."""
+    """One turn as pipecat's own observer reports it: 200 ms of silence, 200 of transcription, 500 of the model, 200 of speech."""
     now_s = AT_S
     done = asyncio.Event()
     observer = latency.UserBotLatencyObserver(time_source=lambda: now_s)

@@ -1,4 +1,4 @@
-"""The live view of a call: one fold of its score records, in whatever order they come."""
+"""The live view of a call: one fold of its score records, in any order."""
 
 from typing import Any
 

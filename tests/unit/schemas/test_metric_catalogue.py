@@ -37,7 +37,7 @@ def test_a_name_says_what_prometheus_expects_of_its_type(metric: Metric) -> None
     assert metric.name.endswith("_total") == (metric.type == "counter")
     assert metric.name.removesuffix("_total").endswith("_seconds") == (metric.unit in {"seconds", "unix seconds"})
     assert metric.name.endswith("_ratio") == (metric.unit == "ratio")
-    assert not metric.name.endswith(("_bucket", "_count", "_sum", "_created"))  # reserved for what a type appends
+    assert not metric.name.endswith(("_bucket", "_count", "_sum", "_created"))  # reserved for the suffixes of types
 
 
 @every_metric
@@ -64,9 +64,9 @@ def test_labels_of_a_metric_are_distinct_and_never_ids(metric: Metric) -> None:
 def test_a_label_is_bounded_in_one_way(label: Label) -> None:
     assert not (label.values and label.cap)
     assert len(set(label.values)) == len(label.values)
-    assert OVERFLOW_VALUE not in label.values  # else a real value and the overflow would share a series
+    assert OVERFLOW_VALUE not in label.values  # otherwise a real value and the overflow would share a series
     if not label.values and label.cap is None:
-        assert label.name in {"group", "topic", "partition", "version", "model"}  # what events cannot choose
+        assert label.name in {"group", "topic", "partition", "version", "model"}  # values that events cannot choose
 
 
 def test_every_word_of_the_closed_sets_is_used() -> None:
@@ -154,7 +154,7 @@ def test_markdown_has_a_row_for_every_metric_and_label() -> None:
 
 
 def test_the_catalogue_is_plain_data() -> None:
-    """Also in the modules that its rows stand in."""
+    """Also in the modules of its rows."""
     root = Path(schemas.__file__).parents[1]
     waiting, read, foreign = [metric_catalogue.__name__], set(), set()
     while waiting:

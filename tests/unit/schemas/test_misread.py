@@ -1,4 +1,4 @@
-"""What is not understood of a record is named with a remedy, and nothing is refused for a field that no rule reads."""
+"""Every part of a record that is not understood is named with a remedy, and nothing is refused for a field that no rule reads."""
 
 import json
 from typing import Any

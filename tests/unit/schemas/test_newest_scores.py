@@ -1,4 +1,4 @@
-"""What holds of a call: the newest revision of each subject, unless it takes back what was there."""
+"""The valid records of a call: the newest revision of each subject, unless it withdraws the value."""
 
 from typing import Any
 

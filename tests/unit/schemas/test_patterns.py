@@ -1,4 +1,4 @@
-"""Patterns of goals: what is taken means what Python says, and what could keep the evaluator busy is refused."""
+"""Patterns of goals: accepted ones mean the same as in Python, and costly ones are refused."""
 
 import re
 
@@ -95,7 +95,7 @@ def test_a_long_text_is_searched_up_to_a_limit() -> None:
 
 
 def test_every_taken_pattern_is_one_of_python() -> None:
-    """What the reader lets through must not surprise `re` later, when a call runs."""
+    """A pattern that the reader accepts must not fail in `re` later, when a call runs."""
     for pattern in ("\\n", "\\.", "\\-", "é{2}", "(?:)", "()", "a|", "[\\d-]", "^{2}", "\\b?", "]{1}a"):
         try:
             worst_steps(pattern)

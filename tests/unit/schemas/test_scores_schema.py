@@ -1,4 +1,4 @@
-"""What a record of `scores` may be is a promise to every reader of the topic: it changes with its version, or not at all."""
+"""The schema of `scores` is a promise to every reader of the topic: it changes with its version, or not at all."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ WORDS = {"title", "description"}
 
 
 def without_words(schema: Any) -> Any:
-    """The schema without what only explains it, which may change at any time, and without the number of its own version."""
+    """The schema without its explanations, which may change at any time, and without the number of its own version."""
     if isinstance(schema, dict):
         return {
             name: {**without_words(part), "default": "its own"} if name == "schema_version" else without_words(part)
@@ -25,7 +25,7 @@ def without_words(schema: Any) -> Any:
 
 
 def digest() -> str:
-    """Of what is written and of what is read."""
+    """Schemas of writing and of reading."""
     both = [without_words(SCORE_RECORD.json_schema(mode=mode)) for mode in ("serialization", "validation")]
     return hashlib.sha256(json.dumps(both, sort_keys=True).encode()).hexdigest()
 

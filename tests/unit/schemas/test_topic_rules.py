@@ -1,4 +1,4 @@
-"""What the topics must be set to: each rule at its edge, and silence where nothing is wrong."""
+"""The required settings of topics: each rule at its edge, and no message where nothing is wrong."""
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -30,7 +30,7 @@ def right() -> dict[str, dict[str, str]]:
 
 
 def faults(topic: str, **settings: str) -> list[TopicFault]:
-    """What is said when one topic is otherwise, all of it about that topic."""
+    """The messages when one topic differs, all of them about that topic."""
     changed = {name.replace("_", "."): value for name, value in settings.items()}
     found = topic_faults(right() | {topic: right()[topic] | changed}, NEEDS)
     assert {fault.topic for fault in found} <= {topic}

@@ -1,4 +1,4 @@
-"""The parity layer where the conformance cases do not look: what agent-inspect stops on, and in which order."""
+"""The parity layer beyond the conformance cases: the faults that stop agent-inspect, and their order."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a hostile producer can make one call keep or do again: bounded, whatever it repeats."""
+"""State and repeated work of one call are bounded, whatever a hostile producer repeats."""
 
 from typing import Any
 

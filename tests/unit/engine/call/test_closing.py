@@ -1,4 +1,4 @@
-"""When and why a call closes, what its last records say, and what comes after."""
+"""The time and reason of a call's close, its last records, and later events."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_an_end_event_closes_after_a_grace(stream: str, event: dict[str, object]
     feed.send(stream, event, 2_000)
     feed.advance(11_999)
     assert _closed(feed) == []
-    assert feed.records("dead_air") == []  # the line is down: nobody waits
+    assert feed.records("dead_air") == []  # the line is down: no caller waits
     feed.advance(12_000)
     assert _closed(feed) == [(reason, 12_000)]
 
@@ -118,7 +118,7 @@ def test_the_last_effect_holds_final_scores_and_then_the_fact() -> None:
     closing = feed.latest[-1]
     assert isinstance(closing, CloseCall)
     names = [(record.name, record.turn) for record in closing.records]
-    assert names == [("turn", 1), ("call", None), ("closed", None)]  # what is known already is not said again
+    assert names == [("turn", 1), ("call", None), ("closed", None)]  # known values are not published again
     assert {record.status.value for record in closing.records} == {"final"}
     closed = feed.records("closed")[0]
     assert (closed.turns, closed.ended_reason) == (1, "goodbye")
@@ -210,7 +210,7 @@ def test_low_watermarks_are_those_of_the_oldest_open_call() -> None:
 
 
 def test_calls_that_end_together_close_a_few_at_a_time() -> None:
-    """Closing all at once would hold up whatever else the process does, for seconds."""
+    """Closing all at once would delay all other work of the process for seconds."""
     feed, at_once = Feed(LIMITS), Feed(LIMITS)
     for each in (feed, at_once):
         for number in range(200):

@@ -1,4 +1,4 @@
-"""A call that is closed so that its partition gets on: which one, what is written of it, and that it stays closed."""
+"""A call is closed so that its partition makes progress: the choice of the call, its records, and that it stays closed."""
 
 from collections import Counter
 

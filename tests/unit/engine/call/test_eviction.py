@@ -1,4 +1,4 @@
-"""Which call goes when too many are open, and what it costs to find it."""
+"""The call that is closed when too many are open, and the cost of finding it."""
 
 import heapq
 from typing import Any

@@ -1,4 +1,4 @@
-"""What one call may cost: events in order cost what they bring, and what keeps the engine busy closes the call."""
+"""The cost of one call: events in order cost their own work only, and a call that keeps the engine busy is closed."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What an evaluator is told of its predecessor before it reads: closings above all."""
+"""Records of a predecessor that an evaluator recalls before it reads: closings above all."""
 
 import json
 from collections import Counter
@@ -71,7 +71,7 @@ def test_a_call_that_another_version_closed_stays_closed() -> None:
 
 
 def test_scores_that_another_version_wrote_are_numbered_on_and_never_doubled() -> None:
-    """The first evaluator's records are of another version to the second, but for what steers a replay."""
+    """The first evaluator's records are of another version to the second, except for the fields that steer a replay."""
     first = Feed()
     first.user_audio(0, 1_000)
     first.assistant_audio(1_500, 2_500)

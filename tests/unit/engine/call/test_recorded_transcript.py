@@ -1,4 +1,4 @@
-"""The transcript of a call of which ElevenLabs has a record: what the record has stays, and nothing personal does."""
+"""The transcript of a call of which ElevenLabs has a record: it keeps the record's content, without personal data."""
 
 import json
 from typing import Any

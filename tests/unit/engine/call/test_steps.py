@@ -32,7 +32,7 @@ PRICES_US = {
     "entries in questions": 5.0,
     "characters in questions": 0.03,
 }
-"""What each costs on a quiet machine of this kind, at worst."""
+"""The highest cost of each on a quiet machine of this kind."""
 LIMITS = Limits()
 HOSTILE = ("1,", "+1(", "0044 20 ", "one two at dot may ", "GB82 ")
 CHARS_OF_A_TURN = 2_400

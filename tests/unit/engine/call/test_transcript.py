@@ -1,4 +1,4 @@
-"""What a transcript says of a call: whose words, which tools, who cut whom off, and when; on EVA's turns and on the bot's own."""
+"""Transcripts of calls: words, tools, interruptions, and their times; on EVA's turns and on the bot's own."""
 
 import json
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class TranscriptFeed(Feed):
             self.send("pipecat", {"type": "tts_text", "data": {"frame": word}}, at_ms + place)
 
     def agent(self, start_ms: int, end_ms: int | None, spoken: str, written: str | None = None) -> None:
-        """The simulated caller hears the agent say this, of what it had written."""
+        """The simulated caller hears the agent say this part of its text."""
         if written is not None:
             self.reply(written, start_ms - 5)
         self._audio("audio_start", "assistant", start_ms, 0)
@@ -316,7 +316,7 @@ def test_a_message_that_was_cut_off_belongs_to_the_turn_that_was(feed: Transcrip
 
 
 class Masking:
-    """Replaces a word everywhere, and shows what it was given."""
+    """Replaces a word everywhere, and shows its input."""
 
     def redact(self, text: str) -> str:
         return text.replace("SECRET", "[X]")
@@ -366,7 +366,7 @@ NOTHING = TurnMetrics({}, {})
 
 
 def measured(turns: tuple[TranscriptTurn, ...]) -> list[tuple[str, str, dict[str, float]]]:
-    """Of the entries on which anything stands: whose it is, whether it has calls, and what."""
+    """Of the entries with content: the role, whether it has calls, and the content."""
     return [
         (turn.role, "calls" if turn.tool_calls else "", {name: each.elapsed_time for name, each in metrics.items()})
         for turn in turns

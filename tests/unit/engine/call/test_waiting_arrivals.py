@@ -1,4 +1,4 @@
-"""A record that came after a deadline of its call waits until broker time is there: what silence decides comes first."""
+"""A record from after a deadline of its call waits until broker time is there: decisions by silence come first."""
 
 import json
 from collections import Counter
@@ -21,7 +21,7 @@ from tests.support.fakes.engine_feed import T0_MS, Feed, Json, closings_of, reco
 from tests.support.laws import examples
 
 IDLE_MS = 60_000
-WORD = {"message_type": "assistant", "value": "Hello"}  # after which nobody waits: no dead air
+WORD = {"message_type": "assistant", "value": "Hello"}  # after which no caller waits: no dead air
 ANSWER = {"type": "tts_text", "data": {"frame": "Certainly."}}
 EVENTS = "callgauge_events_total"
 LIMIT_HITS = "callgauge_limits_hit_total"
@@ -87,7 +87,7 @@ def test_first_the_deadline_then_the_record() -> None:
 
 
 def test_however_far_time_leaps_each_record_has_its_place(feed: Feed) -> None:
-    """Of three records held, the third came when the call had been silent for too long again."""
+    """Of three waiting records, the third came when the call had been silent for too long again."""
     feed.send("audit", {"type": "call_started"}, 59_000)
     for at_ms in (119_000, 119_001, 250_000):
         feed.send("pipecat", ANSWER, at_ms)
@@ -97,7 +97,7 @@ def test_however_far_time_leaps_each_record_has_its_place(feed: Feed) -> None:
 
 
 def test_what_another_input_tells_lets_the_records_behind_it_in(feed: Feed) -> None:
-    """Nobody was silent, it was the other input that lagged."""
+    """There was no silence: the other input lagged."""
     feed.send("pipecat", ANSWER, 70_000)
     feed.send("pipecat", ANSWER, 71_000)
     feed.send("pipecat", ANSWER, 150_000)
@@ -205,7 +205,7 @@ def test_a_snapshot_keeps_what_waits(feed: Feed) -> None:
     assert feed.counts(EVENTS)["pipecat", "after_close"] == 2
 
 
-# Whatever is read first, a call ends as it does for whoever reads its records as they come.
+# Whichever topic is read first, a call ends as for an evaluator that reads its records as they come.
 
 LIMITS = [Limits(idle_ms=IDLE_MS), Limits(idle_ms=IDLE_MS, max_call_duration_ms=100_000)]
 PAUSES_MS = [1, 4_000, 25_000, 40_000, IDLE_MS - 1, IDLE_MS, 100_000]

@@ -1,4 +1,4 @@
-"""The goals of a call, live: what is published when, what is asked of judges, and what a late answer changes."""
+"""The goals of a call, live: published records and their times, questions to judges, and effects of a late answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ class OneSet:
 
 
 class GoalFeed(Feed):
-    """A call with goals; `turn` is a user's words, the assistant's answer and the start of what comes next.
+    """A call with goals; `turn` is a user's words, the assistant's answer and the start of the next turn.
 
     A judge is asked at once, unless a rule says otherwise.
     """
@@ -127,7 +127,7 @@ def test_a_turn_is_judged_when_it_was_left() -> None:
     assert feed.progress() == [(1, "provisional", 0.5), (2, "provisional", 1.0)]
     assert [(record.index, record.reached_turn) for record in feed.records("subgoal")] == [(0, 1), (1, 2)]
     feed.end()
-    assert feed.progress()[2:] == [(3, "provisional", 1.0)]  # what is known is not said again
+    assert feed.progress()[2:] == [(3, "provisional", 1.0)]  # known values are not published again
     assert _value(feed.call_values().success_final_turn) == 1.0
 
 
@@ -156,7 +156,7 @@ def test_the_judge_is_asked_once_for_each_turn_until_it_says_yes() -> None:
     assert (first.turn, first.subgoal, [item.kind for item in first.transcript]) == (
         1, "The flight is booked.", ["assistant", "user", "assistant"],
     )  # fmt: skip
-    assert feed.progress() == []  # nobody knows yet
+    assert feed.progress() == []  # not known yet
     feed.judge(first, is_completed=False)
     assert feed.progress() == [(1, "provisional", 0.0)]
     feed.turn("good")
@@ -368,7 +368,7 @@ def test_what_nobody_judges_is_no_stall() -> None:
 
 
 class PhoneFeed(GoalFeed):
-    """A call without a simulated caller: the bot says who speaks, the audit log or pipecat's messages what was said."""
+    """A call without a simulated caller: the bot reports the speaker, the audit log or pipecat's messages the words."""
 
     def said(self, user: str, answer: str, *, logs: bool = True, tool: str | None = None) -> None:
         at_ms = self.at_ms + 1_000

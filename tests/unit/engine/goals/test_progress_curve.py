@@ -1,4 +1,4 @@
-"""The live progress curve: its numbers after each turn, what is unknown, and what takes a completion back."""
+"""The live progress curve: its numbers after each turn, unknown values, and events that take a completion back."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ def test_progress_per_turn_falls_when_progress_comes_late() -> None:
 
 
 def test_a_tie_is_rounded_as_agent_inspect_s_sum_falls() -> None:
-    # The area is 0.41665 exactly; what makes it 0.4166 are the bits that are lost on the way.
+    # The area is 0.41665 exactly; lost bits of the sum make it 0.4166.
     assert _curve("C", "IIC", "III", max_turns=3).now.auc == 0.4166
 
 
@@ -239,7 +239,7 @@ def test_what_code_checks_needs_no_verdicts() -> None:
     assert _each(curve, "progress") == [0.0, 0.5]
     assert curve.know(0, 1)
     assert (_each(curve, "progress"), curve.now.auc) == ([0.5, 1.0], 0.875)
-    curve.set_input(1, "a word more")  # takes back verdicts, not what code says
+    curve.set_input(1, "a word more")  # takes back verdicts, not results of code
     curve.fold(1, 1, False, "a word more")
     assert list(curve.reached_at) == [1, 2]
     assert curve.know(0, 2)

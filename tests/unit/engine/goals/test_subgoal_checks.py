@@ -1,4 +1,4 @@
-"""Checks by code, turn by turn: what each kind means, when it is decided, and what shows it."""
+"""Checks by code, turn by turn: the meaning of each kind, the time of its decision, and its evidence."""
 
 import pickle
 from collections.abc import Mapping
@@ -214,7 +214,7 @@ def test_within_seconds_counts_to_the_end_of_the_turn() -> None:
 
 
 def test_the_clock_of_within_seconds_starts_with_turn_1() -> None:
-    """Event times are epoch times, and what the greeting took does not count."""
+    """Event times are epoch times, and the time of the greeting does not count."""
     start_s = 1_790_000_000.0
     turns = said(at_s=(start_s, start_s + 2)), said("thanks", at_s=(start_s + 2, start_s + 5))
     assert result(within(THANKS, seconds=5), *turns) == reached(2, 1, 2)

@@ -1,4 +1,4 @@
-"""Expected tool calls against those that were made, live: what counts as made, what a judge is asked, what is unknown."""
+"""Expected tool calls against those that were made, live: calls that count as made, questions to a judge, unknown results."""
 
 import pickle
 from typing import Any
@@ -88,7 +88,7 @@ NO_ARGUMENTS: dict[str, Any] = {"arguments": {}, "lacks_arguments": True}
         (_expected(output=["?about the price"]), WITHHELD, UnscoredReason.WITHHELD),
         (_expected(output=[None]), WITHHELD, UnscoredReason.WITHHELD),
         (_expected(x=1), WITHHELD, 1.0),
-        (_expected(x=2, output=[350.9]), WITHHELD, 0.0),  # it is wrong whatever it answered
+        (_expected(x=2, output=[350.9]), WITHHELD, 0.0),  # it is wrong with any answer
         (_expected(x=1), NO_ARGUMENTS, UnscoredReason.WITHHELD),
         (_expected(x=1, output=[7]), NO_ARGUMENTS, 0.0),
         (_expected(), NO_ARGUMENTS, 1.0),

@@ -1,4 +1,4 @@
-"""Goals on what a tool was given or has answered, of bots and agents that keep it to themselves: unknown, and never false."""
+"""Goals on arguments or answers of tools, of bots and agents that withhold them: unknown, and never false."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ LIMITS = Limits(max_record_bytes=100_000, max_event_time_skew_ms=DAY_MS)
 
 @dataclass(frozen=True)
 class Record:
-    """What intake reads of a broker's record."""
+    """The parts of a broker's record that intake reads."""
 
     topic: str = "audit.events"
     partition: int = 3

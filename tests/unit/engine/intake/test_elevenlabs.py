@@ -233,7 +233,7 @@ def mcp(state: str, at_ms: int, call_id: str = "m1", **more: Any) -> Json:
     ],
 )
 def test_a_tool_of_an_mcp_server_is_a_tool(ended: Json, outcome: str, answer: object) -> None:
-    """Its time begins when it runs, and not when somebody is asked for approval."""
+    """Its time begins when it runs, and not when a person is asked for approval."""
     feed = fed(
         heard("Where is it?", 0, 2),
         mcp("awaiting_approval", 100, approval_timeout_secs=300),
@@ -614,7 +614,7 @@ def facts_of(*events: Json) -> dict[int, TurnFacts]:
 
 
 def words_of(*events: Json) -> list[tuple[str, str]]:
-    """What each side said, by turn, as goals are judged on it."""
+    """The words of each side by turn, as goals are judged on them."""
     facts = facts_of(*events)
     return [(facts[turn].user_words, facts[turn].assistant_words) for turn in sorted(facts)]
 

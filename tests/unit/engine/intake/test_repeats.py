@@ -1,4 +1,4 @@
-"""What is a repeat: by offset, by the producer's id, by the simulator's sequence with the same bytes; never by content."""
+"""Repeats are recognised by offset, by the producer's id, by the simulator's sequence with the same bytes; never by content."""
 
 from collections import Counter
 

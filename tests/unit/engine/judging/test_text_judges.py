@@ -1,4 +1,4 @@
-"""EVA's text judges, live: what is asked when, one at a time where it is the call so far, and what is said of it."""
+"""EVA's text judges, live: questions and their times, one at a time about the call so far, and the ratings in records."""
 
 from typing import Any
 
@@ -51,12 +51,12 @@ def _plain(rating: TextRating | None) -> tuple[int, float | str] | None:
 
 
 def of_turn(feed: Feed, turn: int, kind: str) -> list[tuple[int, float | str] | None]:
-    """By the records of a turn: the turn again, and how it is rated; None where nobody has rated it yet."""
+    """By the records of a turn: the turn again, and its rating; None without one so far."""
     return [_plain(getattr(record, kind)) for record in feed.records("turn", turn)]
 
 
 def of_call(feed: Feed, kind: str) -> list[tuple[int, float | str] | None]:
-    """By the records of the call: up to which turn it is rated, and how; None where nobody has rated it yet."""
+    """By the records of the call: up to which turn it is rated, and its rating; None without one so far."""
     return [_plain(getattr(record, kind)) for record in feed.records("call")]
 
 

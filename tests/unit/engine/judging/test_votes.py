@@ -1,4 +1,4 @@
-"""Grades as agent-inspect reads them, and votes: how many requests go out, and what comes of the answers."""
+"""Grades as agent-inspect reads them, and votes: the number of requests, and the result of the answers."""
 
 import pytest
 

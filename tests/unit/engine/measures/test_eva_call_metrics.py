@@ -1,4 +1,4 @@
-"""EVA's other metrics of a call by code: waits, tool calls, how it ended, what it left behind, and the composites."""
+"""EVA's other metrics of a call by code: waits, tool calls, its end, its final state, and the composites."""
 
 from typing import Any
 
@@ -154,7 +154,7 @@ def test_an_end_that_counts_is_a_goodbye(line: CallerLine, score: float, error: 
     assert conversation_valid_end(missed, line).score == 1.0  # or the assistant's silence, which is one, too
 
 
-# What the call left behind.
+# The final state of the call.
 
 EXPECTED = {"fees": {"f1": {"total": 20, "note": None}}, "session": {"name": "Ada"}}
 FINAL: dict[str, Any] = {"fees": {"f1": {"total": 20.0, "note": "None"}}, "session": {"name": "ADA", "more": 1}}

@@ -25,18 +25,18 @@ def timing(feed: Feed, turn: int) -> TurnTakingScore:
 
 
 def timings(feed: Feed, turn: int) -> list[float | str | None]:
-    """What the records of a turn say of its timing, one after the other."""
+    """The timing in the records of a turn, one after the other."""
     parts = [record.turn_taking for record in feed.records("turn", turn)]
     return [None if part is None else plain(part.result) for part in parts]
 
 
 def metric(feed: Feed, name: Any) -> EvaMetricScore:
-    """What the newest record of the call says of a metric."""
+    """The value of a metric in the newest record of the call."""
     return feed.call_values().eva[name]
 
 
 def metrics(feed: Feed, name: Any) -> list[float | str]:
-    """What the records of the call say of a metric, one after the other."""
+    """The values of a metric in the records of the call, one after the other."""
     return [value_of(record.eva[name]) for record in feed.records("call") if name in record.eva]
 
 
@@ -279,7 +279,7 @@ def test_a_user_left_without_an_answer_is_the_end_of_a_bad_call() -> None:
     assert timings(feed, 1) == ["the call ended before an answer"]
 
 
-# What a producer supplies.
+# Values that a producer supplies.
 
 
 @pytest.mark.parametrize(("name", "success"), [("ada", 1.0), ("Bob", 0.0)])
@@ -308,7 +308,7 @@ def test_the_hash_of_the_final_state_counts_where_it_comes_with_the_state() -> N
 def test_a_final_state_that_nobody_tells_is_unknown() -> None:
     feed = phoned()
     feed.send("audit", {"type": "call_started", "expected_state": {"fees": {}}}, 0)
-    feed.send("audit", {"type": "call_started", "agent": "ava"}, 10)  # what it leaves out stays as it was
+    feed.send("audit", {"type": "call_started", "agent": "ava"}, 10)  # omitted values stay as they were
     ended(feed)
     assert metrics(feed, "eva_authentication_success") == ["final_state_unknown"]
     feed = phoned()

@@ -1,4 +1,4 @@
-"""EVA's `turn_taking` of a whole call: what counts as a turn, when the whole is worth nothing, and its sub-metrics."""
+"""EVA's `turn_taking` of a whole call: the turns that count, calls whose score is zero, and its sub-metrics."""
 
 from typing import Any
 
@@ -119,7 +119,7 @@ USER, SAID, SILENT = (
         ([USER, CALL, ANSWER], 0.0),
         ([USER, SAID, CALL, ANSWER, CALL, ANSWER], 1.0),
         ([USER, SILENT, CALL], 0.0),
-        ([USER, CALL, (ElementKind.FALLBACK, None), ANSWER], 0.0),  # one group, whatever else stands between
+        ([USER, CALL, (ElementKind.FALLBACK, None), ANSWER], 0.0),  # one group, whatever comes in between
         ([USER, SAID, CALL, SAID, CALL], 1.0),
         ([USER, CALL, SAID, CALL, USER, CALL], 0.3333),
         ([SAID, (ElementKind.TEXT_GROUP, "words"), CALL], 1.0),

@@ -62,7 +62,7 @@ def arrivals_of(events: Events) -> list[Arrival]:
 
 
 def written_by(events: Events, recalled: Sequence[AnyScoreRecord] = (), *, closes: bool = True) -> list[AnyScoreRecord]:
-    """What an evaluator writes of a call, which it may have taken over."""
+    """The records of a call from an evaluator, which may have taken it over."""
     evaluator = PartitionEvaluator(Limits(), "test")
     for record in recalled:
         evaluator.recall(record)
@@ -142,7 +142,7 @@ def test_the_close_says_in_how_many_turns_a_value_is_not_known_and_why() -> None
     feed.bot_text("Nor this.", 32_000)
     feed.user_audio(40_000)
     feed.assistant_audio(42_000, 43_000)
-    feed.user_audio(50_000, 51_000)  # to which nobody answers, since the call ends
+    feed.user_audio(50_000, 51_000)  # which gets no answer, since the call ends
     feed.send("judge", ENDED, 52_000)
     feed.advance(HOUR_MS)
     turns = [feed.turn_values(turn) for turn in range(1, 6)]
@@ -287,7 +287,7 @@ def test_the_recorded_call_has_at_most_forty_five() -> None:
 
 
 def test_a_record_that_says_the_same_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fields are the work of a record: nobody does it for one that is not published."""
+    """Fields are the work of a record: it is not done for a record that is not published."""
     made = 0
     make = Revisions._made
 

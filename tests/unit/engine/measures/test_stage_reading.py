@@ -1,4 +1,4 @@
-"""What is left out of what producers report, and what of it is named: zeros, nonsense, other frameworks' words."""
+"""Reported values that are left out, and those that are named: zeros, nonsense, other frameworks' words."""
 
 import json
 from typing import Any
@@ -108,7 +108,7 @@ def test_a_tool_s_run_is_known_when_it_has_answered() -> None:
         return pipecat(observed("function_call_event", {"kind": kind, "function_name": "look", **times, **fields}))
 
     expected = Measured(AT_S + 0.5, Stage.TOOL_RUN, StageSource.PIPECAT, 1.5)
-    for moment in ("completed", "failed", "timed_out"):  # whoever waits for a tool waits until its deadline too
+    for moment in ("completed", "failed", "timed_out"):  # a wait for a tool lasts until its deadline too
         assert event(f"function_call_{moment}").measured == [expected]
     assert event("function_call_cancelled").measured == []
     assert event("function_call_in_progress").measured == []

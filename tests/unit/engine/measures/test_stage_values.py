@@ -76,7 +76,7 @@ def test_a_turn_that_moves_moves_its_neighbours_borders() -> None:
 
 
 def test_a_turn_known_by_its_transcript_alone_begins_behind_the_bot_s_last_words() -> None:
-    """The transcript is stamped when the user has spoken; what it took began before."""
+    """The transcript is stamped when the user has spoken; its work began before."""
     turns = {0: BotTurn(bot_texts=(1.0, 2.0)), 1: BotTurn(transcripts=(8.0,), bot_texts=(9.0,))}
     windows = TurnWindows()
     windows.update(heard(turns), {0, 1})

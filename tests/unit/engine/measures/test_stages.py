@@ -1,4 +1,4 @@
-"""Latency by stage in a call: which turn a number belongs to, when it is published, and what sources disagree on."""
+"""Latency by stage in a call: the turn of a number, the time of its record, and disagreement of sources."""
 
 from typing import Any
 
@@ -38,14 +38,14 @@ class Phone(Feed):
         self.speech("bot_speech_stopped", 500)
 
     def metric(self, processor: str, seconds: float, at_ms: int, kind: str = "TTFBMetricsData") -> None:
-        """A service reports what it needed until `at_ms`."""
+        """A service reports its time until `at_ms`."""
         self.send("pipecat", {"type": kind, "processor": processor, "model": "m", "value": seconds}, at_ms)
 
     def observed(self, kind: str, data: Any, at_ms: int) -> None:
         self.send("pipecat", {"type": kind, "data": data}, at_ms)
 
     def leave(self, at_ms: int) -> None:
-        """The user begins another turn: the one before is left, and what is known of it is published."""
+        """The user begins another turn: the one before is left, and its known values are published."""
         self.speech("user_speech_started", at_ms)
         self.speech("user_turn_started", at_ms + 200)
 
@@ -232,7 +232,7 @@ def test_sources_that_say_nearly_the_same_agree() -> None:
     ("seconds", "is_disputed"), [(1.3, False), (1.375, False), (1.376, True), (0.88, False), (0.875, True)]
 )
 def test_sources_that_are_further_apart_disagree(seconds: float, *, is_disputed: bool) -> None:
-    """1.1 s is what was heard; 200 ms and a fifth of the larger number are allowed."""
+    """1.1 s were heard; 200 ms and a fifth of the larger number are allowed."""
     phone = Phone()
     phone.greeting()
     phone.turn(1000)
@@ -258,7 +258,7 @@ def test_tools_run_for_the_sum_of_their_runs_by_the_audit_log_and_by_pipecat() -
         phone.tool_call(tool, at_ms)
         phone.tool_answer(tool, at_ms + 150)
         times = {"in_progress_at": (T0_MS + at_ms + 5) / 1000, "timestamp": (T0_MS + at_ms + 145) / 1000}
-        for _ in range(2):  # whoever sends a record twice without an id
+        for _ in range(2):  # a producer that sends a record twice without an id
             data = {"kind": "function_call_completed", "function_name": tool, **times}
             phone.observed("function_call_event", data, at_ms + 145)
     phone.speech("bot_speech_started", 3100)
@@ -420,7 +420,7 @@ def test_the_call_says_how_often_sources_disagree() -> None:
     for at_ms, seconds in ((1000, 1.1), (7000, 1.2), (13_000, 2.0)):
         phone.turn(at_ms)
         phone.observed("user_bot_latency", {"latency_seconds": seconds}, at_ms + 2100)
-    phone.turn(19_000)  # nobody else measured it
+    phone.turn(19_000)  # no other source measured it
     phone.send("audit", {"type": "call_ended"}, 25_000)
     phone.advance(60_000)
     agreement = phone.call_values().stages
@@ -428,7 +428,7 @@ def test_the_call_says_how_often_sources_disagree() -> None:
 
 
 def closed_with(latencies_ms: list[float]) -> Phone:
-    """Two answered turns with waits of 1.1 s and one without an answer, and what the run says at the end."""
+    """Two answered turns with waits of 1.1 s and one without an answer, and the run's values at the end."""
     phone = Phone()
     phone.greeting()
     phone.turn(1000)

@@ -48,8 +48,8 @@ def test_a_stretch_that_ends_before_it_begins_has_no_length() -> None:
 @pytest.mark.parametrize(
     ("user", "assistant", "tools", "ended", "dead_air_ms"),
     [
-        (((0, 1),), ((3.9, 5),), (), None, 0),  # 2.9 s: nobody minds yet
-        (((0, 1),), ((4, 5),), (), None, 3_000),  # counted whole, not only what is too much
+        (((0, 1),), ((3.9, 5),), (), None, 0),  # 2.9 s: not too long yet
+        (((0, 1),), ((4, 5),), (), None, 3_000),  # counted whole, not only the surplus
         (((0, 1),), (), (), None, 0),  # the call goes on, the answer may still come
         (((0, 1),), (), (), 6, 5_000),  # it did not
         (((0, 1), (5, 6)), ((6, 9),), (), None, 4_000),  # "hello?"

@@ -1,4 +1,4 @@
-"""What the engine says of how a call sounds and how well its sides understand each other, while it runs and at its end."""
+"""The engine's measures of a call's sound and of the mutual understanding of its sides, while it runs and at its end."""
 
 import pickle
 
@@ -173,7 +173,7 @@ def test_sound_that_never_ends_lasts_to_the_end_of_the_call() -> None:
 
 
 def test_the_assistants_words_are_those_that_were_spoken() -> None:
-    """Speech synthesis knows best; pipecat's own record was cut where the bot was; the log has what was written."""
+    """Speech synthesis knows best; pipecat's own record was cut where the bot was cut; the log has the whole text."""
     texts = ["one two three", "one two", "one"]
     for spoken in (3, 2):
         feed = Feed(LIMITS)
@@ -324,7 +324,7 @@ def test_word_errors_run_with_the_call() -> None:
     assert rates_by_turn(feed) == {1: 0.0, 2: 0.167}
     feed.send("judge", ENDED, 22_000)
     feed.advance(60_000)
-    # The last turn nobody understood: EVA's backfill completes it with what was meant.
+    # The last turn was not understood: EVA's backfill completes it with the intended words.
     assert (value_of(rate(feed)), rates_by_turn(feed)) == (0.091, {1: 0.0, 2: 0.167, 3: 0.0})
     assert (rate(feed).substitutions, rate(feed).reference_words, rate(feed).turns) == (1, 11, 3)
     assert [record.revision for record in feed.records("turn", 2)] == [1]
@@ -344,9 +344,9 @@ def test_disagreement_is_that_of_both_sides() -> None:
     assert (value_of(turn.user_disagreement), value_of(turn.assistant_disagreement)) == (0.333, 2.0)
     feed.send("judge", ENDED, 9_000)
     feed.advance(60_000)
-    assert plain(speech(feed).assistant.words_per_minute) == 60.0  # one word was spoken, whatever was heard
+    assert plain(speech(feed).assistant.words_per_minute) == 60.0  # one word was spoken, whatever the other side heard
     record = disagreement(feed)
-    # The second turn nobody understood: EVA's backfill completes it with what was meant.
+    # The second turn was not understood: EVA's backfill completes it with the intended words.
     assert (value_of(record.user), value_of(record.assistant)) == (0.25, 2.0)
     assert (record.user.words, record.assistant.words, record.assistant.turns) == (4, 1, 1)
 

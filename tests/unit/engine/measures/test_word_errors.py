@@ -1,4 +1,4 @@
-"""One spelling for spoken text, and the errors that are left: each step, and what EVA's encoding says of them."""
+"""One spelling for spoken text, and the errors that are left: each step, and their values in EVA's encoding."""
 
 import pickle
 

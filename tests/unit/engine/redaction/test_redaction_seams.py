@@ -1,4 +1,4 @@
-"""Wherever a text leaves, personal data has been taken out of it; scores are computed on what was said."""
+"""Every text that leaves is without personal data; scores are computed on the original words."""
 
 import io
 import json
@@ -81,7 +81,7 @@ class PlantedFeed(GoalFeed):
         self.turn("Born 14 March 1985, yes.", answer=f"So {CARD}.")
         self.turn("Thanks.", answer="Bye.")
         self.send("audit", {"type": "call_ended", "reason": f"card {CARD} declined"}, self.at_ms)
-        while (due_ms := self.evaluator.next_wakeup()) is not None:  # nobody judges
+        while (due_ms := self.evaluator.next_wakeup()) is not None:  # no judge
             self.advance(due_ms - T0_MS)
         return self
 
@@ -118,7 +118,7 @@ def test_switched_off_it_all_leaves() -> None:
 
 
 def test_scores_are_those_of_what_was_said() -> None:
-    """A check by code finds what the caller said, though nobody may read it."""
+    """A check by code finds the caller's words, which no reader may see."""
     for redactor in (Redactor(), Redactor(RedactionRules(enabled=False))):
         (score,) = PlantedFeed(redactor, code_only=True).run().records("subgoal")
         assert (score.result.value, score.reached_turn) == (1.0, 1)

@@ -1,4 +1,4 @@
-"""What the rules of redaction say is done: detectors, countries, patterns of one's own, JSON, counts and bounds."""
+"""The rules of redaction are followed: detectors, countries, patterns of one's own, JSON, counts and bounds."""
 
 import json
 import pickle
@@ -114,10 +114,10 @@ def test_a_pattern_of_one_s_own_is_replaced_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("pattern", "text", "redacted"),
     [
-        ("X{0,1}", "a Xb", "a [MINE]b"),  # what fits nowhere is nothing
+        ("X{0,1}", "a Xb", "a [MINE]b"),  # digits that fit no form are no personal data
         (".", "[CARD]", "[CARD]"),
         ("CARD", "[CARD]", "[CARD]"),
-        ("id .{1,20}", "id [CARD] and", "[MINE]"),  # what was taken out is taken along whole
+        ("id .{1,20}", "id [CARD] and", "[MINE]"),  # a tag is kept whole
         ("e .{0,3}", "the [CARD].", "th[MINE]."),
         ("[A-Z]{1,9}", "ab [CARD] cd", "[MINE] [CARD] [MINE]"),
         ("MINE", "MINE", "[MINE]"),
@@ -221,7 +221,7 @@ def test_a_beginning_never_shows_a_part_of_what_it_cuts(most: int) -> None:
 
 
 def test_a_beginning_that_ends_within_something_shows_none_of_it() -> None:
-    """However much was taken out before: what is read last may be the first half of a number."""
+    """However much was taken out before: the last read text may be the first half of a number."""
     spelled = "four one one one, one one one one, one one one one, one one one one. "
     for missing in range(MARGIN_CHARS):
         text = spelled * 20 + "x" * missing + f" {CARD} is mine"

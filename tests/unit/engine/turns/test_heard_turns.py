@@ -1,4 +1,4 @@
-"""One shape of a turn from two machines: sound, words by purpose, and what follows from the turn before."""
+"""One shape of a turn from two machines: sound, words by purpose, and values that follow from the turn before."""
 
 from collections.abc import Mapping
 from math import inf
@@ -46,7 +46,7 @@ def the(turns: HeardTurns, number: int = 1) -> HeardTurn:
 
 
 def said(turn: HeardTurn) -> dict[str, tuple[str, str]]:
-    """By purpose what the user and the assistant said."""
+    """The words of user and assistant, by purpose."""
     return {purpose.name: (turn.user.said(purpose), turn.assistant.said(purpose)) for purpose in Purpose}
 
 

@@ -96,7 +96,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def outcome(name: str) -> Outcome:
-    """What was published of it."""
+    """Its published records."""
     return outcome_of(recorded_calls()[name].events)
 
 

@@ -1,4 +1,4 @@
-"""When a turn is settled, and what counts as a settled turn that changed."""
+"""The time when a turn is settled, and changes of settled turns that count."""
 
 from types import SimpleNamespace
 from typing import Any, cast

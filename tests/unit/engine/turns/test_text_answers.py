@@ -1,4 +1,4 @@
-"""Answers that nobody hears because the bot writes them: turns of their own, with a reason and without dead air."""
+"""Answers that the bot writes and the caller does not hear: turns of their own, with a reason and without dead air."""
 
 import pytest
 

@@ -137,12 +137,12 @@ def test_a_turn_that_never_was_is_withdrawn() -> None:
     feed.user_audio(2_000, 3_000)
     feed.assistant_audio(4_000)
     assert feed.turns() == {0, 1}
-    # A second phrase at the stamp of the first: both are previews, so nobody had spoken before the user did.
+    # A second phrase at the stamp of the first: both are previews, so the user spoke first.
     feed.send("pipecat", {"type": "tts_text", "data": {"frame": "Hello there"}}, 0)
     assert feed.turns() == {0}
     assert feed.latencies() == {1: "withdrawn"}
     feed.advance(400_000)
-    assert {record.turn for record in feed.records("turn")} == {0}  # nobody had read of the other
+    assert {record.turn for record in feed.records("turn")} == {0}  # the other was not read yet
 
 
 def test_a_turn_that_was_left_and_never_was_is_withdrawn() -> None:
@@ -265,7 +265,7 @@ def test_a_recorded_call_says_each_latency_once_and_right(recorded: Json) -> Non
         if isinstance(record, TurnValues) and record.turn
     }
     assert {turn: value for turn, value in final.items() if turn in expected} == expected
-    assert set(final) - set(expected) <= {10}  # the goodbye, which nobody answered
+    assert set(final) - set(expected) <= {10}  # the goodbye, which got no answer
     assert not [record for record in closing if isinstance(record, VoiceToVoiceLatency)]  # nothing is restated
     assert closing[-1].name == "closed"
 
