@@ -40,7 +40,7 @@ def firings(
     work: Path,
     program: Path | None = None,
 ) -> list[Firing]:
-    """Returns what fires at these times.
+    """Returns the alerts that fire at these times.
 
     Args:
         rules: The file of rules.
@@ -52,7 +52,7 @@ def firings(
         work: A folder for promtool's file.
         program: Another promtool than the installed one.
     """
-    # promtool says what fires only where it was not expected: so nothing is.
+    # promtool names firing alerts only where none were expected: so none are.
     asked = [{"alertname": alert, "eval_time": f"{at}s", "exp_alerts": []} for alert in alerts for at in sorted(times)]
     test = {
         "interval": f"{interval}s",
@@ -158,7 +158,7 @@ class AlertCase:
     def seen(
         self, document: Mapping[str, Any], work: Path, times: Collection[int] | None = None, program: Path | None = None
     ) -> list[Firing]:
-        """Returns what fires by these rules at the times of the case, or at others, by the installed promtool or another."""
+        """Returns the alerts that fire by these rules at the times of the case, or at others, by the installed promtool or another."""
         rules = work / "rules.yml"
         rules.write_text(yaml.safe_dump(rules_for(document, [self.alert])), encoding="utf-8")
         return firings(
@@ -167,7 +167,7 @@ class AlertCase:
         )  # fmt: skip
 
     def mistakes(self, found: Iterable[Firing], times: Collection[int] | None = None) -> list[str]:
-        """Returns how what fires differs from what should, at the times of the case or at others."""
+        """Returns the differences between firing and expected alerts, at the times of the case or at others."""
         seen = {(firing.at, self._named(firing.labels)) for firing in found}
         due = {
             (at, named)
@@ -181,7 +181,7 @@ class AlertCase:
         ]
 
     def _named(self, labels: Labels) -> Labels:
-        """The labels by which the case tells alerts apart."""
+        """The labels by which the case distinguishes alerts."""
         named = {name for key in self.fires for name, _ in key}
         return frozenset(pair for pair in labels if pair[0] in named)
 

@@ -33,7 +33,7 @@ _KEEP_LABELS = {"rate", "increase", "deriv", "max_over_time", "last_over_time"}
 
 
 def labels_of(expression: str, recorded: Mapping[str, frozenset[str]] | None = None) -> frozenset[str]:
-    """The labels of an expression's result; `recorded` adds what recording rules yield.
+    """The labels of an expression's result; `recorded` adds the labels of recording rules.
 
     Raises:
         ValueError: The expression is no PromQL, or names a metric, label or label value that does not exist, or joins
@@ -106,7 +106,7 @@ def _joined(node: promql_parser.BinaryExpr, series: Mapping[str, frozenset[str]]
     if _is_scalar(node.lhs) or _is_scalar(node.rhs):
         return left | right
     if str(node.op) == "or" and left != right and right == frozenset():
-        return left  # what is absent and has no labels stands beside series that have
+        return left  # an absent value without labels is beside series with labels
     if node.modifier is not None and node.modifier.matching is not None:
         on = node.modifier.matching.labels
         _subset(on, left, node)

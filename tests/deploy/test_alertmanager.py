@@ -1,4 +1,4 @@
-"""Who hears of which alert, which alert keeps others quiet, and what the message says: asked of the real Alertmanager."""
+"""Receivers of alerts, alerts that silence others, and texts of messages: asked of the real Alertmanager."""
 
 import json
 import queue
@@ -89,7 +89,7 @@ def test_the_watchdog_goes_out_each_minute_and_alone() -> None:
     watchdog = CONFIG["route"]["routes"][0]
     assert (watchdog["group_interval"], watchdog["repeat_interval"]) == ("1m", "50s")
     (receiver,) = [each for each in CONFIG["receivers"] if each["name"] == watchdog["receiver"]]
-    assert receiver["webhook_configs"][0]["send_resolved"] is False  # what is resolved is no sign of life
+    assert receiver["webhook_configs"][0]["send_resolved"] is False  # a resolved alert is no sign of life
 
 
 def test_the_alerts_that_keep_others_quiet_exist() -> None:
@@ -282,7 +282,7 @@ def test_a_page_says_what_callers_feel_what_to_do_and_where_the_calls_are(
 
 
 def test_a_ticket_of_a_hostile_name_calls_nobody(address: str, messages: "queue.Queue[Message]") -> None:
-    """Slack makes a link or a call to everybody of what angle brackets enclose."""
+    """Slack turns text in angle brackets into a link or a call to everybody."""
     hostile = {"agent": "<!channel> <http://x.test|click>", "environment": "production"}
     annotations = _annotations("CallgaugeToolErrors", **hostile)
     _send(address, _labels("CallgaugeToolErrors", **hostile), annotations=annotations)

@@ -232,7 +232,7 @@ def test_every_variable_of_a_container_is_a_setting() -> None:
         shell = {key: "x" for key, value in SERVICES[name]["environment"].items() if value is None}
         shell |= {"CALLGAUGE_MONITOR__BASE_URL": "https://localhost"}
         variables = _variables(name, **shell)
-        load_settings(None, {}, variables)  # refuses what it does not know below a part of the settings
+        load_settings(None, {}, variables)  # refuses unknown names below a part of the settings
         assert near_misses(variables, setting_names()) == ()
 
 
@@ -309,7 +309,7 @@ def test_prometheus_scrapes_a_service_at_its_port_and_keeps_exemplars() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     always, sources = config["scrape_configs"]
     targets = [target for group in always["static_configs"] for target in group["targets"]]
-    # Looked up by name: what does not run is not down. Another job, because one that runs must not hide one that does not.
+    # Looked up by name: a service that does not run is not down. Another job, because one that runs must not hide one that does not.
     (looked_up,) = sources["dns_sd_configs"]
     assert sources["job_name"] != always["job_name"]
     assert tuple(looked_up["names"]) == SOURCES
@@ -337,7 +337,7 @@ def test_prometheus_sends_its_alerts_to_alertmanager_which_finds_its_files() -> 
     assert options["storage.path"] == mounts["alertmanager-data"]
     secrets = set(re.findall(r"_file: (\S+)/[^/\s]+$", routing, re.M))
     assert secrets == {f"{folder}/secrets"}
-    # What is put there must not be committed.
+    # Files there must not be committed.
     assert (DEPLOY / "alertmanager" / "secrets" / ".gitignore").read_text(encoding="utf-8").splitlines()[1] == "*"
 
 

@@ -39,7 +39,7 @@ SERIES = [
     calls("refund", "success", 9, environment="staging"),
 ]
 EXPECTED: dict[str, dict[str, float]] = {
-    # Three of four known calls succeed; what nobody knows is in neither ratio.
+    # Three of four known calls succeed; unknown ones are in neither ratio.
     "goal_set:callgauge_goal_success:ratio_rate1h": {"refund": 0.75, "booking": 0},
     "goal_set:callgauge_goal_progress:ratio_rate1h": {"refund": 0.875},
     "goal_set:callgauge_goal_calls:count1h": {"refund": 240, "booking": 120, "idle": 0},

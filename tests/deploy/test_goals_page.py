@@ -1,4 +1,4 @@
-"""The page about goals: every kind of check is on it, and each example does on the sample call what the page says."""
+"""The page about goals: every kind of check is on it, and each example gives the page's result on the sample call."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The dashboards, judged without Grafana: generated, complete, on the grid, asking only for what exists."""
+"""The dashboards, judged without Grafana: generated, complete, on the grid, with queries of existing metrics only."""
 
 import importlib
 import json
@@ -134,7 +134,8 @@ def test_a_panel_asks_for_what_exists(panel: dict[str, Any]) -> None:
         assert target["datasource"] == SOURCE
         labels = labels_of(target["expr"].replace("$__rate_interval", "5m"))
         if panel["type"] != "table":  # its columns are the labels
-            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == labels  # else lines could not be told apart
+            # Otherwise lines would look the same.
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == labels
         assert re.findall(r"\[(.*?)\]", target["expr"]) == ["$__rate_interval"] * target["expr"].count("[")
         chosen = target["expr"].count('{agent=~"$agent"')
         selectors = re.findall(r"(?:callgauge|process)_\w+", target["expr"])

@@ -1,4 +1,4 @@
-"""The chart, judged without a cluster: helm reads it, Kubernetes' schemas accept what it makes, and it makes what the roles need."""
+"""The chart, judged without a cluster: helm reads it, Kubernetes' schemas accept its manifests, and these have all that the roles need."""
 
 import fcntl
 import hashlib
@@ -84,7 +84,7 @@ def test_an_unknown_key_is_refused() -> None:
 
 
 def _objections(resources: list[Resource]) -> list[str]:
-    """What the schemas of the operator and of KEDA object to, keys that they do not know included."""
+    """Objections of the schemas of the operator and of KEDA, unknown keys included."""
     node, npm = (require_tool(name, "apt-get install npm") for name in ("node", "npm"))
     wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(MODELS.iterdir()))).hexdigest()[:16]
     folder = CACHE / f"custom-resources-{wanted}"

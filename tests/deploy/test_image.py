@@ -36,7 +36,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 
 @pytest.fixture(scope="module")
 def config(buildah: Buildah) -> dict[str, Any]:
-    """What the built image says of itself."""
+    """The configuration of the built image."""
     text = DOCKERFILE.read_text(encoding="utf-8")
     bases = re.findall(r"^FROM (\S+)|--from=(\S+:\S+)", text, re.M)
     return buildah.image(DOCKERFILE, ROOT, [first or second for first, second in bases])
@@ -46,7 +46,7 @@ def config(buildah: Buildah) -> dict[str, Any]:
 def container(buildah: Buildah, config: dict[str, Any]) -> Iterator[str]:
     made = buildah("from", "--pull-never", "built")
     yield made
-    buildah("rm", made)  # lets go of what is mounted
+    buildah("rm", made)  # releases mounts
 
 
 def _inside(buildah: Buildah, container: str, *command: str, **variables: str) -> list[str]:

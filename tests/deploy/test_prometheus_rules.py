@@ -1,4 +1,4 @@
-"""The rules: they load, follow from their sources, name only what exists, fire when they must and only then, and have a page to read."""
+"""The rules: they load, follow from their sources, name only existing metrics, fire when they must and only then, and have a page."""
 
 import copy
 import importlib.util
@@ -229,7 +229,7 @@ _WAITS = ("for", "keep_firing_for")
 
 
 def _mutants(alert: Rule) -> Iterator[tuple[str, Rule]]:
-    """Each limit moved by a fifth both ways, each waiting time dropped and doubled: what it is, and the new entries."""
+    """Each limit moved by a fifth both ways, each waiting time dropped and doubled: its description, and the new entries."""
     for limit in _LIMIT.finditer(alert["expr"]):
         for factor in (0.8, 1.2):
             moved = f"{float(limit[1]) * factor:g}"
@@ -285,7 +285,7 @@ def test_a_moved_limit_fails_the_cases_of_its_alert(alert: Rule, tmp_path: Path)
 
 
 def _other_tables() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The table of objectives with one of its values changed: what it is, and the table."""
+    """The table of objectives with one of its values changed: its description, and the table."""
     for number, row in enumerate(SLO["burn"]):
         for key, others in (
             ("factor", (0.8 * row["factor"], 1.2 * row["factor"])),
@@ -340,7 +340,7 @@ def test_an_alert_says_who_cares_and_why(alert: Rule) -> None:
     assert alert["labels"]["component"]
     assert alert["labels"]["team"] == SLO["teams"][alert["labels"]["component"]]
     assert set(alert["annotations"]) - {"calls_url"} == {"summary", "description", "runbook_url"}
-    assert not re.search(r"\d", re.sub(r"{{.*?}}", "", alert["annotations"]["summary"]))  # what is felt, no numbers
+    assert not re.search(r"\d", re.sub(r"{{.*?}}", "", alert["annotations"]["summary"]))  # the felt trouble, no numbers
     for value in re.findall(r"{{([^}]*\$value[^}]*)}}", alert["annotations"]["description"]):
         assert "| humanize" in value
 
@@ -363,7 +363,7 @@ def test_recordings_are_named_level_metric_operation() -> None:
 
 
 def test_a_recording_is_used_and_one_of_the_same_pace_runs_before_the_alert_that_reads_it() -> None:
-    """Groups run side by side, the rules of one in order. What is recorded in another group is as old as one evaluation.
+    """Groups run side by side, the rules of one in order. Values recorded in another group are as old as one evaluation.
 
     Success and progress of goal sets are recorded for people, and for alerts of their own.
     """

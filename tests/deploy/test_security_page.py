@@ -1,4 +1,4 @@
-"""The rights that deploy/security.md tells people to give are those that callgauge asks for."""
+"""The rights in deploy/security.md are those that callgauge asks for."""
 
 import argparse
 import os
@@ -27,7 +27,7 @@ def rows(first_header: str) -> dict[str, list[frozenset[str]]]:
 
 
 def told(needs: Needs) -> list[frozenset[str]]:
-    """The row that tells people the same."""
+    """The row of the page with the same."""
     topics = [
         frozenset(name for name, operations in needs.operations.items() if operation in operations)
         for operation in (READ, WRITE)
@@ -53,14 +53,14 @@ def test_the_page_tells_the_rights_that_are_asked_for() -> None:
 
 
 def more(goals: dict[str, object] | None = None, **blocks: Any) -> list[frozenset[str]]:
-    """What an evaluator with these settings needs more than one without."""
+    """Further rights of an evaluator with these settings."""
     wanted_settings = Settings(goals=goals or {}, **blocks)
     usual, needed = (told(needs_of(["evaluator"], settings)) for settings in (Settings(), wanted_settings))
     return [wanted - had for wanted, had in zip(needed, usual, strict=True)]
 
 
 def given_by_the_commands(folder: Path) -> list[frozenset[str]]:
-    """The row of what the page's commands give, from running them with a stand-in for Kafka's tool."""
+    """The row of the rights that the page's commands give, from running them with a stand-in for Kafka's tool."""
     (commands,) = re.findall(r"```sh\n(acls=.*?)```", PAGE, re.DOTALL)
     tool = folder / "kafka-acls.sh"
     tool.write_text('#!/bin/sh\necho "$@"\n')

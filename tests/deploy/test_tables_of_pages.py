@@ -22,7 +22,7 @@ def _table(page: str, first_header: str, column: int = 0) -> str:
 
 
 def _names(text: str) -> set[str]:
-    """The first words of what is written as code, without the name of the program."""
+    """The first words of inline code, without the name of the program."""
     return set(re.findall(r"`(?:callgauge )?(\w+)", text))
 
 

@@ -1,4 +1,4 @@
-"""The broker of the drills in real time, and the table of what fired after how long."""
+"""The broker of the drills in real time, and the table of alerts with the times after which they fired."""
 
 from collections.abc import Callable, Iterator
 

@@ -24,7 +24,7 @@ class Series:
             added[place] += by
 
     def merge(self, other: "Series") -> None:
-        """Adds what another one of the same time has."""
+        """Adds the values of another one of the same time."""
         for name, steps in other._added.items():
             self._added[name] = list(map(add, self._of(name), steps))
 

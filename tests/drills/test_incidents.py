@@ -1,4 +1,4 @@
-"""Drills: each trouble of the calls fires its alert in time, and nobody is woken for anything else."""
+"""Drills: each trouble of the calls fires its alert in time, and no other alert pages."""
 
 import re
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ AGENT, OTHER = AGENTS[0], AGENTS[3]
 
 @dataclass(frozen=True)
 class Drill:
-    """A trouble, the alert that tells it, and how many minutes it may take. Its name is the environment's, unless it says another."""
+    """A trouble, its alert, and the minutes that it may take. Its name is the environment's, unless it says another."""
 
     name: str
     alert: str | None
@@ -73,13 +73,13 @@ QUIET = World("no_traffic", 3, 25, agents=(OTHER,))
 
 @pytest.fixture(scope="module")
 def series() -> Series:
-    """What is scraped in an hour in which each environment has another trouble."""
+    """Scrapes of an hour in which each environment has another trouble."""
     return scraped([*(drill.world() for drill in DRILLS), TENANTS, DEMO, QUIET], MINUTES)
 
 
 @pytest.fixture(scope="module", params=["installed", pytest.param("newest", marks=pytest.mark.long)])
 def fired(request: pytest.FixtureRequest, series: Series, tmp_path_factory: pytest.TempPathFactory) -> list[Firing]:
-    """What fires in this hour, by the installed promtool or by the newest: windows of Prometheus 3 leave out their beginning."""
+    """Alerts of this hour, by the installed promtool or by the newest: windows of Prometheus 3 leave out their beginning."""
     program = newest_promtool() if request.param == "newest" else None
     return alerts_of(series, MINUTES, EVERY, tmp_path_factory.mktemp("drills"), program)
 

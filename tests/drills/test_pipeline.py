@@ -1,4 +1,4 @@
-"""Drills in real time: what goes wrong in our own processes, on a real broker, Prometheus and Alertmanager as shipped."""
+"""Drills in real time: troubles of our own processes, on a real broker, Prometheus and Alertmanager as shipped."""
 
 import signal
 import time
@@ -20,7 +20,7 @@ Environment = dict[str, str]
 JUDGED = {"CALLGAUGE_GOALS__FOLDER": str(GOALS_FOLDER / "judged"), "CALLGAUGE_GOALS__ASKS_JUDGE": "true"}
 NO_ENDPOINT = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": ""}
 KEPT_MINUTES = 7
-"""An agent's alert that ended with the scores would have ended by then: its window and what keeps it firing are five minutes."""
+"""An agent's alert that ended with the scores would have ended by then: its window and its `keep_firing_for` are five minutes."""
 MUTE = "airline-rebooking"
 UNREADABLE = 40
 BUDGET = 0.05
@@ -77,7 +77,7 @@ def test_input_that_is_deleted_unread_pages(environment: Environment, tmp_path: 
     with scene(environment, tmp_path, evaluators=1) as running:
         running.rests(30)
         running.strike(signal.SIGSTOP, running.evaluators)
-        running.rests(5)  # calls go on, and nobody reads them
+        running.rests(5)  # calls go on, and no evaluator reads them
         assert running.delete_inputs() > 0
         lost = running.strike(signal.SIGCONT, running.evaluators)
         notice = running.fires("CallgaugeInputLost", 1, lost)

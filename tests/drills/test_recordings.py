@@ -1,4 +1,4 @@
-"""What the rules record equals what follows from the scores themselves: shares within 0.02, the quantile within its bucket."""
+"""Recorded values of the rules equal values computed from the scores: shares within 0.02, the quantile within its bucket."""
 
 import json
 import math
@@ -103,7 +103,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, int
     }  # fmt: skip
     path = work / "recordings.yml"
     path.write_text(json.dumps(document), encoding="utf-8")
-    result = promtool("test", "rules", path)  # it says what there is only where that was not expected
+    result = promtool("test", "rules", path)  # it shows the value only where it was not expected
     answers = _ANSWER.findall(result.stdout + result.stderr)
     return {(name, int(at)): float(value) for name, at, value in answers}
 

@@ -126,7 +126,7 @@ class _DemoGoals:
 
 
 def records_of(played: PlayedCall, seen: Seen) -> Iterator[AnyScoreRecord]:
-    """Yields what the engine publishes of one call, in order, and counts the events that it reads."""
+    """Yields the engine's records of one call, in order, and counts the events that it reads."""
     engine = PartitionEvaluator(Limits(), "drill", ChosenGoals(_DemoGoals()))
     for arrival in arrivals_of(played.conversation_id, played.events, []):
         if arrival is None:
@@ -150,7 +150,7 @@ def _written(effects: Iterable[Effect]) -> Iterator[AnyScoreRecord]:
 
 @lru_cache(_CALLS_REMEMBERED)
 def _increments(played: PlayedCall) -> Increments:
-    """Returns what one call adds to which series in which millisecond."""
+    """Returns the samples of one call: series, millisecond and amount."""
     found: Increments = []
 
     def seen(metric: str, labels: Mapping[str, str], at_ms: int, by: float) -> None:
@@ -187,7 +187,7 @@ def _count(records: Iterable[AnyScoreRecord], seen: Seen) -> None:
 
 
 def scraped(worlds: Sequence[World], minutes: int, *, processes: int = 1) -> Series:
-    """Runs the calls of all worlds, and returns what Prometheus scrapes in this time.
+    """Runs the calls of all worlds, and returns Prometheus' scrapes of this time.
 
     Args:
         worlds: Those of one environment have different agents, tenants or seeds.
@@ -211,7 +211,7 @@ def _scraped(world: World, minutes: int) -> Series:
 
 
 def alerts_of(series: Series, minutes: int, every: int, work: Path, program: Path | None = None) -> list[Firing]:
-    """Returns what fires at every so many minutes, of all alerts but the watchdog, which always does, and those that need days."""
+    """Returns the firing alerts at every so many minutes, without the watchdog, which always fires, and those that need days."""
     document = yaml.safe_load(RULES.read_text(encoding="utf-8"))
     left_out = "Watchdog" if minutes > _DAY else "Watchdog|BurnRate"
     names = {rule["alert"] for group in document["groups"] for rule in group["rules"] if "alert" in rule}

@@ -1,4 +1,4 @@
-"""What integration tests get: the address of a real broker, and topics of their own on it."""
+"""Fixtures of integration tests: the address of a real broker, and topics of their own on it."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ PARTITIONS = 4
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real broker as "host:port", the same for every test of the run, whatever xdist worker it is on."""
+    """A real broker as "host:port", the same for every test of the run, on every xdist worker."""
     with _shared(tmp_path_factory) as address:
         yield address
 
@@ -66,7 +66,7 @@ async def topic_prefix(bootstrap: str) -> AsyncIterator[str]:
 async def environment(bootstrap: str, topic_prefix: str, request: pytest.FixtureRequest) -> dict[str, str]:
     """Variables of a `callgauge` process with topics and groups of this test's own; the topics are there.
 
-    The mark `service` says how many partitions they have, if not 4, and what is set beside that.
+    The mark `service` says how many partitions they have, if not 4, and further settings.
     """
     mark = request.node.get_closest_marker("service")
     given = {} if mark is None else dict(mark.kwargs)
@@ -106,7 +106,7 @@ async def create_topics(bootstrap: str, topics: Mapping[str, int], configs: dict
         for _, code, message in response.topic_errors:
             if code:
                 raise for_code(code)(message)
-        while not all(  # noqa: ASYNC110 - the broker tells nobody when a leader is there: it has to be asked
+        while not all(  # noqa: ASYNC110 - the broker sends no event when a leader is there: it has to be asked
             _is_visible(topic, topics) for topic in await admin.describe_topics(list(topics))
         ):
             await asyncio.sleep(0.02)

@@ -19,7 +19,7 @@ def address_in(text: str) -> str | None:
 
 
 def answer_of(address: str, headers: dict[str, str] | None = None, seconds: float = 10) -> httpx.Response:
-    """What a server answers to GET, whatever its status."""
+    """A server's answer to GET, with any status."""
     return _CLIENT.get(address, headers=headers, timeout=patient(seconds))
 
 

@@ -1,4 +1,4 @@
-"""Runs the `callgauge` command as a user does: a process of its own, its output kept, ended whatever happens."""
+"""Runs the `callgauge` command as a user does: a process of its own, its output kept, and always ended."""
 
 import io
 import os
@@ -31,7 +31,7 @@ T = TypeVar("T")
 def wait_for(what: str | Callable[[], str], condition: Callable[[], T | None], seconds: float) -> T:
     """The first result of `condition` that is not None or false, within so many seconds of an idle machine.
 
-    `what` names what is waited for; as a function it is asked at the end, so that it can show what a process has printed.
+    `what` names the awaited state; a function is called at the end, so that it can show the output of a process.
 
     Raises:
         AssertionError: There was none in time.
@@ -56,7 +56,7 @@ class Process:
 
     @property
     def text(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self._output.read_text(errors="replace")
 
     @property
@@ -112,7 +112,7 @@ def started(output: Path, *arguments: str, command: Sequence[str] = (), **enviro
 
 
 class Ended(NamedTuple):
-    """Exit code of a command, and what it printed."""
+    """Exit code of a command, and its output."""
 
     code: int
     out: str
@@ -148,7 +148,7 @@ def ended(*arguments: str, **environment: str) -> Ended:
 
 
 def ran(*arguments: str, **environment: str) -> str:
-    """Run to the end; what it printed.
+    """Runs to the end; returns the output.
 
     Raises:
         AssertionError: It failed; its output says why.

@@ -1,4 +1,4 @@
-"""Past traffic on a real broker, evaluated again: equal to what was said live, and different where a setting is."""
+"""Past traffic on a real broker, evaluated again: equal to the live records, and different where a setting differs."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.service(partitions=2, **SETTINGS)
 
 
 def backtested(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, results and what was told."""
+    """Exit code, results and messages."""
     return ended("replay", "--from-topics", "--since", "1h", *arguments, **environment)
 
 

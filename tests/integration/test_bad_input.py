@@ -1,4 +1,4 @@
-"""What a new user sends by mistake, on a real broker: refused with its coordinates and a reason, and nothing else harmed."""
+"""Mistakes of a new user, on a real broker: refused with coordinates and a reason, without harm to other calls."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def line(**fields: object) -> bytes:
 
 
 def refused_records() -> dict[str, tuple[str, bytes | None, bytes | None]]:
-    """Reason and what is wrong: topic, key, value. Those with a key belong to the good call, and must not be felt in it."""
+    """Reason and fault: topic, key, value. Those with a key belong to the good call, and must not be felt in it."""
     now = now_ms()
     audio = {"event_type": "audio_start", "timestamp": now, "user": "assistant", "audio_timestamp": now / 1000}
     return {
@@ -91,7 +91,7 @@ async def environment(environment: dict[str, str]) -> dict[str, str]:
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
     finally:
         await admin.close()
-    # What is sent behind the end of a call must come within its grace, on a busy machine too.
+    # Events after the end of a call must come within its grace, on a busy machine too.
     environment["CALLGAUGE_LIMITS__CLOSING_GRACE_MS"] = str(round(1_000 * patient(1)))
     return environment
 
@@ -273,7 +273,7 @@ SOON_SECONDS = 60.0
 
 
 def looping_events(now: int) -> dict[str, tuple[str, Callable[[int], bytes]]]:
-    """What a broken producer sends for ever: the close reason it must get, the topic, and its n-th event."""
+    """Endless events of a broken producer: the expected close reason, the topic, and the n-th event."""
 
     def tool(n: int) -> bytes:
         kind = "tool_response" if n % 2 else "tool_call"
@@ -357,7 +357,7 @@ ODD_HEADERS: list[list[tuple[str, bytes | None]]] = [
 
 
 def odd_records() -> list[tuple[str, str, bytes]]:
-    """What nobody expects and nothing forbids: source, what becomes of it, value."""
+    """Unexpected values that nothing forbids: source, outcome, value."""
     now = now_ms()
     deep: object = 1
     for _ in range(100):

@@ -79,7 +79,7 @@ class Reader:
         }  # fmt: skip
 
     def paste(self, block: Block) -> None:
-        """Does what the page says about a block."""
+        """Follows the page's instructions about a block."""
         if block.saved_as:
             (self._folder / block.saved_as).write_text(block.text)
         elif block.language in SHELL:
@@ -88,7 +88,7 @@ class Reader:
             self._end(self._start(block, ["python", "-c", block.text]), block)
 
     def run(self, command: str) -> None:
-        """Runs what the reader of a page has running already."""
+        """Runs the processes that the reader of a page has running already."""
         self._run(Block("before the page", 0, "sh", command, ""), command)
 
     def close(self) -> None:

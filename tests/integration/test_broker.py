@@ -1,4 +1,4 @@
-"""The broker the other tests stand on: it answers, keeps what was committed, and ends with whoever started it."""
+"""The broker of the other tests: it answers, keeps committed offsets, and ends with the process that started it."""
 
 import asyncio
 import os

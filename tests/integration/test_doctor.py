@@ -42,7 +42,7 @@ async def administration(environment: dict[str, str]) -> AsyncIterator[AIOKafkaA
 
 
 async def set_up(environment: dict[str, str], topic: str, **settings: str) -> None:
-    """Sets a topic up otherwise; what is not given falls back to the broker's default."""
+    """Sets a topic up differently; omitted settings fall back to the broker's defaults."""
     name = f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}"
     configs = {setting.replace("_", "."): value for setting, value in settings.items()}
     async with administration(environment) as admin:
@@ -56,7 +56,7 @@ def command(environment: dict[str, str], *arguments: str) -> tuple[int, str, str
 
 
 def findings(environment: dict[str, str], code: int) -> dict[str, list[dict[str, Any]]]:
-    """What the doctor says, by what it looked at; it must end with this exit code."""
+    """The doctor's findings by their subject; it must end with this exit code."""
     exit_code, out, err = command(environment, "doctor", "--json")
     assert exit_code == code, out + err
     by_check: dict[str, list[dict[str, Any]]] = {}

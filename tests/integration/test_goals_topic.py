@@ -1,4 +1,4 @@
-"""The compacted topic of goals on a real broker: what is there counts, what comes is followed, and no group is joined."""
+"""The compacted topic of goals on a real broker: existing records count, new ones are followed, and no group is joined."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ async def followed(topic: GoalsTopic) -> AsyncIterator[GoalsTopic]:
 
 async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(patient(PATIENCE_SECONDS)):
-        while not is_so():  # noqa: ASYNC110 - an index that is replaced tells nobody
+        while not is_so():  # noqa: ASYNC110 - an index that is replaced sends no event
             await asyncio.sleep(0.02)
 
 
@@ -135,7 +135,7 @@ async def test_a_topic_that_comes_later_is_found(
             await write(kafka, ("a", goal_set("a")))
             await until(lambda: details(topic, "a") == "d")
     unread = [line for line in lines if line["event"] == "goals_topic_unread"]
-    assert len(unread) == 1  # told once, however often it was tried
+    assert len(unread) == 1  # reported once, however often it was tried
     assert f"{name} not found" in unread[0]["error"]
 
 

@@ -1,4 +1,4 @@
-"""Evaluators that stop in order, or make room for another, hand their state over: nobody replays, and every score is right."""
+"""Evaluators that stop in order, or make room for another, hand their state over: no evaluator replays, and every score is right."""
 
 import secrets
 import signal
@@ -65,7 +65,7 @@ def restored(address: str) -> float:
 
 
 def read(*addresses: str) -> float:
-    """Events that came, whatever became of them; one that is replayed comes twice."""
+    """Received events with any outcome; a replayed one comes twice."""
     return sum(total(address, "callgauge_events_total") for address in addresses)
 
 
@@ -81,7 +81,7 @@ async def test_no_call_is_replayed_when_an_evaluator_stops_or_joins(
         second.printed("evaluator_ready")
         sent = await calls.go_on(0.4)
         wait_for("the first part", lambda: read(one, two) == sent, WAIT_SECONDS)
-        # Where it came second, it was handed over what had no call yet; where it came first, it handed that over.
+        # Where it came second, it was given a state without calls; where it came first, it handed that over.
         had_two, joined_with, had_given = read(two), restored(two), total(two, WRITTEN)
         assert first.signalled(signal.SIGTERM)[0] == 0
         wait_for("the hand-over", lambda: restored(two) > joined_with, WAIT_SECONDS)

@@ -39,12 +39,12 @@ _RECORD: Final = {
 
 
 def name(rng: random.Random, kind: str, number: int) -> str:
-    """A name of up to 120 characters, full of what means something on the page."""
+    """A name of up to 120 characters, full of characters with a meaning on the page."""
     return f"{kind}{number}" + "".join(rng.choices(HOSTILE, k=rng.randrange(100)))
 
 
 def records_of(rng: random.Random, number: int) -> Iterator[Mapping[str, Any]]:
-    """The scores of a call of an agent that nobody has heard of: a latency, an interruption, and now and then a row with all stages."""
+    """The scores of a call of an unknown agent: a latency, an interruption, and now and then a row with all stages."""
     who = {label: name(rng, label, number) for label in ("agent", "tenant", "environment")}
     now_ms = time.time_ns() // 1_000_000
     common = {**_RECORD, "conversation_id": f"c-{number}", "caused_at_ms": now_ms, "labels": who}

@@ -59,7 +59,7 @@ def listening(process: Process) -> Ingest:
 
 @pytest.fixture
 def service(environment: dict[str, str], tmp_path: Path) -> Iterator[Ingest]:
-    """Every role in one process, as somebody who tries it starts it."""
+    """Every role in one process, as in a first try."""
     with started(tmp_path / "run.log", "run", **environment) as process:
         yield listening(process)
 

@@ -1,4 +1,4 @@
-"""The judge role on a real broker, with the real client and an endpoint that does what a test says."""
+"""The judge role on a real broker, with the real client and an endpoint that follows a test's script."""
 
 import asyncio
 import signal
@@ -206,7 +206,7 @@ async def test_what_was_answered_is_not_asked_again(environment: dict[str, str],
 async def test_killed_in_the_middle_it_asks_nothing_twice_that_was_answered(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """What was on its way when a judge was killed with -9 is asked again, and nothing else."""
+    """Questions on their way when a judge was killed with -9 are asked again, and no others."""
     asked = questions(60)
     kills, at_once = 2, 8
     with scripted_openai(lambda _: grades("C", delay_seconds=0.15)) as server:
@@ -219,7 +219,7 @@ async def test_killed_in_the_middle_it_asks_nothing_twice_that_was_answered(
                 with judge(tmp_path / f"killed-{kill}.log", known) as process:
                     await until("verdicts", partial(verdicts.are_at_least, 20 * kill))
                     assert process.signalled(signal.SIGKILL)[0] == -signal.SIGKILL
-                await asyncio.sleep(0.5)  # what the broker took before the kill reaches us
+                await asyncio.sleep(0.5)  # verdicts that the broker took before the kill reach us
                 answered = {verdict.request_id for verdict in verdicts.all}
                 open_subjects = {one.subgoal for one in asked if one.request_id not in answered}
                 lost += sum(_subject(one) in open_subjects for one in server.asked[begun:])
@@ -252,7 +252,8 @@ async def test_a_judge_that_joins_takes_a_share_and_nothing_is_asked_twice(
                     shares = [total(address, "callgauge_judge_verdicts_total") for address in addresses]
         assert len(verdicts.of(asked)) == len(asked)
     assert all(share > 10 for share in shares), shares
-    assert len(server.asked) <= 2 * len(asked) + at_once + 1  # what the first was asking of the partition it lost
+    # The others are open questions of the first judge about the partition it lost.
+    assert len(server.asked) <= 2 * len(asked) + at_once + 1
 
 
 async def test_an_endpoint_that_fails_blocks_nobody(environment: dict[str, str], tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ async def uncommitted(environment: dict[str, str]) -> int:
 
 
 async def test_what_waited_too_long_for_us_is_not_asked(environment: dict[str, str], tmp_path: Path) -> None:
-    """Questions that came while no judge ran, and whose deadline is over: nobody would read the answer."""
+    """Questions that came while no judge ran, and whose deadline is over: no evaluator would read the answer."""
     with scripted_openai(lambda _: grades("C")) as server:
         asked = questions(12, deadline_ms=time.time_ns() // 1_000_000 - 1)
         await put(environment, asked)

@@ -106,7 +106,7 @@ async def test_the_pause_that_the_endpoint_names_is_kept() -> None:
 
 
 async def test_a_deadline_ends_what_the_endpoint_keeps_waiting() -> None:
-    """Nobody waits longer for a verdict than its deadline, whatever `Retry-After` says."""
+    """A verdict never takes longer than its deadline, whatever `Retry-After` says."""
     with scripted_openai(lambda _: fails(429, retry_after="60")) as server:
         async with running_judge(judge_settings(base_url=server.url)) as (judge, _):
             began = time.monotonic()
@@ -151,7 +151,7 @@ async def judged_turns(turns: int, *, stops_early: bool) -> tuple[int, int, floa
 
 
 AGENT_INSPECT_CHARS = 5_460_000
-"""What it sends for the same call: 20 turns, 3 subgoals, messages of 200 characters, 5 trials."""
+"""Its requests for the same call: 20 turns, 3 subgoals, messages of 200 characters, 5 trials."""
 
 
 @pytest.mark.parametrize(("stops_early", "requests"), [(True, 3 * 20 * 3), (False, 5 * 20 * 3)])
@@ -159,7 +159,7 @@ async def test_a_call_costs_a_third_of_the_characters(stops_early: bool, request
     sent, chars, cached_share = await judged_turns(20, stops_early=stops_early)
     assert sent == requests
     assert chars <= AGENT_INSPECT_CHARS / 3
-    assert cached_share > 0.85  # what is new in a turn is read once, not once for each subgoal and trial
+    assert cached_share > 0.85  # the new part of a turn is read once, not once for each subgoal and trial
 
 
 SLACK_SECONDS = 0.2

@@ -49,7 +49,7 @@ def faults_in(instruments: Instruments) -> Mapping[str, float]:
 
 
 async def judged_after(does: Does, **settings: Any) -> tuple[JudgeVerdict, Mapping[str, float], int]:
-    """The verdict on a question that is answered so, what was wrong with the answer, and what an endless one sent.
+    """The verdict on a question with this answer, the fault of the answer, and the bytes of an endless one.
 
     The same judge has a verdict on the next question, which is answered well.
     """
@@ -120,7 +120,7 @@ async def test_whatever_it_answers_there_is_a_verdict(does: Does, reason: str) -
     ],
 )
 async def test_a_count_of_tokens_that_cannot_be_is_not_taken(tokens: str) -> None:
-    """The answer counts all the same, and costs what it can at most, as without a count."""
+    """The answer counts all the same, and costs the most it can, as without a count."""
     verdict, faults, _ = await judged_after(counting(tokens))
     assert verdict.result == Judged(is_completed=True)
     assert faults == {"token_count": 1}
@@ -186,7 +186,7 @@ async def test_a_redirect_is_refused_and_named(status: int) -> None:
 
 
 async def test_no_error_of_an_endpoint_gets_into_the_log() -> None:
-    """It may send back the key, or what the people of the call say."""
+    """It may send back the key, or words of the call."""
     body = json.dumps({"error": {"code": f"{KEY} first", "message": f"{KEY} first", "type": KEY}}).encode()
     with structlog.testing.capture_logs() as lines:
         await judged_after(Does(status=401, body=body))

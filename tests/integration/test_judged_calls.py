@@ -53,9 +53,9 @@ CALL_AGO_MS = 200_000
 CALLS_APART_MS = 1_000
 PATIENCE_SECONDS = 90
 ACKNOWLEDGED_SECONDS = 1.0
-"""From the endpoint's answers to the broker's acknowledgement of the verdict at most, on a machine that does much else."""
+"""From the endpoint's answers to the broker's acknowledgement of the verdict at most, on a busy machine."""
 DRAIN_SECONDS = 0.5
-"""What the broker has is read by then."""
+"""The broker's records are read by then."""
 
 _KINDS = ("cascade", "phone", "s2s")
 
@@ -144,7 +144,7 @@ class Log:
         running.callback(self._follower.close)
 
     def read(self, seconds: float) -> list[bytes]:
-        """What comes within so long."""
+        """The records that come within so long."""
         new = [record.value for record in self._follower.new(seconds) if record.value is not None]
         self.values += new
         return new
@@ -203,11 +203,11 @@ class Evening:
         return {question_of(request, "structured").user: request for request in found}
 
     def verdicts(self) -> list[JudgeVerdict]:
-        """All that stand on their topic."""
+        """All records of their topic."""
         return [JudgeVerdict.model_validate_json(value) for value in self._verdicts.values]
 
     def _strike(self, names: Sequence[str], roles: Mapping[str, Role], server: ScriptedOpenAI) -> None:
-        """Kills these at once, and starts the next ones when it is known what a judge took with it."""
+        """Kills these at once, and starts the next ones when the lost questions of a judge are known."""
         for name in names:
             roles[name].kill()
         killed_at = time.monotonic()
@@ -267,7 +267,7 @@ def test_kills_during_judging_lose_no_score_and_ask_nothing_again(
     assert findings.is_clean, "\n".join(findings.examples)
     assert findings.calls == CALLS
 
-    # Every question: as often as it takes, and what a killed judge had asked of it without an acknowledged verdict.
+    # Every question: as often as needed, and again if a killed judge had asked it without an acknowledged verdict.
     asked = Counter(storm.asked)
     again = {prompt: count for prompt, count in asked.items() if count > REQUESTS_PER_QUESTION + storm.lost[prompt]}
     assert again == {}

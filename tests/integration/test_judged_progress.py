@@ -86,7 +86,7 @@ async def test_scores_and_requests_are_agent_inspect_s(name: str) -> None:
                 progress.append(progress_of([name not in pending for name in given["subgoals"]]))
     progress += [progress[-1]] * (max_turns - len(progress))
     assert progress == expected["progress"]
-    if len(progress) > 1:  # else there is no area
+    if len(progress) > 1:  # otherwise there is no area
         assert (auc_of(progress), round(ppt_of(progress), 4)) == (expected["auc"], expected["ppt"])
     assert len(server.asked) == expected["judge_requests"]
     given_answers = {answer for by_turn in given["judge"].values() for answers in by_turn for answer in answers}

@@ -135,7 +135,7 @@ def test_the_comparison_is_the_one_by_hand(tmp_path: Path, calls: int, delay_sec
     cases = range(calls)
     judged = [case for case in cases if letters(case, 1) != INVALID]
     reached = {case: [done_in(case) is not None, case % 2 == 0] for case in judged}
-    # A call that misses a subgoal fails, even if nobody knows the other one.
+    # A call that misses a subgoal fails, even if the other one is unknown.
     known = [case for case in cases if case in reached or case % 2]
     n, c = len(known), sum(all(each) for each in reached.values())
     assert (group["trials"], group["successes"], group["unscored"]) == (calls, c, {"invalid_answers": calls - n})

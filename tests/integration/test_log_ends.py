@@ -1,4 +1,4 @@
-"""A record that only the leader has: readers are told that there is nothing, and the evaluator knows better."""
+"""A record that only the leader has: readers get the answer that there is nothing, and the evaluator knows better."""
 
 import asyncio
 import signal
@@ -74,7 +74,7 @@ async def reading(cluster: clusters.Cluster) -> AsyncIterator[Reading]:
     await admin.create_topics([NewTopic(A.topic, 1, 2)])
     await admin.close()
     async with asyncio.timeout(patient(SECONDS)):
-        while cluster.leaders().get((A.topic, 0), -1) < 0 or cluster.unreplicated():  # noqa: ASYNC110  # it tells nobody
+        while cluster.leaders().get((A.topic, 0), -1) < 0 or cluster.unreplicated():  # noqa: ASYNC110  # it sends no event
             await asyncio.sleep(0.05)
     reading = Reading(kafka)
     await reading.log_ends.start()
@@ -106,7 +106,7 @@ async def test_silence_is_not_read_from_records_that_are_hidden_still(
             frozen_ms = time.time_ns() // 1_000_000
             await reading.until(lambda: reading.assignment.lag_messages("g")["g", A.topic, "0"] == 1)
             told_ms = reading.consumer.last_poll_timestamp(A)
-            # Three answers later: the client has asked once more since, and is still told that it has read everything.
+            # Three answers later: the client has asked once more since, and still gets the answer that it has read everything.
             await reading.until(lambda: reading.consumer.last_poll_timestamp(A) > told_ms + 300)
             assert (reading.consumer.highwater(A), await reading.consumer.position(A)) == (1, 1)
             assert reading.known_ms == first.timestamp, "up to the last record that was handed over"

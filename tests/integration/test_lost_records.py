@@ -40,7 +40,7 @@ class Reading:
         self.lost_records = LostRecords(self.assignment, instruments)
 
     async def to(self, last: bytes) -> None:
-        """Reads until this has come, and asks what was lost."""
+        """Reads until this record has come, and asks for lost records."""
         async with asyncio.timeout(patient(SECONDS)):
             values: list[bytes | None] = []
             while last not in values:
@@ -85,12 +85,12 @@ async def test_what_the_broker_deleted_is_counted_and_what_transactions_leave_ou
         (end,) = (await reading.consumer.end_offsets([reading.tp])).values()
         await admin.delete_records({reading.tp: RecordsToDelete(before_offset=end)})
         await send(b"last")
-        reading.consumer.seek(reading.tp, begins)  # what it has fetched already is fetched anew, and is not there
+        reading.consumer.seek(reading.tp, begins)  # its fetched records are fetched again, and are not there
         with capture_logs() as logged:
             await reading.to(b"last")
         assert [line["event"] for line in logged] == ["input_not_where_it_was", "calls_incomplete"]
         assert logged[0]["seen"] == f"the topic begins at {end} now"
-        # The ends of transactions take offsets too: of what was read last, perhaps, and of what was not.
+        # The ends of transactions take offsets too: perhaps of the last read records, and of the unread ones.
         assert reading.lost is not None
         assert 0 <= reading.lost - (end - begins) <= 1
     finally:

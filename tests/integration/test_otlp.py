@@ -41,7 +41,7 @@ class Receiver:
         self._lock = threading.Lock()
 
     def answer(self, body: bytes) -> int:
-        """Takes the body or refuses it; the body must be what OpenTelemetry writes."""
+        """Takes the body or refuses it; the body must be OpenTelemetry's."""
         request = ExportLogsServiceRequest.FromString(body)
         assert request.SerializeToString() == body, "nothing in it is unknown"
         with self._lock:

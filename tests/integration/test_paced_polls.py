@@ -1,4 +1,4 @@
-"""How often records are taken: together after a moment, at once with a backlog, and nobody waits for that who wants to end."""
+"""How often records are taken: together after a moment, at once with a backlog, and a role that ends does not wait for that."""
 
 import asyncio
 import time

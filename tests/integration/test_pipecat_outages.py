@@ -1,4 +1,4 @@
-"""The observer while its broker is away: no bot waits, nothing is lost within the bound, and beyond it the loss is told."""
+"""The observer while its broker is away: no bot waits, nothing is lost within the bound, and beyond it the loss is reported."""
 
 import json
 import os
@@ -33,7 +33,7 @@ TURNS_OF_TEN_MINUTES: Final = 240
 PIECE_MS: Final = 20.0
 """Sound that a bot sends at a time. It stutters if its event loop computes for longer without turning."""
 BLOCKED_MS: Final = 200.0
-"""Longest time for which the loop may not turn at all, whatever it waits for; other work on the machine adds to it."""
+"""Longest time for which the loop may stop for any reason; other work on the machine adds to it."""
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ async def test_ten_minutes_without_a_broker_lose_metrics_alone_and_say_so(cluste
         cluster, "long", "--bots", "4", "--turns", str(TURNS_OF_TEN_MINUTES), "--pause", "0.02", "--linger", "15"
     )
     assert bots.stdout is not None
-    assert bots.stdout.readline().strip() == PLAYED  # ten minutes of events, told in seconds
+    assert bots.stdout.readline().strip() == PLAYED  # ten minutes of events, sent in seconds
     cluster.proxy.change("left", Way.OPEN)
     output, _ = bots.communicate(timeout=patient(180))
     calls = await events(cluster, "long")

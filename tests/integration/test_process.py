@@ -57,7 +57,7 @@ def on(broker: "OwnBroker", prefix: str) -> dict[str, str]:
 
 
 def page(environment: dict[str, str], path: str, token: str | None = None) -> tuple[int, str]:
-    """Status and text; (0, "") while nobody listens."""
+    """Status and text; (0, "") while no server listens."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         answer = answer_of(f"http://127.0.0.1:{environment['CALLGAUGE_HTTP_PORT']}{path}", headers, seconds=2)
@@ -118,7 +118,7 @@ def own_broker() -> Iterator[OwnBroker]:
     command = [sys.executable, "-m", "tests.support.brokers.kafka_broker", "--until-stdin-closes"]
     with subprocess.Popen(
         command, cwd=ROOT, text=True, start_new_session=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,  # it tells of its broker's death
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,  # it reports its broker's death
     ) as keeper:  # fmt: skip
         broker = OwnBroker(keeper)
         if not broker.address:
@@ -253,7 +253,7 @@ async def write_scores(
 
 
 async def write_ends(environment: dict[str, str]) -> None:
-    """Writes a closing record to each partition of `scores`: whoever has counted them all has counted all before them."""
+    """Writes a closing record to each partition of `scores`: an exporter that has counted them all has counted all before them."""
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}scores"
     async with transactions(environment) as producer, producer.transaction():
         for partition in range(PARTITIONS):
@@ -270,7 +270,7 @@ def wait_for_ends(address: str) -> None:
 
 
 def records_counted(process: Process) -> int:
-    """What an exporter that was stopped says that it counted."""
+    """The counts that a stopped exporter reported."""
     (line,) = [line for line in process.text.splitlines() if "exporter_stopped" in line]
     return int(json.loads(line)["records"])
 

@@ -22,7 +22,7 @@ from tests.support.patience import patient
 
 DAY_MS = 24 * 3_600_000
 NO_TIME_BOUNDS = {"CALLGAUGE_LIMITS__MAX_EVENT_TIME_SKEW_MS": "0"}
-"""The fix: what was refused for its time is taken."""
+"""The fix: records refused for their time are accepted."""
 
 pytestmark = pytest.mark.service(partitions=2, limits__closing_grace_ms="500")
 
@@ -40,7 +40,7 @@ def kafka_of(environment: dict[str, str]) -> KafkaSettings:
 
 
 def quarantine(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, results, and what was told, of `callgauge quarantine`."""
+    """Exit code, results and messages of `callgauge quarantine`."""
     return ended("quarantine", *arguments, **environment)
 
 
@@ -68,7 +68,7 @@ async def test_a_refused_record_comes_into_its_call_once(
     environment: dict[str, str], producer: AIOKafkaProducer, tmp_path: Path
 ) -> None:
     """Events are refused for their time, and the limit is raised. Two of them came before all that is read again, so they
-    are put back, even twice; one came after, and is taken where it stands. The call has each once."""
+    are put back, even twice; one came after, and is read at its place. The call has each once."""
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     topic = f"{prefix}pipecat.events"
     old = [line(timestamp=now_ms() - 40 * DAY_MS, data={"frame": f"word {number}"}) for number in range(3)]
@@ -169,7 +169,7 @@ async def test_a_record_that_is_gone_is_told_and_the_others_are_put_back(
 
 
 async def test_what_is_no_record_is_told_apart(environment: dict[str, str], bootstrap: str) -> None:
-    """A transaction's marker has an offset, and so has what an aborted one wrote."""
+    """A transaction's marker has an offset, and so have the records of an aborted one."""
     topic = f"{environment['CALLGAUGE_TOPIC_PREFIX']}audit.events"
     writer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{topic}-writer")
     async with writer:
@@ -190,7 +190,7 @@ async def test_what_is_no_record_is_told_apart(environment: dict[str, str], boot
 
 
 async def test_only_what_was_committed_is_read_up_to_the_end(environment: dict[str, str], bootstrap: str) -> None:
-    """Quarantine is written in transactions: their markers are passed, what was aborted is not seen."""
+    """Quarantine is written in transactions: their markers are passed, aborted records are not seen."""
     kafka = kafka_of(environment)
     topic = kafka.topic("quarantine")
     entry = {

@@ -85,7 +85,7 @@ def wait_for_the_end(address: str) -> None:
 
 
 def finals(records: list[AnyScoreRecord]) -> dict[tuple[str, int | None, int], dict[str, Any]]:
-    """What is known of goals when the call is over, by subject, without how it came to be known."""
+    """The results of goals when the call is over, by subject, without their history."""
     kinds = ProgressScore | SubgoalScore | CallValues
     said = {"result", "auc", "auc_if_ended_now", "ppt", "success", "reached", "missing", "subgoal_id", "reached_turn"}
     said |= {"success_final_turn", "tool_correctness", "unscored_subgoals"}
@@ -156,7 +156,7 @@ async def test_without_a_judge_the_dataset_record_s_goals_are_unscored(
 
 
 def strict(asked: Asked) -> Does:
-    """Grades by what the call shows of the new flight: its booking, its arrival, the price, and the seat."""
+    """Grades by the facts of the call about the new flight: its booking, its arrival, the price, and the seat."""
     call, _, subgoal = asked.user.partition("\nSubgoal: ")
     needed = {
         "New travel date": "new_journey_id",
@@ -177,7 +177,7 @@ async def test_a_judge_scores_the_dataset_record_s_goals_turn_by_turn(
             "CALLGAUGE_JUDGE__ENABLED": "true",
             "OPENAI_API_KEY": "key",
             "OPENAI_BASE_URL": server.url,
-            # The tools of this call answer at length: what the judge reads is more than the usual limits let through at once.
+            # The tools of this call answer at length: the judge reads more than the usual limits allow at once.
             "CALLGAUGE_JUDGE__MAX_TOKENS_PER_MINUTE": "100000000",
             "CALLGAUGE_JUDGE__BUDGET_PER_CALL": "1000",
             "CALLGAUGE_JUDGE__BUDGET_PER_AGENT_HOUR": "1000",

@@ -1,7 +1,7 @@
 """Every role runs, callers say and tools hold personal data, and none of it is in anything that callgauge writes or shows.
 
-The three input topics are the operator's: there it stands, as it was put there. Everything else is searched: topics, files,
-pages, logs, what commands print, and the prompts that the model got.
+The three input topics are the operator's: there personal data stays as it was put there. Every other place is searched: topics, files,
+pages, logs, output of commands, and the prompts that the model got.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ SAID = (
     "I was born on the fourteenth of march nineteen eighty five, my IBAN is DE89 3704 0044 0532 0130 00.",
     "The code is BK-483920. Or use 4539 1488 0343 6467, call +1 415 555 0142, mail jane.doe@example.com, born 14 March 1985.",
 )
-"""What callers say, one turn after the other."""
+"""The callers' words, one turn after the other."""
 ANSWERS = (
     "So four five three nine, one four eight eight, oh three four three, six four six seven.",
     "I have 415-555-0142 and jane.doe@example.com.",
@@ -64,7 +64,7 @@ HELD: Json = {
     "note": "BK-483920",
     "jane.doe@example.com": True,
 }
-"""What tools are given and answer."""
+"""Arguments and answers of tools."""
 PLANTED = (
     *("4539148803436467", "4539 1488", "1488 0343", "four five three nine", "one four eight eight"),
     *("4155550142", "415 555", "415-555", "555 0142", "555-0142", "four one five", "oh one four two"),
@@ -126,7 +126,7 @@ def call_heard_on_the_line(now_ms: int) -> list[Event]:
 
 
 def call_heard_by_the_bot(now_ms: int) -> list[Event]:
-    """Without a simulated caller: what pipecat's own observers report."""
+    """Without a simulated caller: the reports of pipecat's own observers."""
     events = [
         Event(InputSource.PIPECAT, {"type": "call_started", "timestamp": now_ms, "agent": "desk", "goals": "service"})
     ]
@@ -198,7 +198,7 @@ def used(at_ms: int) -> list[Event]:
 
 
 def ended(at_ms: int) -> Event:
-    """Why, in the words of somebody who had the card before the eyes."""
+    """The reason, in the words of a person who sees the card."""
     return Event(InputSource.AUDIT, {"type": "call_ended", "timestamp": at_ms, "reason": f"declined: {SAID[3]}"})
 
 
@@ -220,7 +220,7 @@ def poison(now_ms: int) -> list[Event]:
 
 
 def explains(_: Asked) -> Does:
-    """A model that makes up what it was not shown."""
+    """A model that invents text it was not shown."""
     told = f"Turn 1: {SAID[0]} Call 415-555-0142, mail jane.doe@example.com, BK-483920."
     ratings = {
         **dict.fromkeys(("fabricating_tool_parameters", "misrepresenting_tool_result", "violating_policies"), 3),
@@ -362,7 +362,7 @@ class Demo:
 
 
 def told(*arguments: str, **environment: str) -> str:
-    """What a command prints, on whichever stream, however it ends.
+    """The output of a command, on both streams, with any end.
 
     It runs in this process: thirteen starts of Python were three quarters of a run, and nothing of it depends on them.
     """
@@ -372,7 +372,7 @@ def told(*arguments: str, **environment: str) -> str:
 
 
 def leaks(found: Mapping[str, str]) -> dict[str, list[str]]:
-    """By place, what of all that was planted is there."""
+    """Planted values by the place where they were found."""
     seen = {place: [each for each in PLANTED if each.lower() in text.lower()] for place, text in found.items()}
     return {place: planted for place, planted in seen.items() if planted}
 

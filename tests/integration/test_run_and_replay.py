@@ -96,7 +96,7 @@ def test_the_metrics_page_pleases_prometheus(service: tuple[Process, str], envir
 def test_a_phone_line_has_latencies_of_its_own(
     service: tuple[Process, str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Nobody simulates the caller on a real line: the bot's turn rulings are what is left, and they say so."""
+    """There is no simulated caller on a real line: only the bot's turn rulings are left, and the anchor says so."""
     _, address = service
     lines = [json.loads(line) for line in (RECORD / "pipecat_logs.jsonl").read_text().splitlines()]
     audit = json.loads((RECORD / "audit_log.json").read_text())["transcript"]
@@ -123,12 +123,12 @@ def test_each_role_runs_alone(environment: dict[str, str], tmp_path: Path) -> No
 
 
 async def test_evaluators_that_join_and_leave_lose_no_call(environment: dict[str, str], tmp_path: Path) -> None:
-    """Rebalances with calls open: the one that joins, and then the one that stays, replays what the other had."""
+    """Rebalances with calls open: the one that joins, and then the one that stays, replays the calls of the other."""
     with gzip.open(CONFORMANCE / "calls.jsonl.gz") as file:
         calls = [json.loads(line) for line in islice(file, 20)]
     path = tmp_path / "calls.jsonl"
     path.write_text("".join(json.dumps(call) + "\n" for call in calls))
-    # The calls must last until another evaluator has started, which takes longer on a busy machine; what comes after the
+    # The calls must last until another evaluator has started, which takes longer on a busy machine; events after the
     # end of a call must come within its grace as before.
     pace = patient(1)
     environment["CALLGAUGE_LIMITS__CLOSING_GRACE_MS"] = str(round(1_500 * pace))

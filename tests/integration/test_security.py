@@ -1,4 +1,4 @@
-"""TLS, logins and rights on a real broker that insists on them: who may come in works, who may not is told why."""
+"""TLS, logins and rights on a real broker that insists on them: clients with rights work, others get the reason."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ from tests.support.patience import patient
 pytestmark = pytest.mark.kafka
 
 Right = tuple[str, str, str]
-"""Kind of thing, its name without the prefix of the test, and what is done with it."""
+"""Kind of resource, its name without the prefix of the test, and the operation."""
 
 EVALUATOR: Final[tuple[Right, ...]] = (
     *(("topic", topic, "READ") for topic in INPUT_TOPICS),
@@ -61,7 +61,7 @@ GOALS: Final[Mapping[str, tuple[Right, str]]] = {
     "reads_topic": (("topic", "goals", "READ"), "goals: Read"),
     "asks_judge": (("topic", "judge.requests", "WRITE"), "judge.requests: Write"),
 }
-"""By setting of goals, what an evaluator needs more with it, and how that is told."""
+"""By setting of goals, the further rights that an evaluator needs with it, and the message about them."""
 OF_ROLE: Final = {"evaluator": EVALUATOR, "exporter": EXPORTER, "judge": JUDGE}
 REPLAY: Final[tuple[Right, ...]] = tuple(
     ("topic", f"{source}.events", "WRITE") for source in ("pipecat", "elevenlabs", "audit")
@@ -83,7 +83,7 @@ def variables(broker: SecuredBroker, door: str, **security: str) -> dict[str, st
 
 
 class House:
-    """A secured broker with topics of one's own on it, and what it takes to come in as `USER`."""
+    """A secured broker with topics of one's own on it, and the credentials of `USER`."""
 
     def __init__(self, broker: SecuredBroker, folder: Path, user: str = USER) -> None:
         self.broker = broker
@@ -163,7 +163,7 @@ class House:
 
 @pytest.fixture(scope="module")
 def house(secured: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> House:
-    """With the topics made by a user who may do that and nothing else."""
+    """With the topics created by a user who may do only that."""
     made = House(secured, tmp_path_factory.mktemp("secrets"))
     made.give(CREATE)
     assert f"{made.prefix}scores: made" in ran("topics", "create", **made.entrance("SCRAM-SHA-512"))
@@ -181,12 +181,12 @@ def allowed(house: House, *rights: Right) -> Iterator[None]:
 
 
 def refused(*arguments: str, **environment: str) -> str:
-    """What a command says that must fail: no traceback, no secret, none of a library's lines, and nothing on stdout."""
+    """The message of a command that must fail: no traceback, no secret, none of a library's lines, and nothing on stdout."""
     return _refusal(ended(*arguments, **environment))
 
 
 def refused_here(*arguments: str, **environment: str) -> str:
-    """What `refused` gives, of a command that runs in this process, which must not end with it."""
+    """The same as `refused`, of a command in this process, which must not end with it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli_run, "_end_overdue", lambda _: None)
         return _refusal(ran_here(*arguments, **environment))
@@ -336,7 +336,7 @@ def test_commands_that_need_a_right_say_so(house: House, tmp_path: Path) -> None
 
 
 def refused_check(environment: dict[str, str]) -> str:
-    """What `topics check` says on standard error; its table is on standard output."""
+    """The messages of `topics check` on standard error; its table is on standard output."""
     done = ended("topics", "check", **environment)
     assert done.code == 1
     return done.err
@@ -391,7 +391,7 @@ async def test_topics_that_are_missing_or_do_not_fit_together_are_told(secured: 
 
 
 def test_a_token_that_the_broker_refuses_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
-    """aiokafka takes the refusal for a success; without a look at what comes next the process would wait for ever."""
+    """aiokafka takes the refusal for a success; without a look at the next answer the process would wait for ever."""
     token = tmp_path / "token"
     token.write_text("no-token-of-yours")
     security = {"mechanism": "OAUTHBEARER", "token_file": str(token), "ca_file": secured.file("ca.pem")}

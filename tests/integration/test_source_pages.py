@@ -29,7 +29,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def ran_program(text: str) -> str:
-    """Runs a program in a process of its own; what it printed."""
+    """Runs a program in a process of its own; returns its output."""
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=patient(60))
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

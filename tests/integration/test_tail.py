@@ -30,7 +30,7 @@ OF_THE_WAY: Final = {
     "revision", "status", "input_hash", "offsets", "caused_at_ms", "record_id", "is_first", "first_known", "through",
     "events", "reason",
 }  # fmt: skip
-"""Fields that say how a record came about, not what is known of the call."""
+"""Fields about the origin of a record, not about the call."""
 Json = dict[str, Any]
 
 
@@ -83,7 +83,7 @@ def writing(run: Path, seeds: dict[str, int], start_ms: int) -> Iterator[BasePro
 def comparable(records: list[AnyScoreRecord]) -> dict[tuple[Any, ...], Json]:
     found = {}
     for record in records:
-        if record.name != "dead_air":  # decided while the call runs, from what is there then
+        if record.name != "dead_air":  # decided while the call runs, from the lines of that moment
             fields = json.loads(record.model_dump_json(exclude=OF_THE_WAY))
             fields.pop("event_time_ms")
             found[record.conversation_id, record.name, record.turn, record.index] = fields

@@ -1,4 +1,4 @@
-"""Transcripts on a real broker: one per call, with its closing, whatever dies in between; and the files made of them."""
+"""Transcripts on a real broker: one per call, with its closing, whichever process is killed in between; and their files."""
 
 import gzip
 import json
@@ -49,7 +49,7 @@ def calls(tmp_path: Path) -> Path:
 
 
 def expected(path: Path, folder: Path) -> dict[str, bytes]:
-    """By conversation, what the command makes of the same recordings."""
+    """By conversation, the command's transcripts of the same recordings."""
     ran("transcript", str(path), "--folder", str(folder))
     return {file.stem: file.read_bytes() for file in folder.iterdir()}
 

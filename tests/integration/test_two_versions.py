@@ -1,4 +1,4 @@
-"""Two versions in one group, one after the other: what the first closed stays closed, and nothing is written twice."""
+"""Two versions in one group, one after the other: calls that the first one closed stay closed, and no record is written twice."""
 
 import asyncio
 import json
@@ -24,12 +24,12 @@ ALTERED = (sys.executable, "-m", "tests.chaos.evaluators.altered")
 WAIT_SECONDS = 40
 OF_SCHEMA_1 = Path(__file__).parents[1] / "support" / "scores_of_schema_1.jsonl"
 
-# Its instance has a name, so that what is killed comes back at once, without a session timeout.
+# Its instance has a name, so that a killed one comes back at once, without a session timeout.
 pytestmark = pytest.mark.service(partitions=1, evaluator_instance="one", limits__closing_grace_ms="300")
 
 
 class Topics:
-    """Writes calls and reads `scores`, whatever version wrote there."""
+    """Writes calls and reads `scores` of any version."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._bootstrap = environment["CALLGAUGE_BOOTSTRAP"]
@@ -45,7 +45,7 @@ class Topics:
         await producer.stop()
 
     async def write_scores(self, conversation_id: str, *records: dict[str, Any]) -> None:
-        """Records of `scores` as somebody wrote them."""
+        """Records of `scores` as they were written."""
         producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
         await producer.start()
         for record in records:
@@ -124,14 +124,14 @@ async def test_what_one_version_closed_the_other_does_not_score_again(
 async def test_a_call_that_schema_1_left_open_goes_on_and_nothing_of_it_is_counted_again(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """The facts of its turns are numbered on; what schema 2 has no more is passed over."""
+    """The facts of its turns continue their numbers; records that schema 2 does not have are passed over."""
     topics = Topics(environment)
     await topics.send("open", *SAID)
     older = [
         json.loads(line) | {"conversation_id": "open", "offsets": {"audit.events": 1}}
         for line in OF_SCHEMA_1.read_text().splitlines()
     ]
-    # The ends are those of another call: only what is said while a call runs can be there of an open one.
+    # The ends are those of another call: of an open call there can only be records from while it runs.
     left = [each for each in older if each["status"] not in ("final", "settled") and each["turn"] in (None, 0)]
     assert {"call_started", "turn", "stage_latencies", "speech"} <= {each["name"] for each in left}
     await topics.write_scores("open", *left)

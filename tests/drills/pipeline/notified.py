@@ -1,4 +1,4 @@
-"""Receives what Prometheus sends when alerts fire and end, and what Alertmanager makes of it, and keeps everything."""
+"""Receives and keeps Prometheus' messages when alerts fire and end, and Alertmanager's messages about them."""
 
 import json
 import time
@@ -31,7 +31,7 @@ class Notice:
 
     @property
     def is_page(self) -> bool:
-        """Whether somebody gets up for it."""
+        """Whether it wakes a person."""
         return self.labels["severity"] == "critical" and not self.is_resolved
 
 

@@ -1,7 +1,7 @@
 """A small installation that can be broken: evaluators, an exporter, a judge, live calls, Prometheus with the shipped rules,
 and the shipped Alertmanager.
 
-Everything is real, and so are the windows of the rules: what fires comes after minutes.
+Everything is real, and so are the windows of the rules: alerts come after minutes.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ CALLS: Final = 8
 
 @dataclass(slots=True)
 class Scene:
-    """What runs, and what was sent of it.
+    """The running processes, and their alerts.
 
     Attributes:
         evaluators: The processes, to be killed or frozen.
-        notices: What Prometheus sent.
+        notices: Prometheus' messages.
         pages: The address of `/metrics` of each role, of the first process that has it.
     """
 
@@ -60,7 +60,7 @@ class Scene:
         time.sleep(seconds)
 
     def fires(self, alert: str, within_minutes: float, since: float, **labels: str) -> Notice:
-        """Waits until an alert fires, and returns what was sent.
+        """Waits until an alert fires, and returns its message.
 
         Raises:
             AssertionError: It did not fire in time.
