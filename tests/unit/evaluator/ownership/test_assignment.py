@@ -1,4 +1,4 @@
-"""The owned partitions: known ends of their inputs, commits, and partitions that are given up."""
+"""The partitions that are ours: how far their inputs are known, and which offsets they commit or give up."""
 
 from typing import Any, NamedTuple
 
@@ -179,7 +179,7 @@ def test_what_is_given_up_is_dropped_and_the_rest_is_known_anew() -> None:
     assert [partition.is_active for partition in partitions] == [False, True]
     assert list(assignment.active) == [1]
     assert assignment.unwritten_records == 1
-    assert assignment.not_committed(at) == at  # another member may have committed since
+    assert assignment.not_committed(at) == at  # another owner may have committed since
 
 
 def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
@@ -236,7 +236,7 @@ async def test_an_input_that_is_ahead_waits_for_the_one_that_lags(lagging: Laggi
     assert lagging.folded == []
     assert lagging.assignment.waiting_records == 10
     partition = lagging.assignment.owned[0].partition
-    assert partition.offsets_to_commit()[PIPECAT] == 0  # waiting records are read again by a successor
+    assert partition.offsets_to_commit()[PIPECAT] == 0  # a successor reads the waiting records again
     await lagging.read(Record(AUDIT, 0, NOW_MS + 500), Record(AUDIT, 1, NOW_MS + 2_500))
     assert lagging.folded == [("pipecat", 0), ("audit", 0), ("pipecat", 1), ("pipecat", 2), ("audit", 1)]
     assert partition.next_offsets[PIPECAT] == 3
@@ -349,7 +349,7 @@ async def test_what_is_never_shown_is_not_waited_for_for_ever(replicated: Replic
         return replicated.assignment.waiting_records
 
     assert await waits_after(PATIENCE_MS - 1) == 1
-    replicated.leader_says(13, NOW_MS + PATIENCE_MS)  # further invisible records change nothing
+    replicated.leader_says(13, NOW_MS + PATIENCE_MS)  # more records that cannot be seen change nothing
     assert await waits_after(PATIENCE_MS + 1) == 0
     assert replicated.assignment.known_ms(0) is None, "of silence nothing is known all the same"
     await replicated.read(Record(AUDIT, 10, NOW_MS), Record(PIPECAT, 11, NOW_MS + PATIENCE_MS))
@@ -369,7 +369,7 @@ async def test_an_input_that_we_do_not_read_on_is_waited_for(replicated: Replica
     assert replicated.assignment.waiting_records == 1
 
 
-# What is looked at.
+# Partitions to look at.
 
 
 async def test_only_the_partitions_of_a_poll_are_looked_at() -> None:

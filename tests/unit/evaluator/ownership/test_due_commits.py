@@ -1,4 +1,4 @@
-"""Commits of the evaluator and their times, fencing, and slow writing that slows reading down."""
+"""Commits of the evaluator and their time, writers that are fenced off, and reading that slows down with slow writing."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ async def make_shell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shell]:
     return lambda **settings: Shell(monkeypatch, **settings)
 
 
-# Who writes, and who is fenced off.
+# Writers, and those that are fenced off.
 
 
 async def test_a_writer_that_fails_ends_the_role_and_nothing_is_committed(make_shell: Callable[..., Shell]) -> None:
@@ -106,7 +106,7 @@ async def test_a_tick_looks_at_fences_too(make_shell: Callable[..., Shell], monk
         await shell.role._tick_for_ever()
 
 
-# What is committed, and when.
+# Commits and their time.
 
 
 async def test_before_partitions_go_all_is_written_and_committed(make_shell: Callable[..., Shell]) -> None:
@@ -130,7 +130,7 @@ async def test_a_commit_is_of_what_was_written_and_not_of_what_came_since(make_s
     await shell.folds(4)
     committing = asyncio.create_task(shell.role._commit())
     await until_idle()
-    await shell.folds(5)  # folding goes on meanwhile, and does not move the offsets of the commit
+    await shell.folds(5)  # folding goes on meanwhile, and does not move the offset of this commit
     assert shell.folded == [[4, 5]]
     assert shell.commits == []
     shell.may_write.set()
@@ -229,7 +229,7 @@ async def test_a_writer_that_waits_holds_up_no_commit_of_another_partition(make_
     shell.writers[0].may_write.set()
     await until_idle()
     await shell.role._commit()
-    assert shell.commits[2:] == [f"commit {PIPECAT}[0]@5"]  # the first notes, and those since then
+    assert shell.commits[2:] == [f"commit {PIPECAT}[0]@5"]  # the offset noted first; the later one comes next
     await shell.role._commit()
     assert shell.commits[3:] == [f"commit {PIPECAT}[0]@6"]
 

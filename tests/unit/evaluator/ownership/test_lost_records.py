@@ -1,4 +1,4 @@
-"""Records deleted before they were read: separated from gaps without loss, counted, and their calls named; and offsets that
+"""Records deleted before they were read: not confused with harmless gaps, counted, and their calls named; and offsets that
 come again."""
 
 from collections.abc import Mapping, Sequence
@@ -155,7 +155,7 @@ async def test_nobody_is_asked_while_nothing_is_passed_over(shell: Shell) -> Non
 
 
 class Anew:
-    """The client's answers about inputs of which some were created anew."""
+    """The client's answers about inputs, some of which were made anew."""
 
     def __init__(self, shell: Shell, monkeypatch: pytest.MonkeyPatch, *tps: TopicPartition) -> None:
         self.shell = shell

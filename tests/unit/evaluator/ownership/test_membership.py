@@ -1,4 +1,4 @@
-"""Partitions that an evaluator expects to keep when the group assigns them anew."""
+"""The partitions that an evaluator expects to keep when the group shares them out anew."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The evaluator in a rebalance: it takes and leaves partitions, and one rebalance overtakes another."""
+"""The evaluator in a rebalance: the work it takes, leaves and overtakes."""
 
 import asyncio
 from collections.abc import Callable
@@ -254,7 +254,7 @@ async def test_a_broker_that_refuses_a_takeover_is_named(make_shell: Callable[..
 
 
 async def test_what_is_given_to_us_while_we_leave_is_not_taken_over(make_shell: Callable[..., Shell]) -> None:
-    """Leaving the group takes a moment, in which a rebalance may end: work that begins then would never end."""
+    """Leaving the group takes a moment, in which a rebalance may end: work that begins then would never be ended."""
     shell = make_shell()
     shell.role._is_leaving = True
     await shell.assigned(0)
@@ -300,7 +300,7 @@ async def test_when_the_input_is_gone_that_is_the_reason(make_shell: Callable[..
     assert shell.subscription.failures == [shell.misfit]
 
 
-# The state, for who comes next.
+# The state, for the next owner.
 
 
 class Writing:
@@ -387,7 +387,7 @@ async def test_the_writing_has_a_bound_of_its_own(writing_shell: Shell, monkeypa
     await until_idle()
     assert "state of [0]" in shell.journal
     assert not revoking.done()
-    assert bounds[0].when() is None  # the rest of the bound on committing is not that of the writing
+    assert bounds[0].when() is None  # the rest of the time for committing is not the limit for writing
     shell.role._snapshots.may_write.set()  # type: ignore[union-attr]  # the fake
     await revoking
     assert snapshots_noted(shell)[0] == SnapshotPlace(0, 0, 1)

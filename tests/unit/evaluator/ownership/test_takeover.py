@@ -1,4 +1,4 @@
-"""Taking a partition over: first others are fenced off, then commits and written records are read, then folding begins."""
+"""Taking a partition over: other owners are fenced off, then commits and scores are read, then it begins."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class FakeWriter:
 
 
 class Taking:
-    """Partitions to be taken over, with fakes around them; `journal` has the requests, in order."""
+    """Partitions to be taken over, with everything around them made up; `journal` lists the requests in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *numbers: int, is_embedded: bool = False) -> None:
         self.journal: list[str] = []
@@ -94,7 +94,7 @@ class Taking:
         await self.takeover.take(self.owned, consumer)
 
     def commits(self, number: int) -> dict[str, tuple[int, CommitNote]]:
-        """Offsets that would be committed now, by topic."""
+        """The offsets that would be committed now, by topic."""
         (owned,) = (each for each in self.owned if each.partition.number == number)
         return {tp.topic: (at.offset, CommitNote.parse(at.metadata)) for tp, at in owned.to_commit(0).items()}
 
@@ -191,7 +191,7 @@ async def test_reading_begins_where_the_commits_say(taking_of: Callable[..., Tak
         taking.commit(PIPECAT, number, 20 + number, CommitNote(70 + number, 30).text())
         taking.commit(AUDIT, number, 40, CommitNote(60 + number, 55).text())
     await taking.take()
-    # What either input's note asks for, so the earlier one.
+    # The earlier of the starts that the notes of the two inputs ask for.
     assert taking.ledger_starts == {0: 60, 2: 62}
     for number, owned in zip((0, 2), taking.owned, strict=True):
         assert owned.partition.next_offsets == {PIPECAT: 20 + number, AUDIT: 40}
@@ -262,9 +262,9 @@ async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_re
     with capture_logs() as logged:
         await taking.take()
     assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: END}
-    # Records from the first one on were written long before those that the note asks for.
+    # The input is read from its first record, written long before the scores that the note asks for.
     assert taking.ledger_starts == {0: 0}
-    assert taking.lost == 0  # the topic was created anew: its former records do not count as lost
+    assert taking.lost == 0  # the topic was made anew: its former records do not count as lost
     assert [(line["event"], line["seen"]) for line in logged] == [
         ("input_not_where_it_was", f"the topic has {FIRST} to {END}")
     ]
@@ -376,7 +376,7 @@ async def test_after_too_many_owners_reading_stops_where_the_last_one_was(taking
     taking.commit(PIPECAT, 0, 20, CommitNote(70, 30, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
     taking.commit(AUDIT, 0, 40, CommitNote(60, END + 9, MAX_TAKEOVERS_WITHOUT_PROGRESS).text())
     await taking.take()
-    # A mark beyond the end is about a topic that was created anew, and is never reached.
+    # A note that goes past the end of the input is about a topic made anew: its offset is never reached.
     assert taking.owned[0].partition.stops == {PIPECAT: 30, AUDIT: END}
 
 
@@ -389,7 +389,7 @@ async def test_an_owner_that_cannot_be_counted_folds_all_the_same(taking_of: Cal
     assert [line["event"] for line in logged] == ["commit_failed"]
 
 
-# States handed over by an earlier owner.
+# A state that an earlier owner has handed over.
 
 PLACE = SnapshotPlace(1, 7, 9)
 

@@ -1,4 +1,4 @@
-"""A partition between two owners: the message of a commit to the next one."""
+"""A partition between two owners: the facts that a commit passes to the next one."""
 
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ def test_a_commit_says_where_to_read_and_what_to_recall() -> None:
     evaluator = StubEvaluator()
     partition, _ = partition_of(evaluator)
     owned = owned_of(partition)
-    assert owned.to_commit(NOW_MS) == {}  # the written records are not recalled yet: the committed offsets stay
+    assert owned.to_commit(NOW_MS) == {}  # the written scores are not recalled yet: the committed offsets stay
     starts = {PIPECAT: InputStart(5, 0), AUDIT: InputStart(2, 0)}
     owned.began(starts, {PIPECAT: 5, AUDIT: 2}, 40, 60, now_ms=NOW_MS, overlap_ms=0)
     partition.fold([[Record(PIPECAT, 5), Record(PIPECAT, 6)]], None)
@@ -116,7 +116,7 @@ def test_every_input_must_have_been_read_again(positions: dict[str, int]) -> Non
     owned.read_to(positions)
     assert scores(10_000) == {LEDGER_START}
     owned.read_to({PIPECAT: INPUT_END, AUDIT: 7})
-    owned.read_to({})  # once is enough: later records were never the former owner's
+    owned.read_to({})  # once is enough: later scores were never the former owner's
     assert scores(20_000) == {LEDGER_END}
 
 

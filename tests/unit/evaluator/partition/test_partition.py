@@ -1,4 +1,4 @@
-"""One partition without a broker: records of its effects, refused records, and the start of a successor."""
+"""One partition without a broker: the records made of effects, the refused ones, and the start of a successor."""
 
 from typing import get_args
 

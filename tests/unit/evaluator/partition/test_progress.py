@@ -1,4 +1,4 @@
-"""Owners that end before their partition makes progress: their count, and the meaning of progress."""
+"""Owners that end before their partition gets on: how they are counted, and which steps count as progress."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The time at the broker: wall clocks that are set, wrong from the start, or frozen; records that prove a time or do not."""
+"""The time at the broker: wall clocks that are set, wrong from the start, frozen; records that prove the time or do not."""
 
 from collections.abc import Sequence
 
@@ -62,7 +62,7 @@ class Timed:
 
 @given(st.lists(st.tuples(st.integers(0, 30_000), st.integers(-MINUTES_10, MINUTES_10), st.booleans()), max_size=10))
 def test_no_steps_of_the_wall_clock_move_time(moves: Sequence[tuple[int, int, bool]]) -> None:
-    """Time follows the machine's counter, however often the wall clock is set, read or not, with records in between."""
+    """Time goes as the machine counts it, however often the wall clock is set, looked at or not, with records between."""
     timed = Timed()
     with capture_logs():
         for passed_ms, step_ms, has_record in moves:
@@ -90,7 +90,7 @@ def test_no_steps_of_the_wall_clock_move_time(moves: Sequence[tuple[int, int, bo
 def test_producers_clocks_alone_do_not_move_time(
     wall_wrong_by_ms: int, moves: Sequence[tuple[int, int, int, TopicPartition, bool]]
 ) -> None:
-    """Whatever producers say, time follows the machine's counter, or the wall clock."""
+    """Time goes as the machine counts it, or as the wall clock shows it, and producers' stamps change neither."""
     timed = Timed(wall_wrong_by_ms)
     with capture_logs():
         for passed_ms, step_ms, record_wrong_by_ms, tp, is_stepped in moves:
@@ -115,7 +115,7 @@ def test_producers_clocks_alone_do_not_move_time(
 def test_the_broker_s_records_bring_time_right_and_keep_it_so(
     wall_wrong_by_ms: int, moves: Sequence[tuple[int, int, int]]
 ) -> None:
-    """However long a record was unread: its proof is never wrong, and is worth more the fresher it is."""
+    """The proof of a record is never wrong, however long it lay unread; the fresher the record, the more it proves."""
     timed = Timed(wall_wrong_by_ms)
     with capture_logs():
         for passed_ms, step_ms, after_ms in moves:
@@ -125,7 +125,7 @@ def test_the_broker_s_records_bring_time_right_and_keep_it_so(
             before_ms = abs(timed.wrong_by_ms)
             timed.record(after_ms=after_ms)
             assert abs(timed.wrong_by_ms) <= before_ms
-        timed.go(RECENT_MS + 1)  # records that were unread for long prove little
+        timed.go(RECENT_MS + 1)  # a record that lay unread for long proves little
         timed.record()
     assert abs(timed.wrong_by_ms) <= ALLOWED_MS + 200
 
@@ -304,7 +304,7 @@ async def test_an_answer_from_before_a_step_is_not_taken_for_a_later_one(running
 
 
 async def test_records_prove_the_time_through_the_evaluator(running: Running) -> None:
-    """A clock that was behind from the start: the broker's timestamps move time, those of producers do not."""
+    """A clock that was behind from the start: a stamp of the broker moves time, one of a producer does not."""
     shell = running.shell
     shell.clock._proofs.clear()
     shell.evaluators[0].wakeup_ms = shell.clocks.steady_ms + MINUTES_10

@@ -1,4 +1,4 @@
-"""Leaders of replicated inputs are asked for the ends of their logs, and their answers, or silence, are kept as they are."""
+"""Leaders of replicated inputs are asked where their logs end; their answers, or the lack of one, are kept unchanged."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -299,7 +299,7 @@ async def test_a_leader_that_is_cut_off_from_the_others_is_not_believed_however_
         assert (end := asks.ends[A]) is not None
         assert end.offset == 40
         await until(lambda: read_from[-1][A] == 2)
-        for _ in range(20):  # further answers of the cut-off one change nothing
+        for _ in range(20):  # later answers of the one that is cut off change nothing
             await until_idle()
             assert read_from[-1][A] == 2
 
