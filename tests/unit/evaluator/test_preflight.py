@@ -21,7 +21,7 @@ RIGHT = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * HOUR_MS), "mes
 
 
 class Broker:
-    """The broker's answers."""
+    """The broker's answers when asked."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys((*LEDGERED_TOPICS, "quarantine", "transcripts", "judge.requests"), 4)
@@ -158,7 +158,7 @@ USED = used_topics(writes_transcripts=True, asks_judge=False)
 
 
 async def misfit(**counts: int) -> str:
-    """The reported faults when some topics have other counts than 4; dots of their names are underscores."""
+    """The problem when some topics have other counts than 4; dots of their names are underscores."""
     changed = {name.replace("_", "."): count for name, count in counts.items()}
     kafka = Answering(topic_prefix="x.", counts={f"x.{name}": changed.get(name, 4) for name in USED})
     return str(await misfit_now(kafka, USED) or "")

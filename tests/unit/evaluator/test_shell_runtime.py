@@ -1,4 +1,4 @@
-"""Foundations of the shells: the first of several works, failures that FastStream would swallow, and topics that fit."""
+"""The shells' foundation: the first of several works, failures that FastStream would swallow, and topics that fit."""
 
 import asyncio
 from collections.abc import Sequence

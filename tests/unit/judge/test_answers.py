@@ -1,4 +1,4 @@
-"""The form of an answer: its exact shape, and nothing that only looks like one."""
+"""An answer counts in its exact shape, and nothing counts that only looks like one."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Behaviour of endpoints, without a network: any reply is an outcome, and a request that never left costs nothing."""
+"""An endpoint's replies to the judge, without a network: any reply is an outcome, and an unsent question costs nothing."""
 
 import asyncio
 import json
@@ -45,10 +45,10 @@ def response(body: bytes, status: int = 200, **headers: str) -> httpx2.Response:
 
 
 class FakeNetwork(httpx2.AsyncBaseTransport):
-    """Each try ends as `ends` says in turn; None never ends. A try in `not_sent` ends before the question is written.
+    """Each try ends as `ends` says in turn; None never ends. The tries in `not_sent` end before the question is written.
 
     Attributes:
-        requests: Written requests.
+        requests: The requests that were written.
     """
 
     def __init__(self, *ends: httpx2.Response | Exception | None, not_sent: tuple[int, ...] = ()) -> None:
@@ -167,7 +167,7 @@ def test_whatever_an_endpoint_answers_there_is_a_verdict(body: bytes, status: in
 @pytest.mark.parametrize("name", ["prompt", "cached", "answer"])
 @pytest.mark.parametrize("count", [10**400, -1, MAX_REPORTED_TOKENS + 1])
 async def test_a_count_that_cannot_be_is_charged_as_none(name: str, count: int) -> None:
-    """The judge itself compares the count with the bound, whatever the consumer takes."""
+    """The judge itself compares the count with the bound, whichever endpoint takes the questions."""
     settings = judge_settings()
     counted = ScriptedEndpoint(lambda _: answer("C", tokens=TokenUse(**{name: count})))
     silent = ScriptedEndpoint(lambda _: answer("C"))

@@ -1,4 +1,4 @@
-"""Hostile records on `judge.requests` and `judge.verdicts`: the judge answers or refuses each, reads on, and ends for none."""
+"""The judge reads on past any record on `judge.requests` and `judge.verdicts`: it answers or refuses each, ends for none."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ header_values = st.none() | st.binary(max_size=4) | st.sampled_from(
 
 @st.composite
 def values(draw: st.DrawFn) -> bytes | None:
-    """Questions with odd fields, and records that are no questions."""
+    """Questions with odd fields, and values that are no question at all."""
     if draw(st.integers(0, 9)) == 0:
         return draw(
             st.none() | st.binary(max_size=20) | st.sampled_from([DEEP, b"null", b"[]", b'"\\ud800"', b"1e999"])

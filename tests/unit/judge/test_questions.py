@@ -1,4 +1,4 @@
-"""The prompt for the model: the call as data, the question last, nothing in the call that could pass for ours."""
+"""The model reads the call as data and the question last; nothing in the call can pass for our text."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ TEXT_OF_VERSION = {
     "faithfulness.1": "1dcdf26cd3d225fa",
     "conversation_progression.1": "03ad1d76c0949eb3",
 }
-"""A hash of each prompt's text. A changed text gets a new version, so that old verdicts keep their meaning."""
+"""A hash of each prompt's text. A changed text gets a new version, so that old verdicts stay as they were."""
 
 every_kind = pytest.mark.parametrize("kind", JudgeKind)
 

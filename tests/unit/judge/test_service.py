@@ -1,4 +1,4 @@
-"""The judge's shell without a broker: its commits and verdicts, and its work in a rebalance."""
+"""The judge's shell without a broker: its commits, its verdicts, and the work that a rebalance lets through."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -44,7 +44,7 @@ def record_of(asked: JudgeRequest, offset: int, partition: int = 0, **headers: s
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(patient(5)):
-        while not condition():  # noqa: ASYNC110 - the awaited state has no event, and is a few steps away
+        while not condition():  # noqa: ASYNC110 - the condition has no event, and is a few steps away
             await asyncio.sleep(0)
 
 
@@ -104,7 +104,7 @@ class FakeSubscription:
 
 
 class House:
-    """A worker with a fake broker, and its parts. The ledger has `recalled`."""
+    """A worker with a made-up broker, and the parts it was made with. The ledger holds `recalled`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.endpoint = ScriptedEndpoint(lambda _: answer("C"))
@@ -252,7 +252,7 @@ async def test_a_partition_that_stays_ours_loses_no_work_and_pays_for_none_twice
     await house.worker.on_partitions_revoked({P0, P1})
     house.endpoint.gate.set()
     await house.assigned(P0)
-    await house.take(record_of(stays, 0))  # read again from the committed offsets
+    await house.take(record_of(stays, 0))  # read again from the committed offset
     await house.until_written(1)
     assert [verdict.request_id for verdict, _, _ in house.producer.sent] == [stays.request_id]
     assert await house.committed() == {0: 1, 1: 0}
@@ -261,7 +261,7 @@ async def test_a_partition_that_stays_ours_loses_no_work_and_pays_for_none_twice
 
 
 async def test_no_verdict_goes_out_while_partitions_are_shared_out(house: House) -> None:
-    """A question answered meanwhile may be another judge's by now."""
+    """A question that is answered meanwhile may be another judge's by now."""
     await house.assigned(P0)
     house.endpoint.gate.clear()
     asked = question()

@@ -1,4 +1,4 @@
-"""The judge with an endpoint inside the process: its requests, its verdicts on the answers, and when it gives up."""
+"""The judge with an endpoint inside the process: its questions, its verdicts from the answers, and when it gives up."""
 
 import asyncio
 from typing import Any
@@ -355,7 +355,7 @@ async def test_what_is_withdrawn_is_neither_asked_nor_answered() -> None:
         await endpoint.until_asked(3)
         judge.withdraw({asked.request_id, waits.request_id})
         assert [one.cancelled() for one in promised] == [True, True, False]
-        await endpoint.until_asked(6)  # who stays has the places now
+        await endpoint.until_asked(6)  # the remaining question has the places now
         assert not judge._breaker.is_open  # the endpoint is not to blame
         again = judge.ask(asked)  # it may come back at once
         endpoint.gate.set()

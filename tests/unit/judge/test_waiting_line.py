@@ -1,4 +1,4 @@
-"""Who is asked next, and who has to leave."""
+"""The next question to be asked, and the ones that have to leave."""
 
 import random
 
@@ -108,7 +108,7 @@ def test_nobody_is_lost_or_doubled_whatever_happens() -> None:
         for number in range(120):
             entry = waiting(number, draw.randrange(1_000), conversation_id=f"c-{draw.randrange(3)}",
                             turn=draw.randrange(5), priority=draw.randrange(2), transcript=())  # fmt: skip
-            if entry.request_id not in there:  # who asks the same again gets the same answer, before it comes here
+            if entry.request_id not in there:  # a repeated question gets the same answer, before it comes here
                 there[entry.request_id] = number
                 came.append(number)
                 for gone, _ in list(line.put(entry)):

@@ -1,4 +1,4 @@
-"""The partitions that are ours: how far their inputs are known, and which offsets they commit or give up."""
+"""Partitions that are ours: how far their inputs are known, which offsets they commit, and which ones are given up."""
 
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ def test_an_assignment_is_the_same_numbers_of_all_inputs() -> None:
 
 
 class FakeConsumer:
-    """Answers of the client to an assignment: (position, end, stable end, time of the answer) by partition."""
+    """The client's answers to an assignment: (position, end, stable end, time of the last poll) by partition."""
 
     def __init__(self, known: dict[TopicPartition, tuple[int, int, int | None, int]]) -> None:
         self.known = known

@@ -1,4 +1,4 @@
-"""The journal of a partition: its pieces, joined, are the steps up to the last written record, in any order of writing."""
+"""The journal of a partition: its pieces, joined, are the steps up to the last written record, whenever the writes came."""
 
 from itertools import pairwise
 

@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
 
 class Log(NamedTuple):
-    """A partition of `scores`: its first offset, and its records; it ends for readers at `end`."""
+    """A partition of `scores`: its first offset, and the values from there on; it ends for readers at `end`."""
 
     first: int
     values: Sequence[bytes | None]
@@ -51,7 +51,7 @@ class FakeConsumer:
         self.polled: list[tuple[TopicPartition, ...]] = []
         self.journal: list[str] = []
         self.told_end: int | None = None
-        """The end that the broker shows first, if it is not the end."""
+        """The end that the broker shows at first, if it is not the real one."""
         self.undecodable: list[UndecodableRecord] = []
         self.is_silent = False
         self.never_starts = False
@@ -100,7 +100,7 @@ class FakeConsumer:
 
 
 class Reading:
-    """Recalled records of each partition."""
+    """The records recalled of each partition."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, logs: Mapping[int, Log]) -> None:
         self.consumer = FakeConsumer(logs)
@@ -217,7 +217,7 @@ async def test_a_change_of_owner_is_no_record(
 async def test_the_ledger_is_read_up_to_our_own_mark_though_the_broker_does_not_show_it_yet(
     reading_of: Callable[..., Reading],
 ) -> None:
-    """Records before it are decisions of the former owner, and may be hidden for another moment."""
+    """The former owner decided on the records before the mark; they may be hidden for another moment."""
     reading = reading_of({0: log_of("abc..")})
     reading.consumer.told_end = 1
     assert await reading.read({0: 0}, at_least=5) == {0: 5}
@@ -269,7 +269,7 @@ async def test_what_claims_no_later_version_is_passed_over(reading_of: Callable[
 
 
 def written_by_another(**changes: Any) -> dict[str, Any]:
-    """A record as another version may write it: a field more, and the given changes."""
+    """A record as another version may write it: one more field, and the given changes."""
     return fact("b").model_dump(mode="json") | {"code_version": "9.9", "more": [1]} | changes
 
 
@@ -316,7 +316,7 @@ async def test_revisions_go_on_from_a_score_that_another_version_wrote(
     record = reading.records[1]
     assert isinstance(record, ScoredElsewhere)
     assert (record.name, record.turn, record.index, record.revision) == (name, 2, 1, 7)
-    assert record.is_withdrawn == (name != "tool_call")  # a record without a known name cannot be withdrawn
+    assert record.is_withdrawn == (name != "tool_call")  # no owner here can take back a record that it cannot name
     assert (reading.odd("read_in_part"), reading.odd("ignored")) == (1, 0)
 
 
@@ -324,7 +324,7 @@ OF_SCHEMA_1 = (Path(__file__).parents[3] / "support" / "scores_of_schema_1.jsonl
 
 
 async def test_a_log_of_schema_1_is_recalled_to_its_end(reading_of: Callable[..., Reading]) -> None:
-    """Records that schema 2 publishes in another form continue its numbers: none of them is obeyed."""
+    """Records that schema 2 publishes otherwise continue the numbers from there: nothing in the old ones is obeyed."""
     reading = reading_of({0: Log(0, OF_SCHEMA_1, len(OF_SCHEMA_1))})
     await reading.read({0: 0})
     assert len(reading.records) == len(OF_SCHEMA_1)
@@ -393,7 +393,7 @@ async def test_what_a_callgauge_wrote_and_cannot_be_read_ends_the_evaluator(
 async def test_what_schema_1_said_of_turns_and_calls_is_read_in_part(
     reading_of: Callable[..., Reading], name: str
 ) -> None:
-    """Its `turn` had the status of a turn only; a successor that takes an open call over goes on with the next revision."""
+    """Its `turn` only reported a turn's status; the next owner of an open call goes on with the next revision."""
     kind = "fact" if name == "turn" else "score"
     record = written_by_another(name=name, kind=kind, turn=2, revision=3, schema_version=1, is_change=True)
     reading = reading_of({0: log_with(record)})

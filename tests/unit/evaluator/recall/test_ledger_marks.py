@@ -33,7 +33,7 @@ def test_nothing_is_left_out_that_closed_less_than_the_overlap_before_what_is_re
 
 def test_the_overlap_is_counted_from_where_reading_begins_and_not_from_now() -> None:
     """A call closed at 0:00 (scores@50). Another begins at offset 10 at 0:30, and goes on for an hour. At 1:00 a late
-    record of the first comes, and is read again by a successor that begins at 10: the closing must be known then."""
+    record of the first comes, and is read again by an owner that begins at 10: the closing must be known then."""
     marks = LedgerMarks(Mark(-60_000, {"a": 0}, 0), OVERLAP_MS)
     marks.note(Mark(15_000, {"a": 9}, 51))
     for second in range(30, 3_600, 10):
@@ -81,7 +81,7 @@ def test_the_marks_of_a_call_that_never_ends_are_bounded() -> None:
 
 
 class Step(NamedTuple):
-    """The next step, and its time after the one before."""
+    """The next event, and its delay after the step before."""
 
     after_ms: int
     what: Literal["record", "close", "write", "commit"]
@@ -139,7 +139,7 @@ class History:
             self.scores_end += len(self.outbox) + bool(self.outbox)  # and the end of the transaction
             self.outbox.clear()
         elif step.what == "commit":
-            # The records behind a commit are not always written yet; they are before the commit is sent.
+            # The scores behind a commit are not always written yet; they are before the commit is made.
             self.marks.note(Mark(self.now_ms, dict(self.next_offsets), self.scores_end))
 
     def _record(self, topic: str, call: int) -> None:
@@ -159,7 +159,7 @@ class History:
         }
 
     def must_be_known(self) -> list[Written]:
-        """Records that a successor would publish again if it did not read them."""
+        """Scores that a successor would publish again if it did not read them."""
         watermarks = self.watermarks()
         again = {
             call
@@ -187,7 +187,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from([0, 60_000, OVERLAP_MS]), st.sampled_from([2, 5, MAX_MARKS]))
-@example(  # a call that closes in the middle of the replay, marks on both sides of it
+@example(  # a call that closes in the middle of the records read again, with marks before and after it
     [
         Step(0, "record", "a", 0), Step(0, "record", "a", 1), Step(0, "write", "a", 0),
         Step(MARK_EVERY_MS, "commit", "a", 0), Step(0, "record", "a", 1), Step(0, "close", "a", 1),

@@ -23,7 +23,7 @@ from tests.unit.evaluator.snapshots.test_snapshots import ENDS, NUMBER, SCORES, 
 
 
 class Going:
-    """An owner that goes on after its snapshot: it writes later records to the log of scores, with its journal."""
+    """An owner that goes on after its snapshot: it writes the scores of later records to the log of scores, with its journal."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scene = Scene(monkeypatch)

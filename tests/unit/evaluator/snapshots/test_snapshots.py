@@ -50,12 +50,12 @@ SCORES = TopicPartition(SCORES_TOPIC, NUMBER)
 SETTINGS = EvaluatorSettings(group_id="g", code_version="1", snapshot_key=SecretStr("k" * 32))
 SCORES_END = 50
 MARK = 53
-"""Of the successor; in between are ends of transactions, which take offsets and are no records."""
+"""Of the successor; only ends of transactions lie between: they take offsets and are no records."""
 ENDS = dict.fromkeys(INPUT_TOPICS, 10_000)
 
 
 class Bomb:
-    """A state of a stranger: its code runs as soon as it is unpickled."""
+    """A stranger's pickle: it goes off as soon as it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[str], NoReturn], tuple[str]]:
         return _explode, ("unpickled",)
@@ -158,7 +158,7 @@ class Writer:
         written = []
         for each in records:
             assert each.topic == SNAPSHOTS.topic
-            offset = self._broker.end(SNAPSHOTS) + 1  # another owner's in between
+            offset = self._broker.end(SNAPSHOTS) + 1  # another process's record comes in between
             self._broker.logs[SNAPSHOTS].append(Stored(offset - 1, b"another's", (("callgauge-snapshot", b"x"),)))
             self._broker.logs[SNAPSHOTS].append(Stored(offset, each.value, tuple(each.headers or ())))
             written.append(SimpleNamespace(topic=each.topic, partition=SNAPSHOTS.partition, offset=offset))
@@ -268,7 +268,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "CHUNK_BYTES", 1_500)  # so that a state has several
 
 
-# Hand-overs that succeed.
+# Cases that go well.
 
 
 async def test_a_successor_goes_on_where_the_owner_was(scene: Scene) -> None:
@@ -302,7 +302,7 @@ async def test_a_partition_that_takes_a_state_goes_on_at_its_positions(scene: Sc
     owned.began(starts, ENDS, 40, MARK + 1, now_ms=0, overlap_ms=0, goes_on_at=restored.positions)
     assert owned.partition.next_offsets == scene.positions
     assert owned.partition.open_calls == 1
-    # And who comes after it, without a state, begins where the oldest open call did.
+    # And the next owner, without a state, begins where the oldest open call did.
     offsets = {tp.topic: at.offset for tp, at in owned.to_commit(0).items()}
     first = min(arrival.offset for arrival in scene.arrivals if arrival.source is InputSource.PIPECAT)
     assert offsets[TOPIC_BY_SOURCE[InputSource.PIPECAT]] == first
@@ -394,7 +394,7 @@ async def test_a_chunk_of_a_stranger_under_its_id_is_one_too_many(scene: Scene) 
 
 
 async def test_even_under_the_seal_only_our_own_classes_are_made(scene: Scene) -> None:
-    """A second door: only a holder of the key reaches it."""
+    """A second door: only a holder of the key comes to it."""
     await scene.hand_over()
     state = packing.packed(lambda into: into.write(pickle.dumps((SNAPSHOT_VERSION, Bomb()))), time.monotonic() + 5)
     scene.reseal(chunks=state.chunks, unpacked_bytes=state.unpacked_bytes)
@@ -634,7 +634,7 @@ def test_packing_and_unpacking_give_the_same_bytes() -> None:
 
 
 async def test_settings_that_are_derived_from_the_engines_are_none_of_its_state() -> None:
-    """Settings from the command line have classes of their own, which no snapshot may name."""
+    """The command line turns settings into classes of its own, which no snapshot may name."""
     told = load_settings(None, {}, {"CALLGAUGE_LIMITS__IDLE_MS": "1234"})
     settings = EvaluatorSettings(limits=told.limits, redaction=told.redaction, goals=told.goal_rules(()))
     assert (type(settings.limits), type(settings.redaction)) == (Limits, RedactionRules)

@@ -1,4 +1,4 @@
-"""Records that wait to be written: in order, in whole groups, and waiters are notified at the right moment."""
+"""Records that wait to be written stay in order and in whole groups, and their waiters wake at the right moment."""
 
 import asyncio
 from unittest import mock

@@ -38,7 +38,7 @@ REFUSED = QuarantineRecord(
 
 
 MARK = 77
-"""Offset of a new owner's mark."""
+"""The offset of a new owner's mark."""
 
 
 class Sent(NamedTuple):
@@ -50,7 +50,7 @@ class Sent(NamedTuple):
 
 
 class FakeProducer:
-    """Keeps sent records by transaction; fails where the test says so."""
+    """Keeps the sent records, by transaction; fails where the test says so."""
 
     def __init__(self) -> None:
         self.journal: list[str] = []
@@ -63,7 +63,7 @@ class FakeProducer:
         self.may_stop.set()
         self.most_bytes: dict[str, int] = {}
         self.sends_at_most = 10_000
-        self.epochs = 1  # how far a start moves the epoch: by one, unless another producer has started meanwhile
+        self.epochs = 1  # how far a start moves the epoch: by one, unless another owner has started meanwhile
         self._txn_manager = SimpleNamespace(producer_id=9, producer_epoch=0)
 
     async def start(self) -> None:
@@ -136,7 +136,7 @@ class Writing:
             self.outbox.put(tuple(fact(letter) for letter in group))
 
     async def fence(self) -> None:
-        """And only later records go into the journal, or wrong."""
+        """Fences, so that only later steps go into the journal, or fail."""
         await self.writer.fence()
         self.producer.journal.clear()
         self.is_fenced = True
@@ -315,7 +315,7 @@ async def test_what_cannot_be_written_ends_the_writing(
     assert writing.published == 0
 
 
-# Records that are too large for a topic.
+# Records that a topic does not take because of their size.
 
 LARGE_TRANSCRIPT = Transcript("c-2", b"[" + b" " * 2_000 + b"]")
 LARGE_QUESTION = question("c-2").model_copy(update={"subgoal": "Done. " * 300})
@@ -411,7 +411,7 @@ async def test_a_score_is_never_left_out(make: Callable[..., Writing], refuses: 
 async def test_nothing_is_written_when_the_partition_had_another_owner_while_the_producer_was_replaced(
     make: Callable[..., Writing],
 ) -> None:
-    """A new producer fences off the holder of the id, also the rightful owner, which has recalled our unwritten records."""
+    """A new producer fences off every holder of the id, also the rightful owner, who recalled records that we had not written."""
     writing = make()
     writing.producer.most_bytes["t.transcripts"] = 1_000
     await writing.fence()
@@ -443,7 +443,7 @@ async def test_a_transaction_that_cannot_be_aborted_ends_the_writing(
 async def test_without_transactions_what_is_too_large_ends_the_writing(
     make: Callable[..., Writing], settings: dict[str, Any]
 ) -> None:
-    """Earlier records cannot be withdrawn and must not be written again."""
+    """The records written before it cannot be taken back and must not be written again."""
     writing = make(**settings)
     writing.producer.most_bytes["t.transcripts"] = 1_000
     writing.outbox.put((LARGE_TRANSCRIPT, fact("c-2")))
@@ -587,7 +587,7 @@ async def test_a_question_is_written_with_where_its_answer_belongs(make: Callabl
     running.cancel()
 
 
-# Optional records of the partition, in a transaction of their own.
+# Records that the partition can do without, in a transaction of their own.
 
 APART = [
     Outgoing("t.snapshots", b"g/3", value, None, [("id", b"1")], None, LeftOut("snapshot", ""))

@@ -1,4 +1,4 @@
-"""Who is read on while much waits to be written: memory is bounded, and no partition waits for another one's writer."""
+"""Reading goes on while much waits to be written: memory is bounded, and no partition waits for another one's writer."""
 
 import asyncio
 
