@@ -1,8 +1,8 @@
 """Counted work of the hot path has a budget: lines of ours that run, which no other process can slow down.
 
-Each row of `BUDGET` is the limit for one event, record, poll or tick: lines of Python in `consumers` and `schemas`, what they
-call in libraries aside. A budget is some percent above the count when it was set: lower it after a change that saves
-work; raise it only with a reason in the commit. The work of a loop counts with each of its rounds, so a pass over all turns, calls
+Each row of `BUDGET` limits one event, record, poll or tick: lines of Python in `consumers` and `schemas`, without the lines of
+libraries that they call. A budget is some percent above the count when it was set: lower it after a change that saves
+work; raise it only with a reason in the commit. Each round of a loop counts, so a pass over all turns, calls
 or inputs for each event does not go unnoticed.
 """
 
@@ -99,7 +99,7 @@ def _folded(engine: PartitionEvaluator, arrivals: Iterable[Arrival], until_ms: i
 def _engine_lines(traffic: Traffic) -> float:
     until_ms = traffic[-1][1].timestamp + LATER_MS
     arrivals = _arrivals(traffic, LIMITS)
-    _folded(PartitionEvaluator(LIMITS, "1", writes_transcripts=True), arrivals, until_ms)  # what is read once is read
+    _folded(PartitionEvaluator(LIMITS, "1", writes_transcripts=True), arrivals, until_ms)  # does one-time reading
     engine = PartitionEvaluator(LIMITS, "1", writes_transcripts=True)
     with _Lines() as lines:
         effects = _folded(engine, arrivals, until_ms)
@@ -150,7 +150,7 @@ def test_an_event_that_is_admitted() -> None:
 
 
 class _Client(FakeConsumer):
-    """Has handed over all polled records, and knows of no more."""
+    """Has handed over the polled records, and knows of nothing more."""
 
     def highwater(self, tp: Any) -> int:
         return self.positions[tp]
@@ -192,7 +192,7 @@ async def test_a_poll(shell: Shell) -> None:
 
 async def test_a_tick(shell: Shell) -> None:
     async def ticked() -> None:
-        """One round of `_tick_for_ever`."""
+        """The steps of each round of `_tick_for_ever`."""
         role = shell.role
         await role._assignment.look(shell.consumer)
         role._assignment.advance()

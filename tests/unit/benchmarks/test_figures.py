@@ -1,4 +1,4 @@
-"""The benchmark's output: figures by name, and a machine that was too busy to measure."""
+"""The benchmark's report: figures by name, and when a machine was too busy to measure."""
 
 import json
 from pathlib import Path

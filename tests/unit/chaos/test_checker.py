@@ -81,7 +81,7 @@ def about(record: AnyScoreRecord) -> tuple[str, str, int | None, int]:
 
 
 def changed(peaceful: Undisturbed, old: AnyScoreRecord, *new: AnyScoreRecord) -> Findings:
-    """The findings when `new` replaces all records of the subject of `old`."""
+    """The findings when `new` replaces all records about the same thing as `old`."""
     records = [record for record in peaceful.records if about(record) != about(old) or record is old]
     at = records.index(old)
     records[at : at + 1] = new
@@ -89,7 +89,7 @@ def changed(peaceful: Undisturbed, old: AnyScoreRecord, *new: AnyScoreRecord) ->
 
 
 def newest(peaceful: Undisturbed) -> list[AnyScoreRecord]:
-    """The records that count in the end."""
+    """The records that hold in the end."""
     found = {about(record): record for record in peaceful.records}
     return [record for record in found.values() if not is_withdrawn(record)]
 

@@ -1,4 +1,4 @@
-"""The chaos run's means: the plan of faults, the poison, and the tools of faults."""
+"""The faults of the chaos run: their plan, the poison, and the tools that make the faults."""
 
 import asyncio
 import contextlib
@@ -132,7 +132,7 @@ def test_a_clock_steps_while_it_is_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 @contextlib.asynccontextmanager
 async def through(door: Door) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection through a door to an echoing server."""
+    """A connection through a door to a server that echoes everything."""
     serving: list[asyncio.Task[None]] = []
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

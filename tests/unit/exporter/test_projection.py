@@ -1,4 +1,4 @@
-"""The samples of each kind of score record, record by record."""
+"""Each kind of score record adds to the metrics, record by record."""
 
 import itertools
 from typing import Any, get_args
@@ -147,7 +147,7 @@ def stages(*known: str, **fields: Any) -> TurnValues:
 
 
 def side(result: Result, **fields: Any) -> SideSpeech:
-    """One side with these known values, for any request."""
+    """One side with the same known result in every field."""
     names = ("speech_ms", "longest_monologue_ms", "words_per_minute", "repeated_questions")
     return SideSpeech(**dict.fromkeys(names, result) | fields)
 

@@ -1,4 +1,4 @@
-"""The exporter without a broker: records in, metrics out, records without a meaning, and commits."""
+"""The exporter without a broker: records in, metrics out, its handling of records that say nothing, and its commits."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -184,7 +184,7 @@ async def test_what_is_refused_is_told_with_its_place_and_not_without_end() -> N
 
 
 class FakeConsumer:
-    """A client that is given partitions, and keeps commits in `committed`, in order."""
+    """A client that is given partitions, and keeps the committed offsets in `committed`, in order."""
 
     def __init__(self, **starts: int) -> None:
         self.starts = {TopicPartition("scores", int(name[1:])): offset for name, offset in starts.items()}
@@ -202,7 +202,7 @@ class FakeConsumer:
         return start
 
     async def on_position(self) -> None:
-        """Does nothing while a position is asked for."""
+        """Runs while a position is asked for, and does nothing."""
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         await self.gate.wait()
@@ -272,7 +272,7 @@ class Shell:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(patient(5)):
-        while not condition():  # noqa: ASYNC110 - no event announces these steps
+        while not condition():  # noqa: ASYNC110 - no other code needs an event for these steps
             await asyncio.sleep(0)
 
 
@@ -295,7 +295,7 @@ async def test_where_a_new_group_begins_is_committed_before_it_is_ready(shell: S
 async def test_a_graceful_stop_commits_what_was_counted_and_counts_nothing_more(shell: ShellMaker) -> None:
     made = shell(p0=7, p1=0)
     await made.run()
-    await made.count(0, 7, 8, 12)  # in between are no records but marks of transactions
+    await made.count(0, 7, 8, 12)  # the offsets between are no records: marks of transactions
     made.stop.set()
     made.consumer.gate.clear()
     stopping = asyncio.create_task(made.ended())
@@ -366,7 +366,7 @@ async def test_a_partition_that_comes_back_is_where_others_have_brought_it(shell
 
 async def test_records_that_come_while_a_position_is_asked_for_count(shell: ShellMaker) -> None:
     made = shell(p0=7)
-    made.consumer.on_position = lambda: made.count(0, 7, 8)  # type: ignore[method-assign]  # what happens meanwhile
+    made.consumer.on_position = lambda: made.count(0, 7, 8)  # type: ignore[method-assign]  # runs meanwhile
     await made.run()
     assert made.consumer.committed == [{0: 9}]
     await made.ended()
@@ -374,7 +374,7 @@ async def test_records_that_come_while_a_position_is_asked_for_count(shell: Shel
 
 async def test_a_broker_that_tells_no_position_at_the_start_is_told_in_plain_words(shell: ShellMaker) -> None:
     made = shell(p0=0)
-    made.consumer.on_position = made.refuse  # type: ignore[method-assign]  # what happens meanwhile
+    made.consumer.on_position = made.refuse  # type: ignore[method-assign]  # runs meanwhile
     with pytest.raises(KafkaUnreachableError):
         await made.role.run(made.stop)
 

@@ -1,4 +1,4 @@
-"""A caller who waits for an answer counts once, with or without an answer, in any order of the events."""
+"""A caller who waits for an answer counts once, with every outcome and in any order of the records."""
 
 from itertools import accumulate, pairwise, permutations
 from typing import Any

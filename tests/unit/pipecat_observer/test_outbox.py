@@ -1,4 +1,4 @@
-"""Waiting events: their number, their order, and the events that are dropped first."""
+"""Events that wait: how many, in which order, and which ones are dropped first."""
 
 import json
 
@@ -17,7 +17,7 @@ def put(box: Outbox, *ranks: Rank) -> None:
 
 
 def sent(box: Outbox, most: int = MAX_WAITING) -> list[Record]:
-    """The records that a broker takes if it takes all."""
+    """The records that go to a broker that takes everything."""
     records: list[Record] = []
     while not box.is_empty.is_set():
         records += box.take(most)

@@ -19,7 +19,7 @@ from tests.unit.pipecat_observer.frames_in import Observed
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address without a server."""
+    """An address at which no server answers."""
     with socket.socket() as taken:  # bound and not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
@@ -32,7 +32,7 @@ def observed(bootstrap: str) -> Observed:
 
 
 async def stop(sender: Sender) -> None:
-    """Stops everything that the end of a process would stop."""
+    """Ends the task, as the end of the process would."""
     assert sender._task is not None
     sender._task.cancel()
     await asyncio.wait({sender._task})
@@ -90,7 +90,7 @@ async def test_arguments_that_the_client_refuses_end_nothing(nobody: str) -> Non
 
 
 async def _failed(sender: Sender) -> None:
-    while not sender._failures:  # noqa: ASYNC110 - a count, which sends no event
+    while not sender._failures:  # noqa: ASYNC110 - a count, which signals nothing
         await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Speakers and times, as frames report them."""
+"""Who speaks when, as frames report it."""
 
 import inspect
 import time

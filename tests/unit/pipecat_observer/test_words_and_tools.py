@@ -177,7 +177,7 @@ async def test_an_error_of_a_processor_is_told() -> None:
 
 
 class Odd:
-    """No JSON type, and hostile to every access."""
+    """Nothing that JSON knows, and hostile to any code that looks at it."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")

@@ -1,4 +1,4 @@
-"""The oracle equals the batch processor's recorded results, and the generated calls reach every rule."""
+"""The oracle equals the batch processor's recorded results, and the generated calls reach everything that the rules mention."""
 
 import gzip
 import json
@@ -131,7 +131,7 @@ def test_control_events_override_the_facts_of_the_call() -> None:
 
 
 def features(call: Json) -> set[str]:
-    """The steps of the rules in this call, observed from outside where the oracle's result does not show them."""
+    """The steps of the rules on the way through this call, taken from outside the oracle's result where it hides them."""
     context = batch_context(call)
     seen = {label for label in oracle.LABELS if label in json.dumps(context)}
     trace = context["conversation_trace"]

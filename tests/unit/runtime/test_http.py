@@ -256,7 +256,7 @@ async def test_it_stops_within_a_second_even_in_the_middle_of_an_answer(
 
 
 class Client:
-    """A connection that sends and reads by the script of a test."""
+    """A connection that sends and reads only as a test says."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -273,7 +273,7 @@ class Client:
         return self
 
     async def ended(self) -> bytes:
-        """The bytes of the server until it ended the connection."""
+        """The bytes that the server sent until it ended the connection."""
         try:
             async with asyncio.timeout(patient(SOON_SECONDS)):
                 return await self.reader.read()
@@ -294,12 +294,12 @@ def times(serving: Serving, limit: HttpLimit) -> float | None:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(patient(SOON_SECONDS)):
-        while not condition():  # noqa: ASYNC110 - sockets and counters send no event: they have to be polled
+        while not condition():  # noqa: ASYNC110 - sockets and counters signal nothing: they have to be asked
             await asyncio.sleep(0.01)
 
 
 async def probed(serving: Serving) -> set[int]:
-    """Answers of both probes."""
+    """The status codes of both probes."""
     return {(await serving.get(path)).status_code for path in ("/healthz", "/readyz")}
 
 
@@ -447,7 +447,7 @@ async def test_who_is_refused_without_a_token_takes_no_place(guarded: Serving, m
 async def test_probes_are_answered_while_a_large_page_is_made_and_sent(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a second, or on a slow machine, within a quarter of the time of the page."""
+    """Within a second; on a machine that is slow at everything, within a quarter of the time for the page."""
     monkeypatch.setattr(http_connections, "ANSWER_SECONDS", 3_600)
     wide_page(serving, 20_000_000, line_bytes=500)
     began = time.monotonic()

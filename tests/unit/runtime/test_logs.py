@@ -1,4 +1,4 @@
-"""Log lines: one event name each, for people or for machines, and no words of callers."""
+"""Log lines: one event name each, for people or for machines, and none of the callers' words."""
 
 import io
 import json

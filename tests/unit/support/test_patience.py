@@ -1,4 +1,4 @@
-"""A limit is exact on an idle machine, and grows with the load."""
+"""A limit stays as given on an idle machine, and grows with the other work that wants to compute."""
 
 import os
 from pathlib import Path

@@ -47,7 +47,7 @@ def test_all_that_is_to_be_loaded_is_there() -> None:
 
 
 def test_what_is_forked_has_all_loaded_and_no_thread(tmp_path: Path) -> None:
-    """A thread of the process that forks would be missing in the command, with the locks that it holds at that moment."""
+    """A thread of the process that forks would be missing in the command, together with any lock that it holds then."""
     seen = tmp_path / "seen"
     process = warm_starts._FORKS.Process(target=_look, args=(seen,))
     process.start()

@@ -103,7 +103,7 @@ async def test_a_rebalance_without_us_leaves_us_nothing(make_shell: Callable[...
 async def test_records_polled_before_a_rebalance_are_not_folded_after_it(make_shell: Callable[..., Shell]) -> None:
     shell = make_shell()
     await shell.assigned(0)
-    async with shell.role._lock:  # a fold is in progress
+    async with shell.role._lock:  # other work is going on
         taking = shell.polled(4)
         await until_idle()
         revoking = asyncio.create_task(shell.revoked())
@@ -139,7 +139,7 @@ async def test_no_time_passes_until_records_that_a_rebalance_overtook_are_read_a
     await shell.assigned(0)
     await shell.broker_answers()
     shell.evaluators[0].wakeup_ms = 0
-    async with shell.role._lock:  # a fold is in progress
+    async with shell.role._lock:  # other work is going on
         taking = shell.polled(START)
         await until_idle()
         revoking = asyncio.create_task(shell.revoked())

@@ -1,4 +1,4 @@
-"""Reading the ledger back: to its end by position, only what is ours, and never silently short."""
+"""Reading the ledger back: to its end by position, only our own records, and never silently short."""
 
 import asyncio
 import json

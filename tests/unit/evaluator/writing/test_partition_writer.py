@@ -411,7 +411,7 @@ async def test_a_score_is_never_left_out(make: Callable[..., Writing], refuses: 
 async def test_nothing_is_written_when_the_partition_had_another_owner_while_the_producer_was_replaced(
     make: Callable[..., Writing],
 ) -> None:
-    """A new producer fences off every holder of the id, also the rightful owner, who recalled records that we had not written."""
+    """A new producer fences off every holder of the id, also the rightful owner, which recalled records that we had not written."""
     writing = make()
     writing.producer.most_bytes["t.transcripts"] = 1_000
     await writing.fence()

@@ -1,4 +1,4 @@
-"""The records of a compressed batch, within the bound of memory."""
+"""The content of a compressed batch, and never more memory for it than the bound."""
 
 import gzip
 import struct

@@ -1,4 +1,4 @@
-"""A login is tried again before a connection is lost: a refusal is logged and counted."""
+"""A trial shows whether Kafka would still let us in, before a connection is lost: refusals are reported and counted."""
 
 import asyncio
 import ssl
@@ -63,7 +63,7 @@ class Watching:
         monkeypatch.setattr(login_watch, "first_contact", contact)
 
     async def follow(self) -> list[str]:
-        """Runs to the end; returns the names of the logged lines, in order. The answers are kept after each trial."""
+        """Runs to the end; returns the names of the logged lines, in order. Keeps the problems after each trial."""
         with capture_logs() as logged:
             await asyncio.wait_for(self.watch.follow(self.stop), patient(10))
         self.problems.append(self.watch.problems())

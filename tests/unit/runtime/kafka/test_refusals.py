@@ -1,4 +1,4 @@
-"""The message when a broker cannot be used: one sentence with the cause and the remedy."""
+"""The text that a person reads when a broker cannot be used: one sentence with the cause, and what to do about it."""
 
 import asyncio
 import dataclasses
@@ -28,7 +28,7 @@ from consumers.runtime.kafka.security import SecuritySettings
 from streamer.roles.embedded_broker import embedded_broker
 
 NOBODY = "127.0.0.1:1"
-PASSWORD = "hunter2"  # noqa: S105 - nobody's
+PASSWORD = "hunter2"  # noqa: S105 - not a real one
 LOGIN = SecuritySettings.model_validate(
     {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "ada", "password": PASSWORD}
 )

@@ -1,4 +1,4 @@
-"""Credentials for Kafka reach every client as they were set, and no secret is ever shown."""
+"""The security settings for Kafka reach every client as they were set, and no secret is ever shown."""
 
 import ssl
 import time
@@ -17,7 +17,7 @@ from consumers.runtime.kafka.secret_files import TokenError, TokenFile, Unusable
 from consumers.runtime.kafka.security import SecuritySettings
 from tests.support.brokers.secured_broker import KEY_PASSWORD, unsigned_token, write_certificates
 
-SECRET = "hunter2"  # noqa: S105 - nobody's
+SECRET = "hunter2"  # noqa: S105 - not a real one
 LOGIN = {"protocol": "SASL_SSL", "username": "ada", "password": SECRET}
 
 
@@ -29,7 +29,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TokenOnDisk:
-    """A token file, and who writes it."""
+    """A token file, and its writer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

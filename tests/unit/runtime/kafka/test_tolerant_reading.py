@@ -1,4 +1,4 @@
-"""A record that the client cannot decode is handed over as such, and the next record is read."""
+"""Records that a client cannot decode are handed over as such, and the next record is read."""
 
 import struct
 from typing import Any
