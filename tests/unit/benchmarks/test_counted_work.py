@@ -123,7 +123,7 @@ def test_an_event_of_the_recorded_call() -> None:
 
 
 def test_an_event_takes_the_same_however_long_its_call_is() -> None:
-    """Of the second half of each call: work that grows with the call is the most there. Shorter ones have no running values."""
+    """Counts the second half of each call, where work that grows with it is most. Shorter calls have no running values."""
     per_event = []
     for minutes in (5, 20):
         arrivals = _arrivals(interleaved([long_call(minutes)]), STAYS_OPEN)
@@ -170,7 +170,7 @@ async def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 async def _poll_lines(shell: Shell, offset: int, events: int) -> int:
-    """Of events of one partition of one topic."""
+    """The lines for events of one partition of one topic."""
     topic = next(iter(TOPIC_BY_SOURCE.values()))
     records = [Record(topic, offset + number) for number in range(events)]
     for tp in shell.consumer.positions:

@@ -137,7 +137,7 @@ def eva(name: str, result: Result, normalized: float | None = None, **fields: An
 
 
 def stages(*known: str, **fields: Any) -> TurnValues:
-    """The model took 400 ms; of voice to voice two sources say different things."""
+    """The model took 400 ms; two sources disagree on voice to voice."""
     model = StageLatency(stage=Stage.LLM_FIRST_TOKEN, latency_ms=400, source=StageSource.PIPECAT, model="m")
     others = {StageSource.SPEECH: 2500.0}
     whole = StageLatency(
@@ -153,7 +153,7 @@ def side(result: Result, **fields: Any) -> SideSpeech:
 
 
 def speech(status: TurnStatus = TurnStatus.FINAL, **fields: Any) -> CallValues:
-    """The caller spoke for 20 s, of the assistant nothing is known."""
+    """The caller spoke for 20 s; nothing is known of the assistant."""
     unheard = Unscored(reason=UnscoredReason.NO_ASSISTANT_SPEECH)
     user = side(Scored(value=20_000.0), words_per_minute=Scored(value=120.5), repeated_questions=Scored(value=2.0))
     whole = dict.fromkeys(("result", "overlap_ms", "dead_air_ms", "first_word_ms"), unheard)
@@ -173,7 +173,7 @@ def word_errors(words: int, status: TurnStatus = TurnStatus.FINAL, **fields: Any
 
 
 def disagreement(status: TurnStatus = TurnStatus.FINAL) -> CallValues:
-    """Of the assistant's speech there is one transcript only."""
+    """The assistant's speech has only one transcript."""
     result = Scored(value=0.1)
     user = SideDisagreement(result=result, differences=1, words=10, turns=2)
     assistant = SideDisagreement(result=NotApplicable(reason="one transcript"))
@@ -571,7 +571,7 @@ def test_what_the_contract_says_of_goals_is_what_labels_say() -> None:
 
 
 def test_every_reason_is_one_of_something_that_is_counted() -> None:
-    """Those left out are of values that no metric splits by reason: areas, tool correctness, and EVA's metrics."""
+    """The omitted reasons belong to values that no metric splits by reason: areas, tool correctness, and EVA's metrics."""
     assert set(UnscoredReason) - LATENCY_REASONS - GOAL_REASONS == {
         UnscoredReason.ONE_TURN_HAS_NO_AREA,
         UnscoredReason.NO_TOOL_CALL_DUE,

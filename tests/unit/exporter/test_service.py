@@ -105,7 +105,7 @@ async def test_what_cannot_be_read_is_counted_and_the_rest_goes_on() -> None:
 
 
 async def test_of_a_log_of_schema_1_what_both_versions_have_is_counted() -> None:
-    """As while exporters are new and evaluators are not yet."""
+    """As long as exporters are of the new version and evaluators are not yet."""
     role, registry = exporter()
     values = (Path(__file__).parents[2] / "support" / "scores_of_schema_1.jsonl").read_bytes().splitlines()
     with capture_logs() as lines:
@@ -237,7 +237,7 @@ class FakeSubscription:
 
 
 class Shell:
-    """An exporter with a client and a broker that are made up."""
+    """An exporter with a made-up client and broker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **starts: int) -> None:
         self.role, self.registry = exporter()

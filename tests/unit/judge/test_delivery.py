@@ -120,7 +120,7 @@ paths = st.sampled_from(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """Answers in which up to three parts are something odd, also in the text of the model, and sometimes no JSON at all."""
+    """Answers with up to three odd parts, also in the text of the model, and sometimes no JSON at all."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=50))
     text = {"explanation": "x", "grade": "C"} | draw(st.dictionaries(st.sampled_from(["explanation", "grade"]), odd))
@@ -190,7 +190,7 @@ async def test_a_count_that_cannot_be_is_charged_as_none(name: str, count: int) 
     ],
 )
 async def test_what_never_left_costs_nothing(error: Exception, outcome: TrialOutcome) -> None:
-    """Neither money nor a place in the minute, where there is one of them: the second question need not wait."""
+    """Neither money nor the only place in the minute: the second question need not wait."""
     network = FakeNetwork(error, error, response(json.dumps(ANSWER).encode()), not_sent=(1, 2))
     limits = {"max_requests_per_minute": 6, "budget_per_hour": 0.012, "max_tokens_per_minute": 10_000}
     settings = judge_settings(**limits, max_retries=0)
@@ -203,7 +203,7 @@ async def test_what_never_left_costs_nothing(error: Exception, outcome: TrialOut
 
 
 async def test_repeats_take_places_in_the_minute_too() -> None:
-    """Three requests may go out at once; so many were sent for the first question."""
+    """Three requests may go out at once, and the first question took all three."""
     endpoint = ScriptedEndpoint(lambda _: Reply(TrialOutcome.UNAVAILABLE, requests=3))
     settings = judge_settings(max_requests_per_minute=18, longest_verdict_ms=1_000)
     async with running_judge(settings, endpoint) as (judge, _), asyncio.timeout(patient(10)):

@@ -137,7 +137,7 @@ async def verdict_on(conversation_id: str) -> JudgeVerdict:
 
 
 async def test_a_verdict_of_the_future_does_not_switch_the_budget_off() -> None:
-    """Its hour would never come, and until then nothing would be counted."""
+    """Its hour would never come, and until that hour nothing would be counted."""
     spent = await verdict_on("earlier")
     settings = judge_settings(budget_per_hour=0.05)
     async with running_judge(settings, ScriptedEndpoint(lambda _: answer("C"))) as (judge, _):

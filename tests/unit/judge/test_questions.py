@@ -71,7 +71,7 @@ def test_the_call_comes_first_and_the_subgoal_last() -> None:
 
 
 def test_subgoals_trials_and_later_turns_share_what_comes_before() -> None:
-    """Endpoints cache equal beginnings: between subgoals all of the call, between turns all that was said before."""
+    """Endpoints cache equal beginnings: between subgoals the whole call, between turns all earlier words."""
     one, other = (question_of(question(turn=3, transcript=talk(3), subgoal=name), "structured") for name in "ab")
     later = question_of(question(turn=4, transcript=talk(4), subgoal="a"), "structured")
     call = one.user.split("END ")[0]

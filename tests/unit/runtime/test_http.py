@@ -382,7 +382,7 @@ async def test_probes_are_answered_though_every_connection_has_a_request(
 
 
 def wide_page(serving: Serving, size: int, line_bytes: int = 100_000) -> None:
-    """Makes the page of metrics at least so large, out of lines of so many bytes."""
+    """Makes the page of metrics at least `size` bytes large, out of lines of `line_bytes` bytes."""
 
     class Wide(Collector):
         def collect(self) -> Iterator[GaugeMetricFamily]:

@@ -196,7 +196,7 @@ def test_the_lag_of_the_watermark_is_what_a_restart_reads_again() -> None:
 
 
 class Lagging(NamedTuple):
-    """Of two inputs both have ten records; the audit log is read as far as the tests say."""
+    """Two inputs have ten records each; the audit log is read as far as the tests say."""
 
     evaluator: StubEvaluator
     assignment: Assignment
@@ -290,7 +290,7 @@ async def test_after_a_rebalance_what_waited_is_read_again(lagging: Lagging) -> 
 
 
 class Replicated(Lagging):
-    """The audit log has replicas; all of both inputs that can be seen was read, a hundred milliseconds ago."""
+    """The audit log has replicas; all visible records of both inputs were read a hundred milliseconds ago."""
 
     def leader_says(self, offset: int, asked_at_ms: int) -> None:
         self.assignment._log_ends[TopicPartition(AUDIT, 0)] = LogEnd(offset, asked_at_ms)  # type: ignore[index]  # a dict here

@@ -158,7 +158,7 @@ async def test_what_is_read_under_an_open_call_is_noted_beside_where_it_began(ma
     await shell.role._commit()
     await shell.folds(4, 5, 6)
     await shell.role._commit()
-    assert shell.commits == [f"commit {PIPECAT}[0]@4"] * 2  # the note beside it is another
+    assert shell.commits == [f"commit {PIPECAT}[0]@4"] * 2  # the notes beside them differ
 
 
 async def test_a_commit_overtaken_by_a_rebalance_is_not_made(make_shell: Callable[..., Shell]) -> None:
@@ -173,7 +173,7 @@ async def test_a_commit_overtaken_by_a_rebalance_is_not_made(make_shell: Callabl
     await until_idle()
     shell.may_write.set()
     await asyncio.gather(committing, revoking)
-    assert shell.commits == [f"commit {PIPECAT}[0]@6"]  # the one before the partitions went
+    assert shell.commits == [f"commit {PIPECAT}[0]@6"]  # the commit from before the partitions went
 
 
 @pytest.mark.parametrize("error", [CommitFailedError("rebalance"), KafkaConnectionError("gone")])

@@ -60,7 +60,7 @@ async def test_what_stays_ours_goes_on_while_the_new_is_taken_over(make_shell: C
     await shell.folds(6)
     await shell.folds(4, number=1)
     assert shell.folded == [[4, 5, 6], []]
-    assert len(shell.writers) == 2  # the first has its own still
+    assert len(shell.writers) == 2  # the first partition still has its own
     assert shell.writers[0].runs
     assert not shell.writers[0].stopped
     shell.takeover.gate.set()
@@ -195,7 +195,7 @@ async def test_calls_close_a_step_at_a_time_and_the_steps_follow_without_a_wait(
 
 
 async def test_a_poll_closes_calls_too(make_shell: Callable[..., Shell]) -> None:
-    """A process that always has records to fold would close none otherwise."""
+    """Otherwise a process that always has records to fold would close no calls."""
     shell = make_shell()
     await shell.assigned(0)
     shell.evaluators[0].closing_calls = 2
@@ -371,7 +371,7 @@ async def test_from_its_writing_on_a_state_stays_as_it_is_until_somebody_goes_on
 
 
 async def test_the_writing_has_a_bound_of_its_own(writing_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broken off in the middle, a thread would read a state that is folded on."""
+    """If it were broken off in the middle, a thread would read a state that folding changes."""
     shell = writing_shell
     bounds: list[asyncio.Timeout] = []
     real = asyncio.timeout

@@ -38,7 +38,7 @@ from tests.support.fakes.evaluator_fakes import (
 TOPICS = (PIPECAT, AUDIT)
 FIRST, END = 10, 900
 MARK = 1_000
-"""Where a fence ends in `scores`, and the number of the partition more."""
+"""A fence ends in `scores` at this offset plus the number of its partition."""
 
 
 class FakeWriter:
@@ -298,7 +298,7 @@ async def test_no_mark_is_noted_before_the_inputs_are_read_to_where_they_ended(
 
 
 async def test_taking_over_without_a_connection_is_refused(taking_of: Callable[..., Taking]) -> None:
-    """Where nothing is committed everything is read again, so that must not be a guess."""
+    """Without commits everything is read again, so their absence must not be a guess."""
     taking = taking_of(0)
     consumer: Any = taking
     with pytest.raises(RuntimeError, match="before it was started, or after it was stopped"):
@@ -421,7 +421,7 @@ async def test_a_state_that_was_handed_over_is_gone_on_with(taking_of: Callable[
     for number in (0, 2):
         handed_over(taking, number)
     await taking.take()
-    # The other's could not be used: only it is recalled and replayed.
+    # The other state could not be used: only that partition is recalled and replayed.
     assert taking.journal[3:] == ["committed", "ends", "restore", "ledger", "note"]
     assert taking.ledger_starts == {2: 70}
     firsts, ends = dict.fromkeys(TOPICS, FIRST), dict.fromkeys(TOPICS, END)

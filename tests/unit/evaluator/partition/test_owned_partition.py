@@ -40,7 +40,7 @@ class Replaying(NamedTuple):
         self.owned.read_to({PIPECAT: offset + 1})
 
     def scores(self, now_ms: int) -> int:
-        """From where a successor would read the ledger."""
+        """The offset from which a successor would read the ledger."""
         (committed,) = self.owned.to_commit(now_ms).values()
         return CommitNote.parse(committed.metadata).scores
 

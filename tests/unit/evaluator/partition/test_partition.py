@@ -197,7 +197,7 @@ def test_time_passes_only_when_something_waits_for_it(wakeup_ms: int | None, adv
 
 
 def test_from_the_first_poll_on_nothing_is_taken_for_silence_that_another_input_may_fill() -> None:
-    """The engine itself: of a call that goes on after its idle time, the later record waits for the input that lags."""
+    """The engine itself: the later record of a call that goes on after its idle time waits for the input that lags."""
     evaluator = PartitionEvaluator(Limits(idle_ms=60_000), "1")
     partition = Partition(0, evaluator, Limits(), SOURCE_BY_TOPIC, Instruments(CollectorRegistry(), ["evaluator"]))
     partition.start({PIPECAT: InputStart(0, 0), AUDIT: InputStart(0, 0)})

@@ -25,7 +25,7 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
 class Timed:
-    """A clock, and a broker whose own goes right."""
+    """A clock, and a broker with a clock that is right."""
 
     def __init__(self, wall_wrong_by_ms: int = 0) -> None:
         self.clocks = Clocks(NOW_MS + wall_wrong_by_ms, 5_000_000)
@@ -44,7 +44,7 @@ class Timed:
     def record(
         self, tp: TopicPartition = A, wrong_by_ms: int = 0, after_ms: int = 200, *, is_of_broker: bool = True
     ) -> bool:
-        """One comes, half-way between nothing outstanding and now; whether the estimate was corrected."""
+        """A record comes, half-way between nothing outstanding and now; returns whether it corrected the estimate."""
         empty_at_ms = self.clocks.steady_ms
         self.go(after_ms)
         at_ms = self.broker_ms - after_ms // 2 + wrong_by_ms
@@ -288,7 +288,7 @@ async def test_a_step_closes_no_call_and_holds_none_back(running: Running, step_
 
 
 async def test_an_answer_from_before_a_step_is_not_taken_for_a_later_one(running: Running) -> None:
-    """It came, the clock was set back, and only then did we look: by the new clock it would be of the future."""
+    """The answer came, the clock was set back, and only then did we look: by the new clock it comes from the future."""
     shell = running.shell
     shell.evaluators[0].wakeup_ms = shell.clocks.steady_ms + 1_000
     shell.clocks.go(100)
@@ -320,7 +320,7 @@ async def test_records_prove_the_time_through_the_evaluator(running: Running) ->
 
 
 async def test_what_a_transaction_hid_proves_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is older than it seems: nothing was to be seen of it while it was open."""
+    """The record is older than it seems: it could not be seen while the transaction was open."""
     shell = running.shell
     monkeypatch.setattr(shell.consumer, "highwater", lambda _: START + 5)
     monkeypatch.setattr(shell.consumer, "last_stable_offset", lambda _: START)

@@ -37,7 +37,7 @@ class Answer:
 
 
 class Connection:
-    """To one broker of the cluster."""
+    """A connection to one broker of the cluster."""
 
     def __init__(self, cluster: "Cluster", node: int) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""State that one evaluator hands over and the next restores; and all that makes the next one replay instead."""
+"""State that one evaluator hands over and the next restores; and every reason for the next one to replay instead."""
 
 import asyncio
 import dataclasses
@@ -355,7 +355,7 @@ def _sealed(text: bytes) -> bytes:
 async def test_a_chunk_that_is_gone_tears_it(scene: Scene, index: int) -> None:
     await scene.hand_over()
     del scene.broker.logs[SNAPSHOTS][scene.chunk(index)]
-    if index == -1:  # the place of it is there still
+    if index == -1:  # its place is still there
         scene.broker.logs[SNAPSHOTS].append(Stored(scene.broker.end(SNAPSHOTS), b"another's"))
     await scene.refused(Refusal.MISSING)
 

@@ -87,7 +87,7 @@ def test_a_header_name_that_is_not_utf_8_costs_nothing_but_the_name(codec: int) 
 
 
 def with_length(body: bytes, place: int, change: int) -> bytes:
-    """The length of the record at `place` made longer by `change`, and nothing moved."""
+    """The body with the length of the record at `place` raised by `change`, and nothing moved."""
     position = 0
     for _ in range(place):
         length, begin = decode_varint_py(body, position)
