@@ -1,4 +1,4 @@
-"""The evaluator runs and ends: its ticks, its reports of its health, and the things it leaves behind."""
+"""The evaluator runs and ends: its ticks, its health reports, and the things it leaves behind."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""An endpoint's replies to the judge, without a network: any reply is an outcome, and an unsent question costs nothing."""
+"""Endpoints may do anything to the judge (no network here): any reply is an outcome, an unsent question costs nothing."""
 
 import asyncio
 import json

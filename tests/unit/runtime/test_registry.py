@@ -117,7 +117,7 @@ def test_beyond_the_budget_names_become_other_and_are_counted() -> None:
     folded = {"agent": "other", "environment": "other", "source": "pipecat", "stage": "tool_run"}
     assert value(instruments, f"{STAGES}_count", **folded) == 2
     assert value(instruments, FOLDED) == 2
-    assert value(instruments, OVERFLOW, label="agent") == 0  # each name has its place; it is the series that have none
+    assert value(instruments, OVERFLOW, label="agent") == 0  # each name has its place; the series have none
 
 
 def test_hostile_names_never_exceed_the_budget(instruments: Instruments) -> None:

@@ -1,4 +1,4 @@
-"""Commits of the evaluator and their time, writers that are fenced off, and reading that slows down with slow writing."""
+"""The evaluator's commits and their timing, writers that are fenced off, and reading that slows down with slow writing."""
 
 import asyncio
 from collections.abc import Callable
@@ -106,7 +106,7 @@ async def test_a_tick_looks_at_fences_too(make_shell: Callable[..., Shell], monk
         await shell.role._tick_for_ever()
 
 
-# Commits and their time.
+# Commits and their timing.
 
 
 async def test_before_partitions_go_all_is_written_and_committed(make_shell: Callable[..., Shell]) -> None:

@@ -262,7 +262,7 @@ async def test_a_commit_above_the_end_is_told_and_reading_begins_at_the_first_re
     with capture_logs() as logged:
         await taking.take()
     assert taking.owned[0].partition.next_offsets == {PIPECAT: FIRST, AUDIT: END}
-    # Scores of an input that is read from its first record were written long before those that the note asks for.
+    # The scores of records read from the first one on were written long before those that the note asks for.
     assert taking.ledger_starts == {0: 0}
     assert taking.lost == 0  # the topic was made anew: its former records do not count as lost
     assert [(line["event"], line["seen"]) for line in logged] == [

@@ -1,4 +1,4 @@
-"""Reading goes on while much waits to be written: memory is bounded, and no partition waits for another one's writer."""
+"""Partitions that are read on while much waits to be written: memory is bounded, and none waits for another's writer."""
 
 import asyncio
 
