@@ -3,6 +3,7 @@
 from charts import Chart, Row, per_minute, quantile
 
 _VERDICTS = "callgauge_judge_verdict_seconds_bucket[$__rate_interval]"
+_UNANSWERED = 'callgauge_subgoals_unscored_total{reason="deadline"}'
 
 ROWS: tuple[Row, ...] = (
     (
@@ -197,12 +198,14 @@ ROWS: tuple[Row, ...] = (
             Chart(
                 "Waiting for the judge",
                 "Age of the question that has waited longest, in seconds, and how many wait. Above the deadline of a verdict, a "
-                "minute unless set otherwise, questions are given up.",
+                "minute unless set otherwise, questions are given up: the subgoals per minute that had no answer when their "
+                "call closed.",
                 "short",
                 6,
                 {
                     "longest": "max(callgauge_judge_waiting_seconds)",
                     "questions": "sum(callgauge_judge_waiting_questions)",
+                    "subgoals without an answer": f"{per_minute(_UNANSWERED)} or vector(0)",
                 },
             ),
         ),
