@@ -156,13 +156,27 @@ class AlertCase:
         }
 
     def seen(
-        self, document: Mapping[str, Any], work: Path, times: Collection[int] | None = None, program: Path | None = None
+        self,
+        document: Mapping[str, Any],
+        work: Path,
+        times: Collection[int] | None = None,
+        program: Path | None = None,
+        alerts: Collection[str] | None = None,
     ) -> list[Firing]:
-        """Returns the alerts that fire by these rules at the times of the case, or at others, by the installed promtool or another."""
+        """Returns the alerts that fire by these rules.
+
+        Args:
+            document: The rules.
+            work: A folder for promtool's files.
+            times: When to look, in seconds; None means the times of the case.
+            program: Another promtool than the installed one.
+            alerts: The alerts to ask for; None means the one of the case.
+        """
+        asked = [self.alert] if alerts is None else alerts
         rules = work / "rules.yml"
-        rules.write_text(yaml.safe_dump(rules_for(document, [self.alert])), encoding="utf-8")
+        rules.write_text(yaml.safe_dump(rules_for(document, asked)), encoding="utf-8")
         return firings(
-            rules, self.series, interval=self.interval, every=self.every, alerts=[self.alert],
+            rules, self.series, interval=self.interval, every=self.every, alerts=asked,
             times=self.times if times is None else times, work=work, program=program,
         )  # fmt: skip
 

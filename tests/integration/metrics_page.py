@@ -1,6 +1,7 @@
 """Reads a `/metrics` page as Prometheus would."""
 
 import re
+import time
 from typing import Final
 
 import httpx
@@ -20,7 +21,15 @@ def address_in(text: str) -> str | None:
 
 def answer_of(address: str, headers: dict[str, str] | None = None, seconds: float = 10) -> httpx.Response:
     """A server's answer to GET, with any status."""
-    return _CLIENT.get(address, headers=headers, timeout=patient(seconds))
+    limit_seconds = patient(seconds)
+    until_seconds = time.monotonic() + limit_seconds
+    while True:
+        try:
+            return _CLIENT.get(address, headers=headers, timeout=limit_seconds)
+        except httpx.RemoteProtocolError:
+            # Our server ends an answer after ANSWER_SECONDS, which do not grow with the load of the machine.
+            if time.monotonic() > until_seconds:
+                raise
 
 
 def page(address: str, accept: str = "text/plain") -> str:

@@ -71,11 +71,12 @@ async def reading(cluster: clusters.Cluster) -> AsyncIterator[Reading]:
     kafka = KafkaSettings(bootstrap_servers=cluster.bootstrap)
     admin = kafka.admin("test")
     await admin.start()
-    await admin.create_topics([NewTopic(A.topic, 1, 2)])
-    await admin.close()
     async with asyncio.timeout(patient(SECONDS)):
-        while cluster.leaders().get((A.topic, 0), -1) < 0 or cluster.unreplicated():  # noqa: ASYNC110  # it sends no event
+        while cluster.leaders().get((A.topic, 0), -1) < 0 or cluster.unreplicated():
+            # Asked for until it is there: the controller refuses two replicas while it misses a heartbeat of the other broker.
+            await admin.create_topics([NewTopic(A.topic, 1, 2)])
             await asyncio.sleep(0.05)
+    await admin.close()
     reading = Reading(kafka)
     await reading.log_ends.start()
     await reading.consumer.start()
