@@ -44,6 +44,7 @@ from consumers.evaluator.writing.partition_writer import FencedError, PartitionW
 from consumers.evaluator.writing.room import until_there_is_room, without_room
 from consumers.runtime.collection import tune_collection
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.polling.commits import COMMIT_SECONDS
 from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
@@ -352,7 +353,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             self._due.note(self._assignment.to_commit(), self._assignment.active)
         await self._due.until_written(COMMIT_PATIENCE_SECONDS)
         if rebalances == self._rebalances:
-            await self._commit_offsets(self._due.take_written())
+            await self._commit_offsets(self._due.take_written(), COMMIT_SECONDS)
 
     async def _hand_over(self) -> None:
         """Writes and commits the folded records before the partitions are given up, then writes the state for their successor."""
@@ -362,7 +363,7 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
             async with asyncio.timeout(HAND_OVER_SECONDS) as patience, self._lock:
                 self._due.note(self._assignment.to_commit(hands_over=True), self._assignment.active)
                 await self._due.until_written(HAND_OVER_SECONDS * 2 / 3)
-                await self._commit_offsets(self._due.take_written())
+                await self._commit_offsets(self._due.take_written(), HAND_OVER_SECONDS)
                 patience.reschedule(None)  # the rest has a bound of its own, and keeps the lock until it ends
                 await self._hand_over_state()
         self._due.clear()
@@ -375,26 +376,24 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         active = self._assignment.active
         leaving = active if self._is_leaving else await self._takeover.likely_given_away(active, self._subscription)
         written = await self._snapshots.write([active[number] for number in leaving])
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._commit_offsets(self._assignment.handed_over(written)), COMMIT_PATIENCE_SECONDS)
+        await self._commit_offsets(self._assignment.handed_over(written), COMMIT_PATIENCE_SECONDS)
         for owned, _ in written:
             owned.partition.handed_over()
 
     async def _give_back(self) -> None:
         """Commits the offsets from before the takeover, because an end caused by the broker must not count against a call."""
         found = {tp: at for owned in self._assignment.active.values() for tp, at in owned.as_found().items()}
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._commit_offsets(found), CLOSE_SECONDS)
+        await self._commit_offsets(found, CLOSE_SECONDS)
 
-    async def _commit_offsets(self, offsets: Offsets) -> None:
+    async def _commit_offsets(self, offsets: Offsets, seconds: float) -> None:
         # Of a partition that was fenced off meanwhile, only the new owner commits.
         ours = set(self._assignment.inputs_of(self._assignment.active))
         changed = self._assignment.not_committed({tp: at for tp, at in offsets.items() if tp in ours})
         if not changed:
             return
         try:
-            await self._subscription.consumer.commit(changed)
-        except KafkaError as error:  # costs a longer replay, if anything; the next second brings another try
+            await self._subscription.commit(changed, seconds)
+        except (KafkaError, TimeoutError) as error:  # costs a longer replay at most; the next second brings another try
             log.warning("commit_failed", error=str(error) or type(error).__name__)
             return
         self._assignment.committed(changed)

@@ -34,6 +34,7 @@ from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
+from consumers.runtime.polling.commits import COMMIT_SECONDS
 from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
@@ -44,12 +45,10 @@ from schemas.undecodable import UndecodableRecord
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 """Time between commits: a crash makes the next process count this time again. A commit costs 0.1 ms."""
-COMMIT_SECONDS: Final = 5.0
-"""How long a commit may take before it is given up until the next tick, so that no tick waits for the broker for ever."""
 HAND_OVER_SECONDS: Final = 0.8
 """How long the last commit may take when partitions are revoked or the role stops. Without it, records are counted again."""
 MAX_SILENT_SECONDS: Final = 30.0
-"""Time without a tick after which the role counts as stuck. Ticks are at most the sum of the two times above apart."""
+"""Time without a tick after which the role counts as stuck. Ticks are at most the interval of commits and the time of one apart."""
 MAX_REFUSED_LINES: Final = 10
 """Most log lines about refused records of one poll. One more line has the number of the others."""
 
@@ -196,7 +195,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                     if self._committed.get(partition) != self._next[partition]
                 }
                 if offsets:
-                    await consumer.commit({partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()})
+                    places = {partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()}
+                    await self._subscription.commit(places, deadline_seconds)
                     self._committed.update(offsets)
         except (KafkaError, TimeoutError) as error:
             log.warning("commit_failed", role="exporter", error=str(error) or type(error).__name__)

@@ -30,6 +30,7 @@ from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
 from consumers.runtime.logs import about_record
+from consumers.runtime.polling.commits import COMMIT_SECONDS
 from consumers.runtime.polling.subscription import Subscription
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import first_of
@@ -47,15 +48,13 @@ from schemas.undecodable import UndecodableRecord
 from schemas.units import HOUR_MS
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
-COMMIT_SECONDS: Final = 5.0
-"""How long a commit may take before it is given up until the next one."""
 HAND_OVER_SECONDS: Final = 3.0
 """How long writing and committing may take when partitions are revoked: well within the session timeout."""
 FINISH_SECONDS: Final = 4.0
 """How long questions in progress may take when the role stops. The successor answers the others."""
 CLOSE_SECONDS: Final = 1.0
 MAX_SILENT_SECONDS: Final = 30.0
-"""Time without a tick after which the role counts as stuck. Ticks are at most the sum of the two times above apart."""
+"""Time without a tick after which the role counts as stuck. Ticks are at most the interval of commits and the time of one apart."""
 MAX_BATCH_RECORDS: Final = 500
 MAX_UNWRITTEN: Final = 2_000
 """Unwritten verdicts at which reading pauses. A verdict has 2 kB."""
@@ -365,9 +364,8 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
         if not offsets:
             return
         try:
-            async with asyncio.timeout(deadline_seconds):
-                consumer = self._subscription.consumer
-                await consumer.commit({partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()})
+            places = {partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()}
+            await self._subscription.commit(places, deadline_seconds)
             self._committed.update(offsets)
         except (KafkaError, TimeoutError) as error:
             log.warning("commit_failed", role="judge", error=str(error) or type(error).__name__)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Never
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy
@@ -15,6 +15,7 @@ from faststream.kafka import KafkaMessage
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.logs import about_record
+from consumers.runtime.polling.commits import Commits
 from consumers.runtime.polling.poll_watch import PollWatch
 from consumers.runtime.registry import Instruments
 
@@ -77,6 +78,7 @@ class Subscription:
         self._handle = handle
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._is_misled = False
+        self._commits = Commits(listener)
         self._broker = kafka.broker(role)
         self._subscriber = self._broker.subscriber(
             *(kafka.topic(name) for name in topics),
@@ -86,7 +88,7 @@ class Subscription:
             fetch_max_wait_ms=poll_interval_ms,
             fetch_min_bytes=ENOUGH_BYTES,
             ack_policy=ack_policy,
-            listener=listener,
+            listener=self._commits,
             parser=self._wrap,
             decoder=_unwrap,
             **kafka.reader_options(),
@@ -159,6 +161,10 @@ class Subscription:
             await self._broker.start()
         except KafkaError as error:
             raise self._kafka.unreachable(error) from error
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> None:
+        """Commits offsets of the group. Raises as `Commits.commit`."""
+        await self._commits.commit(self.consumer, offsets, seconds)
 
     async def stop(self) -> None:
         """Waits for the current batch, leaves the group and disconnects; bounded, and harmless when repeated."""

@@ -22,6 +22,7 @@ from consumers.evaluator.service import Evaluator
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.evaluator.writing.outbox import Outbox
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.polling.commits import Commits
 from consumers.runtime.registry import Instruments
 from schemas.events.codec import InputSource
 from schemas.judging import JudgeKind, JudgeRequest
@@ -269,6 +270,9 @@ class FakeSubscription:
     async def failure(self) -> bool:
         await self._failed.wait()
         raise self.failures[0]
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> None:
+        await Commits(None).commit(self.consumer, offsets, seconds)
 
     def stalled(self) -> Sequence[str]:
         return self.stalls

@@ -1,7 +1,7 @@
 """The exporter without a broker: records in, metrics out, its handling of records that say nothing, and its commits."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Never
 
@@ -16,6 +16,7 @@ from consumers.exporter import service
 from consumers.exporter.service import MAX_REFUSED_LINES, MAX_SILENT_SECONDS, Exporter
 from consumers.exporter.settings import ExporterSettings
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError
+from consumers.runtime.polling.commits import Commits
 from consumers.runtime.registry import Instruments
 from schemas.scores.all_records import ClosedFact, CloseReason, Scored, Unscored, UnscoredReason
 from tests.support.brokers.record_bytes import stand_in
@@ -228,6 +229,9 @@ class FakeSubscription:
 
     def fail(self) -> None:
         self._failed.set()
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> None:
+        await Commits(None).commit(self.consumer, offsets, seconds)
 
     def stalled(self) -> Sequence[str]:
         return ()

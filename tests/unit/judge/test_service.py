@@ -1,7 +1,7 @@
 """The judge's shell without a broker: its commits, its verdicts, and the work that a rebalance lets through."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from consumers.judge.ledger import Answered
 from consumers.judge.open_offsets import OpenOffsets
 from consumers.judge.service import MAX_REFUSED_LINES, JudgeWorker, VerdictWriteError
 from consumers.runtime.kafka.connection import KafkaSettings
+from consumers.runtime.polling.commits import Commits
 from consumers.runtime.registry import Instruments
 from schemas.judging import REPLY_PARTITION_HEADER, JudgeRequest, JudgeVerdict
 from schemas.undecodable import UndecodableRecord
@@ -98,6 +99,9 @@ class FakeSubscription:
     def __init__(self, consumer: FakeConsumer) -> None:
         self.consumer = consumer
         self.failures: list[Exception] = []
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> None:
+        await Commits(None).commit(self.consumer, offsets, seconds)
 
     def fail(self, error: Exception) -> None:
         self.failures.append(error)
