@@ -392,8 +392,9 @@ class Evaluator(ConsumerRebalanceListener):  # type: ignore[misc]  # the library
         if not changed:
             return
         try:
-            await self._subscription.commit(changed, seconds)
+            is_done = await self._subscription.commit(changed, seconds)
         except (KafkaError, TimeoutError) as error:  # costs a longer replay at most; the next second brings another try
             log.warning("commit_failed", error=str(error) or type(error).__name__)
             return
-        self._assignment.committed(changed)
+        if is_done:
+            self._assignment.committed(changed)

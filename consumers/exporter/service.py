@@ -196,8 +196,8 @@ class Exporter(ConsumerRebalanceListener):  # type: ignore[misc]  # the library 
                 }
                 if offsets:
                     places = {partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()}
-                    await self._subscription.commit(places, deadline_seconds)
-                    self._committed.update(offsets)
+                    if await self._subscription.commit(places, deadline_seconds):
+                        self._committed.update(offsets)
         except (KafkaError, TimeoutError) as error:
             log.warning("commit_failed", role="exporter", error=str(error) or type(error).__name__)
 

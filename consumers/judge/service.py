@@ -365,8 +365,8 @@ class JudgeWorker(ConsumerRebalanceListener):  # type: ignore[misc]  # the libra
             return
         try:
             places = {partition: OffsetAndMetadata(to, "") for partition, to in offsets.items()}
-            await self._subscription.commit(places, deadline_seconds)
-            self._committed.update(offsets)
+            if await self._subscription.commit(places, deadline_seconds):
+                self._committed.update(offsets)
         except (KafkaError, TimeoutError) as error:
             log.warning("commit_failed", role="judge", error=str(error) or type(error).__name__)
 

@@ -168,9 +168,16 @@ class BrokerClock:
         self._is_trusted = True
         if least_ms - ALLOWED_MS <= self._broker_ahead_ms <= most_ms + ALLOWED_MS:
             return False
-        proved_ms = least_ms if self._broker_ahead_ms < least_ms else most_ms
-        self._correct_to(proved_ms if of_broker else self._wall_ahead_ms)
+        self._correct_to(self._proved_ms(least_ms, most_ms) if of_broker else self._wall_ahead_ms)
         return True
+
+    def _proved_ms(self, least_ms: int, most_ms: int) -> int:
+        """An estimate that the proofs allow, and that is rather too low: a silence that was declared too early stays declared.
+
+        The least is too low by the time that records need to us. The most may be too high by all the time without records.
+        """
+        is_ahead = self._broker_ahead_ms > most_ms
+        return self._wall_ahead_ms if is_ahead and least_ms <= self._wall_ahead_ms <= most_ms else least_ms
 
     def forget(self) -> None:
         """Drops the proofs, because the inputs are others now."""

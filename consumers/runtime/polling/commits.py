@@ -10,7 +10,6 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, OffsetAndMetadata, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.errors import CommitFailedError
 
 COMMIT_SECONDS: Final = 5.0
 """How long a commit may take when nothing waits for it. The next one covers a failed one."""
@@ -31,21 +30,25 @@ class Commits(ConsumerRebalanceListener):  # type: ignore[misc]  # the library h
 
     async def commit(
         self, consumer: AIOKafkaConsumer, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float
-    ) -> None:
+    ) -> bool:
         """Commits the next offset of each partition, within so many seconds.
 
+        Returns:
+            False if the member is joining its group, and nothing was committed.
+
         Raises:
-            KafkaError: The broker refuses it, or the member is joining its group.
+            KafkaError: The broker refuses it.
             TimeoutError: It takes longer, or a revocation ended it.
         """
         if self._is_joining:
-            raise CommitFailedError("the member is joining its group")
+            return False
         async with asyncio.timeout(seconds) as limit:
             self._open.add(limit)
             try:
                 await consumer.commit(dict(offsets))
             finally:
                 self._open.discard(limit)
+        return True
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Lets the owner hand over, then ends all commits."""

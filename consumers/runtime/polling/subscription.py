@@ -162,9 +162,9 @@ class Subscription:
         except KafkaError as error:
             raise self._kafka.unreachable(error) from error
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> None:
-        """Commits offsets of the group. Raises as `Commits.commit`."""
-        await self._commits.commit(self.consumer, offsets, seconds)
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+        """Commits offsets of the group. Returns and raises as `Commits.commit`."""
+        return await self._commits.commit(self.consumer, offsets, seconds)
 
     async def stop(self) -> None:
         """Waits for the current batch, leaves the group and disconnects; bounded, and harmless when repeated."""

@@ -271,8 +271,8 @@ class FakeSubscription:
         await self._failed.wait()
         raise self.failures[0]
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> None:
-        await Commits(None).commit(self.consumer, offsets, seconds)
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+        return await Commits(None).commit(self.consumer, offsets, seconds)
 
     def stalled(self) -> Sequence[str]:
         return self.stalls

@@ -230,8 +230,8 @@ class FakeSubscription:
     def fail(self) -> None:
         self._failed.set()
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> None:
-        await Commits(None).commit(self.consumer, offsets, seconds)
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+        return await Commits(None).commit(self.consumer, offsets, seconds)
 
     def stalled(self) -> Sequence[str]:
         return ()

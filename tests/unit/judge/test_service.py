@@ -100,8 +100,8 @@ class FakeSubscription:
         self.consumer = consumer
         self.failures: list[Exception] = []
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> None:
-        await Commits(None).commit(self.consumer, offsets, seconds)
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
+        return await Commits(None).commit(self.consumer, offsets, seconds)
 
     def fail(self, error: Exception) -> None:
         self.failures.append(error)
