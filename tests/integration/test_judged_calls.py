@@ -52,6 +52,8 @@ CALL_AGO_MS = 200_000
 """The first call began so long ago: all of them are over when they are read, and wait for their verdicts."""
 CALLS_APART_MS = 1_000
 PATIENCE_SECONDS = 90
+LONGEST_VERDICT_MS = 600_000
+"""The setting takes no more, however busy the machine is."""
 ACKNOWLEDGED_SECONDS = 1.0
 """From the endpoint's answers to the broker's acknowledgement of the verdict at most, on a busy machine."""
 DRAIN_SECONDS = 0.5
@@ -125,6 +127,9 @@ class Role:
             started(log, "run", "--roles", self._name, **self._environment)
         )
 
+    def must_run(self) -> None:
+        assert self._process.is_running, f"it ended by itself:\n{self._process.text}"
+
     def kill(self) -> None:
         code, _ = self._process.signalled(signal.SIGKILL)
         assert code == -signal.SIGKILL, f"it had ended before:\n{self._process.text}"
@@ -187,6 +192,8 @@ class Evening:
             deadline = time.monotonic() + patient(PATIENCE_SECONDS)
             while closed < CALLS:
                 assert time.monotonic() < deadline, f"{closed} of {CALLS} calls are closed; see {self.folder}"
+                for role in roles.values():
+                    role.must_run()
                 closed += sum(SCORE_RECORD.validate_json(value).name == "closed" for value in scores.read(0.05))
                 if kills and len(server.asked) >= kills[0][0]:
                     self._strike(kills.pop(0)[1], roles, server)
@@ -226,7 +233,7 @@ class Evening:
             roles[name].start()
 
     def _environment(self, server: ScriptedOpenAI) -> dict[str, str]:
-        patience_ms = str(round(patient(PATIENCE_SECONDS) * 1_000))
+        patience_ms = str(min(round(patient(PATIENCE_SECONDS) * 1_000), LONGEST_VERDICT_MS))
         return {
             **variables(self.bootstrap, self.prefix),
             "CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one",  # so that the next one need not wait for the group
