@@ -52,8 +52,6 @@ CALL_AGO_MS = 200_000
 """The first call began so long ago: all of them are over when they are read, and wait for their verdicts."""
 CALLS_APART_MS = 1_000
 PATIENCE_SECONDS = 90
-LONGEST_VERDICT_MS = 600_000
-"""The setting takes no more, however busy the machine is."""
 ACKNOWLEDGED_SECONDS = 1.0
 """From the endpoint's answers to the broker's acknowledgement of the verdict at most, on a busy machine."""
 DRAIN_SECONDS = 0.5
@@ -233,7 +231,6 @@ class Evening:
             roles[name].start()
 
     def _environment(self, server: ScriptedOpenAI) -> dict[str, str]:
-        patience_ms = str(min(round(patient(PATIENCE_SECONDS) * 1_000), LONGEST_VERDICT_MS))
         return {
             **variables(self.bootstrap, self.prefix),
             "CALLGAUGE_EVALUATOR_INSTANCE": "the-only-one",  # so that the next one need not wait for the group
@@ -243,7 +240,7 @@ class Evening:
             # When a call counts as stuck hangs on when verdicts come: it is not compared.
             "CALLGAUGE_GOALS__STALL_TURNS": "1000",
             "CALLGAUGE_GOALS__STALL_MS": "100000000",
-            "CALLGAUGE_JUDGE__LONGEST_VERDICT_MS": patience_ms,
+            "CALLGAUGE_JUDGE__LONGEST_VERDICT_MS": "600000",  # the most that it takes
             "CALLGAUGE_JUDGE__MAX_CONCURRENT_REQUESTS": str(AT_ONCE),
             "CALLGAUGE_JUDGE__MAX_REQUESTS_PER_MINUTE": "1000000",
             "CALLGAUGE_JUDGE__MAX_TOKENS_PER_MINUTE": "1000000000",

@@ -174,7 +174,7 @@ class BrokerClock:
     def _proved_ms(self, least_ms: int, most_ms: int) -> int:
         """An estimate that the proofs allow, and that is rather too low: a silence that was declared too early stays declared.
 
-        The least is too low by the time that records need to us. The most may be too high by all the time without records.
+        The least is too low by the time that records take to reach us. The most may be too high by all the time without records.
         """
         is_ahead = self._broker_ahead_ms > most_ms
         return self._wall_ahead_ms if is_ahead and least_ms <= self._wall_ahead_ms <= most_ms else least_ms

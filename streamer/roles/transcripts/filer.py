@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.runtime.kafka.connection import KafkaSettings, KafkaUnreachableError, TopicsUnfitError, partition_counts
+from consumers.runtime.polling.commits import COMMIT_SECONDS
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
 from schemas.topics import TRANSCRIPTS_TOPIC
@@ -123,8 +124,9 @@ class TranscriptFiler:
 
     async def _commit(self, consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> None:
         try:
-            await consumer.commit({partition: OffsetAndMetadata(offset, "")})
-        except KafkaError as error:  # costs writing the same files again, if anything
+            async with asyncio.timeout(COMMIT_SECONDS):
+                await consumer.commit({partition: OffsetAndMetadata(offset, "")})
+        except (KafkaError, TimeoutError) as error:  # costs writing the same files again, if anything
             log.warning("commit_failed", role="transcript files", error=str(error) or type(error).__name__)
 
     def _tell(self, problem: str) -> None:

@@ -40,6 +40,7 @@ class FakeConsumer:
         self.polled = asyncio.Event()
         self.errors: list[KafkaError] = []
         self.commit_error: KafkaError | None = None
+        self.commits_for_ever = False
         self.is_stopped = False
 
     async def start(self) -> None:
@@ -66,6 +67,8 @@ class FakeConsumer:
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         if self.commit_error is not None:
             raise self.commit_error
+        if self.commits_for_ever:
+            await asyncio.Event().wait()
         self.committed.append(offsets[TP].offset)
 
 
@@ -180,6 +183,18 @@ async def test_a_commit_that_fails_costs_nothing_but_the_same_files_again(
         await filing.until(filing.consumer.polled.is_set)
     assert [line["event"] for line in logged] == ["commit_failed"]
     assert filing.count("written") == 2
+
+
+async def test_a_commit_that_the_client_tries_for_ever_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As it does if the topic is deleted."""
+    monkeypatch.setattr(transcript_filer, "COMMIT_SECONDS", 0.01)
+    filing = Filing(monkeypatch, tmp_path, *TWO)
+    filing.consumer.commits_for_ever = True
+    with capture_logs() as logged:
+        await filing.until(filing.consumer.polled.is_set)
+    assert [(line["event"], line["error"]) for line in logged] == [("commit_failed", "TimeoutError")]
 
 
 async def test_a_broker_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
