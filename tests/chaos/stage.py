@@ -1,5 +1,6 @@
 """The common parts of all runs: a cluster, topics, a fleet of evaluators, the load, and a reader of the scores."""
 
+import asyncio
 import os
 import secrets
 import subprocess
@@ -10,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.errors import KafkaError
 
 from schemas.topics import OWNER_MARK_KEY, SCORES_TOPIC
@@ -27,6 +27,7 @@ from tests.chaos.verdict.checker import Findings
 from tests.chaos.verdict.deleted_records import DeletedRecords, Deletion
 from tests.chaos.verdict.topic_reader import Follower, ReadRecord
 from tests.chaos.verdict.verdict import Traces, judged, limits_of
+from tests.support.brokers.topic_changes import add_partitions
 from tests.support.patience import patient
 
 PREFIX: Final = "chaos."
@@ -224,19 +225,16 @@ class Stage:
         """
         count = self.partitions + more
 
-        async def add(admin: AIOKafkaAdminClient) -> None:
-            topics = await admin.describe_topics()
+        try:
+            topics = asked(self.cluster.bootstrap, lambda admin: admin.describe_topics())
             ours = [
                 each["topic"]
                 for each in topics
                 if each["topic"].startswith(self.prefix) and len(each["partitions"]) == self.partitions
             ]
             for name in sorted(ours, key=lambda each: each.endswith(".events")):
-                await admin.create_partitions({name: NewPartitions(count)})
-
-        try:
-            asked(self.cluster.bootstrap, add)
-        except KafkaError as error:
+                asyncio.run(add_partitions(self.cluster.bootstrap, name, count))
+        except (KafkaError, TimeoutError) as error:
             raise RunError(f"partitions could not be added: {error}") from error
         self.partitions = count
         self._follower.follow(count)

@@ -1,24 +1,19 @@
 """Fixtures of integration tests: the address of a real broker, and topics of their own on it."""
 
-import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from contextlib import contextmanager
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import for_code
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from streamer.cluster import topic_admin
 from tests.support.brokers import kafka_broker
 from tests.support.brokers.secured_broker import SecuredBroker
-from tests.support.patience import patient
+from tests.support.brokers.topic_changes import admin_of
 from tests.support.required_tools import MISSING
 
-VISIBLE_SECONDS = 10
 PARTITIONS = 4
 
 
@@ -56,7 +51,7 @@ async def topic_prefix(bootstrap: str) -> AsyncIterator[str]:
     """
     prefix = f"t{uuid.uuid4().hex[:8]}."
     yield prefix
-    async with _admin(bootstrap) as admin:
+    async with admin_of(bootstrap) as admin:
         mine = [name for name in await admin.list_topics() if name.startswith(prefix)]
         if mine:
             await admin.delete_topics(mine)
@@ -93,36 +88,3 @@ async def make_topics(environment: Mapping[str, str], partitions: int = PARTITIO
         bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"], topic_prefix=environment["CALLGAUGE_TOPIC_PREFIX"]
     )
     await topic_admin.create_topics(kafka, partitions=partitions, replication_factor=1)
-
-
-async def create_topics(bootstrap: str, topics: Mapping[str, int], configs: dict[str, str] | None = None) -> None:
-    """Makes topics, names to numbers of partitions, and returns when every partition has a leader.
-
-    Raises the broker's error, for example TopicAlreadyExistsError.
-    """
-    async with _admin(bootstrap) as admin, asyncio.timeout(patient(VISIBLE_SECONDS)):
-        wanted = [NewTopic(name, partitions, 1, topic_configs=configs or {}) for name, partitions in topics.items()]
-        response = await admin.create_topics(wanted)
-        for _, code, message in response.topic_errors:
-            if code:
-                raise for_code(code)(message)
-        while not all(  # noqa: ASYNC110 - the broker sends no event when a leader is there: it has to be asked
-            _is_visible(topic, topics) for topic in await admin.describe_topics(list(topics))
-        ):
-            await asyncio.sleep(0.02)
-
-
-@asynccontextmanager
-async def _admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        yield admin
-    finally:
-        await admin.close()
-
-
-def _is_visible(found: dict[str, Any], wanted: Mapping[str, int]) -> bool:
-    partitions = found["partitions"]
-    complete = len(partitions) == wanted[found["topic"]]
-    return not found["error_code"] and complete and all(partition["leader"] >= 0 for partition in partitions)

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from confluent_kafka import Producer
 
 from consumers.runtime.kafka.batches.decompression import MAX_UNPACKED_BATCH_BYTES
@@ -25,6 +23,7 @@ from tests.integration.processes import Process, started, wait_for
 from tests.integration.score_log import newest_of, written_scores
 from tests.support.brokers.record_bytes import Written
 from tests.support.brokers.record_bytes import batch as record_batch
+from tests.support.brokers.topic_changes import configure_topic
 from tests.support.patience import patient
 
 MAX_RECORD_BYTES = 12_000_000
@@ -83,14 +82,8 @@ pytestmark = pytest.mark.service(partitions=1, limits__max_events_per_call=str(M
 @pytest.fixture
 async def environment(environment: dict[str, str]) -> dict[str, str]:
     """Whose topic of pipecat takes records that are too large for us."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
-    await admin.start()
-    try:
-        name = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
-        configs = {"max.message.bytes": str(MAX_RECORD_BYTES)}
-        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
-    finally:
-        await admin.close()
+    name = f"{environment['CALLGAUGE_TOPIC_PREFIX']}pipecat.events"
+    await configure_topic(environment["CALLGAUGE_BOOTSTRAP"], name, max_message_bytes=str(MAX_RECORD_BYTES))
     # Events after the end of a call must come within its grace, on a busy machine too.
     environment["CALLGAUGE_LIMITS__CLOSING_GRACE_MS"] = str(round(1_000 * patient(1)))
     return environment

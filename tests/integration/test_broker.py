@@ -13,8 +13,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
-from tests.integration.conftest import create_topics
 from tests.support import required_tools
+from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
 
 READ_SECONDS = 10

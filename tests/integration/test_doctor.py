@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin import RecordsToDelete
 from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import Producer
 
@@ -20,6 +17,7 @@ from consumers.runtime.kafka.connection import KafkaSettings, TopicsUnfitError
 from tests.integration.metrics_page import address_in
 from tests.integration.processes import ended, started, wait_for
 from tests.integration.test_bad_input import line
+from tests.support.brokers.topic_changes import add_partitions, admin_of, configure_topic, delete_topic
 
 NOBODY = "127.0.0.1:1"
 
@@ -29,24 +27,6 @@ pytestmark = pytest.mark.service(partitions=2)
 @pytest.fixture
 def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
     return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix)
-
-
-@asynccontextmanager
-async def administration(environment: dict[str, str]) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
-    await admin.start()
-    try:
-        yield admin
-    finally:
-        await admin.close()
-
-
-async def set_up(environment: dict[str, str], topic: str, **settings: str) -> None:
-    """Sets a topic up differently; omitted settings fall back to the broker's defaults."""
-    name = f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}"
-    configs = {setting.replace("_", "."): value for setting, value in settings.items()}
-    async with administration(environment) as admin:
-        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
 
 
 def command(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
@@ -120,7 +100,7 @@ async def test_what_was_deleted_before_it_was_read_is_told(environment: dict[str
     async with reader:
         reader.assign([tp])
         await reader.commit({tp: OffsetAndMetadata(1, "")})
-    async with administration(environment) as admin:
+    async with admin_of(bootstrap) as admin:
         await admin.delete_records({tp: RecordsToDelete(before_offset=4)})
     lost, rest = findings(environment, code=1)["evaluator group"]
     assert (lost["verdict"], rest["verdict"]) == ("wrong", "warning")
@@ -129,14 +109,15 @@ async def test_what_was_deleted_before_it_was_read_is_told(environment: dict[str
 
 
 async def test_topics_that_lose_records_are_found_by_all_three(
-    environment: dict[str, str], kafka: KafkaSettings
+    environment: dict[str, str], kafka: KafkaSettings, bootstrap: str
 ) -> None:
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
     assert await require_fit_topics(kafka, Limits()) == 2
     assert command(environment, "topics", "check")[0] == 0
-    await set_up(environment, "scores", cleanup_policy="compact")
-    await set_up(environment, "pipecat.events", message_timestamp_type="LogAppendTime", retention_ms="60000")
-    await set_up(environment, "audit.events", retention_bytes="1000000")
+    await configure_topic(bootstrap, f"{prefix}scores", cleanup_policy="compact")
+    lossy = {"message_timestamp_type": "LogAppendTime", "retention_ms": "60000"}
+    await configure_topic(bootstrap, f"{prefix}pipecat.events", **lossy)
+    await configure_topic(bootstrap, f"{prefix}audit.events", retention_bytes="1000000")
 
     with pytest.raises(TopicsUnfitError) as refused:
         await require_fit_topics(kafka, Limits())
@@ -158,12 +139,11 @@ async def test_topics_that_lose_records_are_found_by_all_three(
 
 
 async def test_unequal_and_missing_topics_are_found_by_all_three(
-    environment: dict[str, str], kafka: KafkaSettings
+    environment: dict[str, str], kafka: KafkaSettings, bootstrap: str
 ) -> None:
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
-    async with administration(environment) as admin:
-        await admin.create_partitions({f"{prefix}scores": NewPartitions(5)})
-        await admin.delete_topics([f"{prefix}goals"])
+    await add_partitions(bootstrap, f"{prefix}scores", 5)
+    await delete_topic(bootstrap, f"{prefix}goals")
     with pytest.raises(TopicsUnfitError, match="scores 5"):
         await require_fit_topics(kafka, Limits())
     found = findings(environment, code=1)

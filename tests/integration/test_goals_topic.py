@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -15,7 +16,7 @@ from schemas.topics import GOALS_TOPIC
 from streamer.goals import topic as goals_topic
 from streamer.goals.sources import GoalSources
 from streamer.goals.topic import GoalsTopic
-from tests.integration.conftest import create_topics
+from tests.support.brokers.topic_changes import add_partitions, admin_of, create_topics
 from tests.support.patience import patient
 
 PATIENCE_SECONDS = 30
@@ -28,7 +29,7 @@ def goal_set(goals_id: str, *agents: str, details: str = "d") -> dict[str, Any]:
 
 @pytest.fixture
 def kafka(bootstrap: str, topic_prefix: str) -> KafkaSettings:
-    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix)
+    return KafkaSettings(bootstrap_servers=bootstrap, topic_prefix=topic_prefix, client_id=f"{topic_prefix}reader")
 
 
 @pytest.fixture
@@ -116,12 +117,22 @@ async def test_only_what_is_committed_counts(kafka: KafkaSettings, topic_prefix:
         assert details(topic, "a") == "d"
 
 
-async def test_no_group_is_joined(kafka: KafkaSettings) -> None:
+async def test_no_group_is_joined(kafka: KafkaSettings, topic_prefix: str) -> None:
     await make(kafka)
-    async with _admin(kafka) as admin:
-        before = await admin.list_consumer_groups()
-        async with followed(GoalsTopic(kafka)), followed(GoalsTopic(kafka)):
-            assert await admin.list_consumer_groups() == before
+    async with admin_of(kafka.bootstrap_servers) as admin, followed(GoalsTopic(kafka)), followed(GoalsTopic(kafka)):
+        assert not [name for name in await members(admin) if name.startswith(topic_prefix)]
+        async with AIOKafkaConsumer(  # a member is found, where there is one
+            kafka.topic(GOALS_TOPIC), group_id=f"{topic_prefix}group", client_id=f"{topic_prefix}member",
+            bootstrap_servers=kafka.bootstrap_servers,
+        ):  # fmt: skip
+            assert [name for name in await members(admin) if name.startswith(topic_prefix)] == [f"{topic_prefix}member"]
+
+
+async def members(admin: AIOKafkaAdminClient) -> list[str]:
+    """The names of all clients that are members of a group; tests beside this one have theirs."""
+    groups = [group for group, *_ in await admin.list_consumer_groups()]
+    described = [group for answer in await admin.describe_consumer_groups(groups) for group in answer.groups]
+    return [client for _, _, _, _, _, clients, *_ in described for _, client, *_ in clients]
 
 
 async def test_a_topic_that_comes_later_is_found(
@@ -145,9 +156,9 @@ async def test_partitions_that_are_added_are_read(
     monkeypatch.setattr(goals_topic, "METADATA_MS", 200)
     await make(kafka, partitions=1)
     await write(kafka, ("a", goal_set("a")))
-    async with followed(GoalsTopic(kafka)) as topic, _admin(kafka) as admin:
-        await admin.create_partitions({name: NewPartitions(2)})
-        await until(lambda: len(topic.index) == 1)
+    async with followed(GoalsTopic(kafka)) as topic:
+        await add_partitions(kafka.bootstrap_servers, name, 2)
+        assert len(topic.index) == 1
         await write(kafka, ("b", goal_set("b")), partition=1)
         await until(lambda: details(topic, "b") == "d")
         assert details(topic, "a") == "d"
@@ -164,13 +175,3 @@ async def test_a_call_finds_its_goals_on_the_topic(kafka: KafkaSettings) -> None
     assert found.id == "a"
     stop.set()
     await asyncio.wait_for(running, patient(PATIENCE_SECONDS))
-
-
-@contextlib.asynccontextmanager
-async def _admin(kafka: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-    await admin.start()
-    try:
-        yield admin
-    finally:
-        await admin.close()

@@ -23,9 +23,10 @@ from schemas.judging import (
     Unjudged,
     UnjudgedReason,
 )
-from tests.integration.conftest import create_topics, variables
+from tests.integration.conftest import variables
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import Process, started
+from tests.support.brokers.topic_changes import create_topics
 from tests.support.calls.judge_questions import question
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
 from tests.support.patience import patient

@@ -11,7 +11,7 @@ from faststream import AckPolicy
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.polling.subscription import ENOUGH_BYTES, Subscription
-from tests.integration.conftest import create_topics
+from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
 
 TOPIC = "scores"

@@ -17,8 +17,8 @@ from schemas.events.pipecat import EventsDropped
 from tests.chaos.cluster import cluster as clusters
 from tests.chaos.cluster.cluster import Cluster
 from tests.chaos.cluster.proxy import Way
-from tests.integration.conftest import create_topics
 from tests.support.brokers.kafka_broker import NoBrokerError
+from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
 from tests.support.required_tools import MISSING
 from tests.tidy.source_tree import ROOT

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import RecordsToDelete
 
 from consumers.runtime.kafka.connection import KafkaSettings
 from streamer.cluster.coordinates import Coordinates
@@ -18,6 +18,7 @@ from streamer.operations.quarantine.log import Wanted, quarantined
 from tests.integration.metrics_page import address_in, total
 from tests.integration.processes import ended, started, wait_for
 from tests.integration.test_bad_input import line, now_ms
+from tests.support.brokers.topic_changes import admin_of
 from tests.support.patience import patient
 
 DAY_MS = 24 * 3_600_000
@@ -148,12 +149,8 @@ async def test_a_record_that_is_gone_is_told_and_the_others_are_put_back(
             await producer.send_and_wait(topic, old, key=b"c", partition=partition)
         wait_for("the refusals", lambda: total(address, "callgauge_quarantined_total") == 3, 20)
         assert process.signalled(signal.SIGTERM)[0] == 0
-    admin = AIOKafkaAdminClient(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
-    await admin.start()
-    try:
+    async with admin_of(environment["CALLGAUGE_BOOTSTRAP"]) as admin:
         await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=1)})
-    finally:
-        await admin.close()
     fixed = environment | NO_TIME_BOUNDS
     code, out, _ = quarantine(fixed, "replay", "--all", "--yes")
     assert code == 1

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas.scores.all_records import SCORE_RECORD, CallValues, ClosedFact, TurnStatus
 from tests.integration.metrics_page import address_in, answer_of, total
 from tests.integration.processes import Process, ran, started, wait_for
 from tests.integration.score_log import LOOK_SECONDS
+from tests.support.brokers.topic_changes import configure_topic, delete_topic
 from tests.support.patience import patient
 
 pytestmark = [pytest.mark.kafka, pytest.mark.service(partitions=1, limits__closing_grace_ms="0")]
@@ -78,22 +77,6 @@ async def until_closed(environment: dict[str, str], *names: str) -> None:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-async def change(environment: dict[str, str], topic: str, largest_bytes: int | None) -> None:
-    """Sets the largest record of a topic while it is in use; None deletes the topic."""
-    name = f"{environment['CALLGAUGE_TOPIC_PREFIX']}{topic}"
-    admin = AIOKafkaAdminClient(bootstrap_servers=environment["CALLGAUGE_BOOTSTRAP"])
-    await admin.start()
-    try:
-        if largest_bytes is None:
-            ((_, code),) = (await admin.delete_topics([name])).topic_error_codes
-            assert code == 0
-        else:
-            configs = {"max.message.bytes": str(largest_bytes)}
-            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
-    finally:
-        await admin.close()
-
-
 def page(process: Process, path: str) -> tuple[int, str]:
     address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
     answer = answer_of(address.removesuffix("/metrics") + path)
@@ -101,17 +84,18 @@ def page(process: Process, path: str) -> tuple[int, str]:
 
 
 async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_is_written(
-    environment: dict[str, str], tmp_path: Path
+    environment: dict[str, str], bootstrap: str, tmp_path: Path
 ) -> None:
+    transcripts = f"{environment['CALLGAUGE_TOPIC_PREFIX']}transcripts"
     with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
         address = wait_for("the address of /metrics", lambda: address_in(process.text), 30)
         await send_call(environment, "before")
         await until_closed(environment, "before")
-        await change(environment, "transcripts", 1_000)
+        await configure_topic(bootstrap, transcripts, max_message_bytes="1000")
         await send_call(environment, "refused")
         await until_closed(environment, "before", "refused")
         assert total(address, "callgauge_limits_hit_total", limit="transcript") == 1
-        await change(environment, "transcripts", 1_048_588)
+        await configure_topic(bootstrap, transcripts)
         await send_call(environment, "after")
         await until_closed(environment, "before", "refused", "after")
         assert [each.key for each in await committed(environment, "transcripts")] == [b"before", b"after"]
@@ -121,7 +105,7 @@ async def test_a_transcript_that_its_topic_refuses_is_left_out_and_the_next_one_
 
 
 async def test_an_input_that_is_deleted_is_named_and_read_again_when_it_is_there(
-    environment: dict[str, str], tmp_path: Path
+    environment: dict[str, str], bootstrap: str, tmp_path: Path
 ) -> None:
     """Its offset is still to be committed when it is deleted, and no broker takes that any more."""
     environment["CALLGAUGE_COMMIT_INTERVAL_MS"] = "2000"
@@ -129,7 +113,7 @@ async def test_an_input_that_is_deleted_is_named_and_read_again_when_it_is_there
     with started(tmp_path / "run.log", "run", "--roles", "evaluator", **environment) as process:
         await send_call(environment, "before")
         await until_closed(environment, "before")
-        await change(environment, "pipecat.events", None)
+        await delete_topic(bootstrap, topic)
         text = process.printed("role_failed", SECONDS)
         assert f"Topics: {topic} is gone from" in text
         status, said = page(process, "/readyz")

@@ -27,11 +27,12 @@ from schemas.scores.all_records import ClosedFact
 from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.cli import run as cli_run
 from streamer.sources.simulator.traffic import simulate_call
-from tests.integration.conftest import create_topics, make_topics
+from tests.integration.conftest import make_topics
 from tests.integration.metrics_page import address_in, answer_of, total
 from tests.integration.processes import Ended, ended, ran, ran_here, started, wait_for
 from tests.integration.score_log import written_scores
 from tests.support.brokers.secured_broker import KEY_PASSWORD, PASSWORD, USER, SecuredBroker, unsigned_token
+from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
 
 pytestmark = pytest.mark.kafka

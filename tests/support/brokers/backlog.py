@@ -1,19 +1,14 @@
 """A backlog of calls on a broker: records with broker times long ago, each with a time of its own, which no consumer has read."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are exported, but not for mypy
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from schemas.events.codec import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
+from tests.support.brokers.topic_changes import configure_topic
 
 CALL_SOURCES = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
 POLL_EVERY = 10_000
@@ -35,11 +30,8 @@ def put_backlog(bootstrap: str, prefix: str, records: Iterable[Sent]) -> None:
     So the same records are the same backlog whenever they are put.
     """
     topics = {source: prefix + TOPIC_BY_SOURCE[source] for source in CALL_SOURCES}
-    set_to = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
-    resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[set_to]) for name in topics.values()]
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for altered in admin.incremental_alter_configs(resources).values():
-        altered.result(30)
+    for name in topics.values():
+        asyncio.run(configure_topic(bootstrap, name, message_timestamp_type="CreateTime"))
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,

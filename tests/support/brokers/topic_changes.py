@@ -1,0 +1,106 @@
+"""Changes of topics that return when they are in force: a broker confirms each one before it obeys it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import UnknownTopicOrPartitionError, for_code
+
+from tests.support.patience import patient
+
+IN_FORCE_SECONDS: Final = 30
+_LOOK_AGAIN_SECONDS: Final = 0.02
+_SECOND_CHANGE: Final = {"file.delete.delay.ms": "59999"}
+"""A setting that no test reads."""
+
+
+@asynccontextmanager
+async def admin_of(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client for administrative requests."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def create_topics(
+    bootstrap: str, partitions_by_name: Mapping[str, int], configs: Mapping[str, str] | None = None
+) -> None:
+    """Makes topics and returns when every partition has a leader.
+
+    Raises:
+        KafkaError: The broker refuses one, for example with TopicAlreadyExistsError.
+    """
+    wanted = [NewTopic(name, count, 1, topic_configs=dict(configs or {})) for name, count in partitions_by_name.items()]
+    async with admin_of(bootstrap) as admin:
+        for _, code, message in (await admin.create_topics(wanted)).topic_errors:
+            if code:
+                raise for_code(code)(message)
+        for name, count in partitions_by_name.items():
+            await _until_it_has(admin, name, count)
+
+
+async def add_partitions(bootstrap: str, name: str, count: int) -> None:
+    """Raises the number of a topic's partitions to `count` and returns when each has a leader."""
+    async with admin_of(bootstrap) as admin:
+        await admin.create_partitions({name: NewPartitions(count)})
+        await _until_it_has(admin, name, count)
+
+
+async def delete_topic(bootstrap: str, name: str) -> None:
+    """Deletes a topic and returns when the broker does not know it any more."""
+    async with admin_of(bootstrap) as admin:
+        ((_, code),) = (await admin.delete_topics([name])).topic_error_codes
+        if code:
+            raise for_code(code)(name)
+
+        async def is_gone() -> bool:
+            (found,) = await admin.describe_topics([name])
+            return bool(found["error_code"] == UnknownTopicOrPartitionError.errno)
+
+        await _until(is_gone)
+
+
+async def configure_topic(bootstrap: str, name: str, **settings: str) -> None:
+    """Gives a topic these settings, and the broker's defaults for all others; returns when its log obeys them.
+
+    A broker describes settings a moment before its logs obey them. It applies one change after the other, so the
+    first is in force when a second one, sent after the first was described, is described.
+
+    Args:
+        bootstrap: The broker.
+        name: The topic.
+        settings: Names of settings, with _ in place of the dot, and values.
+    """
+    topic = ConfigResource(ConfigResourceType.TOPIC, name)
+    wanted = {setting.replace("_", "."): value for setting, value in settings.items()}
+    async with admin_of(bootstrap) as admin:
+        for configs in (wanted, wanted | _SECOND_CHANGE):
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
+
+            async def is_described(configs: dict[str, str] = configs) -> bool:
+                (answer,) = await admin.describe_configs([topic])
+                ((_, _, _, _, entries),) = answer.resources
+                return configs.items() <= {entry[0]: entry[1] for entry in entries}.items()
+
+            await _until(is_described)
+
+
+async def _until_it_has(admin: AIOKafkaAdminClient, name: str, count: int) -> None:
+    async def has_leaders() -> bool:
+        (found,) = await admin.describe_topics([name])
+        partitions = found["partitions"]
+        return not found["error_code"] and len(partitions) == count and all(each["leader"] >= 0 for each in partitions)
+
+    await _until(has_leaders)
+
+
+async def _until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(patient(IN_FORCE_SECONDS)):
+        while not await is_so():  # noqa: ASYNC110 - the broker sends no event: it has to be asked
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
