@@ -13,6 +13,7 @@ from streamer.recordings.files.places import SAMPLE
 from streamer.recordings.goals import goals_for
 from streamer.settings.all_settings import Settings
 from tests.integration.processes import Ended, ran_here
+from tests.support.patience import patient
 
 
 def sample_scoring() -> RecordedScoring:
@@ -35,7 +36,7 @@ def write_calls(environment: dict[str, str], *calls: str) -> None:
             producer.produce(f"{prefix}scores", record.model_dump_json().encode(), key=call.encode())
     producer.produce(f"{prefix}transcripts", scoring.transcript, key=calls[-1].encode())
     producer.produce(f"{prefix}scores", b"{}", key=calls[-1].encode())
-    assert producer.flush(10) == 0
+    assert producer.flush(patient(10)) == 0
 
 
 async def test_a_call_is_found_and_shown(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from aiokafka.admin import AIOKafkaAdminClient
+from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
 from consumers.runtime.kafka.connection import KafkaSettings
@@ -16,7 +16,7 @@ from schemas.topics import GOALS_TOPIC
 from streamer.goals import topic as goals_topic
 from streamer.goals.sources import GoalSources
 from streamer.goals.topic import GoalsTopic
-from tests.support.brokers.topic_changes import add_partitions, admin_of, create_topics
+from tests.support.brokers.topic_changes import add_partitions, create_topics
 from tests.support.patience import patient
 
 PATIENCE_SECONDS = 30
@@ -119,20 +119,23 @@ async def test_only_what_is_committed_counts(kafka: KafkaSettings, topic_prefix:
 
 async def test_no_group_is_joined(kafka: KafkaSettings, topic_prefix: str) -> None:
     await make(kafka)
-    async with admin_of(kafka.bootstrap_servers) as admin, followed(GoalsTopic(kafka)), followed(GoalsTopic(kafka)):
-        assert not [name for name in await members(admin) if name.startswith(topic_prefix)]
-        async with AIOKafkaConsumer(  # a member is found, where there is one
-            kafka.topic(GOALS_TOPIC), group_id=f"{topic_prefix}group", client_id=f"{topic_prefix}member",
-            bootstrap_servers=kafka.bootstrap_servers,
-        ):  # fmt: skip
-            assert [name for name in await members(admin) if name.startswith(topic_prefix)] == [f"{topic_prefix}member"]
+    member = AIOKafkaConsumer(
+        kafka.topic(GOALS_TOPIC),
+        group_id=f"{topic_prefix}group",
+        client_id=f"{kafka.client_id}.member",
+        bootstrap_servers=kafka.bootstrap_servers,
+    )
+    async with member, followed(GoalsTopic(kafka)), followed(GoalsTopic(kafka)):
+        assert members(kafka) == [f"{kafka.client_id}.member"]
 
 
-async def members(admin: AIOKafkaAdminClient) -> list[str]:
-    """The names of all clients that are members of a group; tests beside this one have theirs."""
-    groups = [group for group, *_ in await admin.list_consumer_groups()]
-    described = [group for answer in await admin.describe_consumer_groups(groups) for group in answer.groups]
-    return [client for _, _, _, _, _, clients, *_ in described for _, client, *_ in clients]
+def members(kafka: KafkaSettings) -> list[str]:
+    """The names of our clients that are members of a group; tests beside this one have theirs."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    groups = [group.group_id for group in admin.list_consumer_groups().result(patient(PATIENCE_SECONDS)).valid]
+    described = [each.result(patient(PATIENCE_SECONDS)) for each in admin.describe_consumer_groups(groups).values()]
+    clients = [member.client_id for group in described for member in group.members]
+    return [client for client in clients if client.startswith(kafka.client_id)]
 
 
 async def test_a_topic_that_comes_later_is_found(

@@ -274,7 +274,7 @@ def no_tls() -> Iterator[int]:
             yield server.getsockname()[1]
         finally:
             server.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+            thread.join(patient(10))
 
 
 @pytest.mark.parametrize(

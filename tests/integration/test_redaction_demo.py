@@ -312,7 +312,7 @@ class Demo:
                 self._produce(producer, event, name, place % PARTITIONS)
         for event in poison(now_ms):
             self._produce(producer, event, POISONED.decode(), 0)
-        assert producer.flush(30) == 0
+        assert producer.flush(patient(30)) == 0
 
     def _produce(self, producer: Producer, event: Event, key: str, partition: int) -> None:
         topic = self.prefix + TOPIC_BY_SOURCE[event.source]

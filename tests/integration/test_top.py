@@ -54,7 +54,7 @@ def write(environment: dict[str, str], *records: AnyScoreRecord, value: bytes | 
         producer.produce(topic, record.model_dump_json().encode(), key=record.conversation_id.encode())
     if value is not None:
         producer.produce(topic, value, key=b"another")
-    assert producer.flush(10) == 0
+    assert producer.flush(patient(10)) == 0
 
 
 async def test_the_calls_are_printed_once_as_a_table_and_as_json(environment: dict[str, str]) -> None:

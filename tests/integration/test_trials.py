@@ -14,6 +14,7 @@ from streamer.offline.scoring import RecordedScoring
 from streamer.recordings.goals import read_recorded_goals
 from streamer.settings.all_settings import Settings
 from tests.integration.processes import Ended, ended
+from tests.support.patience import patient
 from tests.unit.streamer.cli.test_score import BOOKS, SAYS_YES, T0_MS, call, goals, write_calls, write_goals
 
 SINCE = "2026-09-01"
@@ -59,7 +60,7 @@ async def test_live_calls_are_compared_by_their_final_records(
                 producer.produce(topic, b'{"name": "subgoal"}', key=name.encode())
             if place < len(of_call):
                 producer.produce(topic, of_call[place].model_dump_json().encode(), key=name.encode())
-    assert producer.flush(10) == 0
+    assert producer.flush(patient(10)) == 0
 
     async def trials(*arguments: str, **more: str) -> Ended:
         return await asyncio.to_thread(ended, "trials", "--from-topics", *arguments, **environment, **more)

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from schemas.events.codec import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.support.brokers.topic_changes import configure_topic
+from tests.support.patience import patient
 
 CALL_SOURCES = (InputSource.AUDIT, InputSource.PIPECAT, InputSource.ELEVENLABS)
 POLL_EVERY = 10_000
@@ -45,4 +46,4 @@ def put_backlog(bootstrap: str, prefix: str, records: Iterable[Sent]) -> None:
         producer.produce(topics[sent.source], sent.value, sent.key, partition=sent.partition, timestamp=sent.at_ms)
         if number % POLL_EVERY == 0:
             producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(patient(60)) == 0

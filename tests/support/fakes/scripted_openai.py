@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.patience import patient
+
 CACHE_BLOCK_CHARS = 512
 """A prefix counts as cached in blocks of this size, as real endpoints cache in blocks of tokens."""
 CHARS_PER_TOKEN = 4
@@ -133,7 +135,7 @@ class ScriptedOpenAI:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(patient(10))
         self._loop.close()
 
     async def _serve(self) -> None:

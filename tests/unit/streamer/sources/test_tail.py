@@ -446,7 +446,7 @@ def test_a_run_that_may_begin_again_does_not_end_the_command(tail: Tail, record:
         assert not following.done()
         following.cancel()
 
-    asyncio.run(asyncio.wait_for(follow_for_ever(), 30))
+    asyncio.run(asyncio.wait_for(follow_for_ever(), patient(30)))
 
 
 def test_the_position_is_kept_only_of_what_kafka_has(tail: Tail, record: Path, tmp_path: Path) -> None:
