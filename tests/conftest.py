@@ -1,5 +1,6 @@
 """What holds for every test: Hypothesis profiles, logging as it was, and skips that CI does not accept."""
 
+import gc
 import logging
 import os
 from collections.abc import Generator, Iterator
@@ -71,11 +72,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SlowestFirst
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, None, None]:
-    if _IS_WORKER:
+    if not _IS_WORKER:
+        return (yield)
+    # What collecting makes stays to the end: looking through it for garbage takes a third of the time, and finds none.
+    gc.disable()
+    try:
         with after_the_first(os.environ["PYTEST_XDIST_WORKER"], Path(session.config.getoption("basetemp"))):
-            yield
-    else:
-        yield
+            return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
