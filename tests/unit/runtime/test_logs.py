@@ -38,6 +38,15 @@ def test_a_library_s_text_comes_first_for_people() -> None:
     assert "library_message" not in output.getvalue()
 
 
+def test_a_connection_of_a_cancelled_start_is_no_line() -> None:
+    output = io.StringIO()
+    configure_logging("json", stream=output)
+    logging.getLogger("asyncio").error("Unclosed AIOKafkaConnection\nconn: <AIOKafkaConnection host=a port=1>")
+    assert output.getvalue() == ""
+    logging.getLogger("asyncio").error("Task exception was never retrieved")
+    assert json.loads(output.getvalue())["message"] == "Task exception was never retrieved"
+
+
 class Record(NamedTuple):
     key: bytes | None
     topic: str = "scores"

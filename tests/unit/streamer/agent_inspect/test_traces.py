@@ -11,6 +11,7 @@ import pytest
 
 from streamer.cli import main as cli
 from tests.support.fakes.scripted_openai import Asked, Does, ScriptedOpenAI, fails, grades, scripted_openai
+from tests.support.patience import patient
 
 Json = dict[str, Any]
 
@@ -312,7 +313,7 @@ def test_an_option_that_does_not_exist_is_refused(score: Score, tmp_path: Path, 
 def test_a_rate_makes_a_run_longer_and_leaves_no_question_out(
     score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CALLGAUGE_GOALS__VERDICT_DEADLINE_MS", "1500")
+    monkeypatch.setenv("CALLGAUGE_GOALS__VERDICT_DEADLINE_MS", str(round(1_500 * patient(1))))
     burst, more = 20, 10
     lines = [trace(f"t{n}", of=sample("greeted"), num_judge_trials=1, max_turns=2) for n in range(burst + more)]
     with scripted_openai(always("C")) as judge:
