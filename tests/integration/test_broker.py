@@ -60,7 +60,7 @@ async def test_a_topic_is_made_once_and_never_by_itself(bootstrap: str, topic_pr
     await create_topics(bootstrap, {topic_prefix + "once": 4}, configs={"retention.ms": "60000"})
     with pytest.raises(TopicAlreadyExistsError):
         await create_topics(bootstrap, {topic_prefix + "once": 4})
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=2000) as producer:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=round(1_000 * patient(2))) as producer:
         with pytest.raises(UnknownTopicOrPartitionError):
             await producer.send_and_wait(topic_prefix + "never", b"value")
 
