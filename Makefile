@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 -
 	$(if $(UPGRADE),--upgrade)
 
 # More workers than cores: many tests wait for a broker. tests/support/schedule.py says which test goes where, and when.
-WORKERS := --numprocesses $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+WORKERS := --numprocesses $(shell expr 5 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 PYTEST := $(BIN)/python -m pytest
 # Types and style are looked at beside the tests.
 LINTED := $(BIN)/python -m tests.tidy.linters $(PYTEST)
