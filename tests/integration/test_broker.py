@@ -17,7 +17,7 @@ from tests.support import required_tools
 from tests.support.brokers.topic_changes import create_topics
 from tests.support.patience import patient
 
-READ_SECONDS = 10
+READ_SECONDS = 60
 
 
 async def _read_all(bootstrap: str, topic: str, isolation: str, until: bytes) -> list[bytes]:

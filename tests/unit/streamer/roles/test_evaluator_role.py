@@ -22,7 +22,7 @@ from streamer.settings.all_settings import Settings
 from tests.support.patience import patient
 
 NOBODY = KafkaSettings(bootstrap_servers="127.0.0.1:1")
-SOON_SECONDS = 10
+SOON_SECONDS = 60
 
 
 class FakeEvaluator:
