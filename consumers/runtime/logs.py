@@ -20,7 +20,7 @@ _KEPT_FIELDS: Final = frozenset({"conversation_id", "timestamp", "level", "logge
 _MAX_KEY_CHARS: Final = 200
 """Characters kept of a record's key, which may be any text, so that the line stays short."""
 _FREED_CONNECTION: Final = "Unclosed AIOKafkaConnection"
-"""How a line begins that nobody can act on: aiokafka forgets the connection of a start that is cancelled. Freeing it closes it."""
+"""How a line of asyncio begins that nobody can act on: aiokafka forgets the connection of a cancelled start. Freeing it closes it."""
 
 
 def about_record(record: Any) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def configure_logging(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    handler.addFilter(lambda record: not record.getMessage().startswith(_FREED_CONNECTION))
+    handler.addFilter(lambda record: record.name != "asyncio" or not record.getMessage().startswith(_FREED_CONNECTION))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(logging.WARNING, _LEVELS[level]))

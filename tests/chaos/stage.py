@@ -232,8 +232,8 @@ class Stage:
                 for each in topics
                 if each["topic"].startswith(self.prefix) and len(each["partitions"]) == self.partitions
             ]
-            for name in sorted(ours, key=lambda each: each.endswith(".events")):
-                asyncio.run(add_partitions(self.cluster.bootstrap, name, count))
+            outputs_first = sorted(ours, key=lambda each: each.endswith(".events"))
+            asyncio.run(add_partitions(self.cluster.bootstrap, dict.fromkeys(outputs_first, count)))
         except (KafkaError, TimeoutError) as error:
             raise RunError(f"partitions could not be added: {error}") from error
         self.partitions = count

@@ -142,7 +142,7 @@ async def test_unequal_and_missing_topics_are_found_by_all_three(
     environment: dict[str, str], kafka: KafkaSettings, bootstrap: str
 ) -> None:
     prefix = environment["CALLGAUGE_TOPIC_PREFIX"]
-    await add_partitions(bootstrap, f"{prefix}scores", 5)
+    await add_partitions(bootstrap, {f"{prefix}scores": 5})
     await delete_topic(bootstrap, f"{prefix}goals")
     with pytest.raises(TopicsUnfitError, match="scores 5"):
         await require_fit_topics(kafka, Limits())

@@ -160,7 +160,7 @@ async def test_partitions_that_are_added_are_read(
     await make(kafka, partitions=1)
     await write(kafka, ("a", goal_set("a")))
     async with followed(GoalsTopic(kafka)) as topic:
-        await add_partitions(kafka.bootstrap_servers, name, 2)
+        await add_partitions(kafka.bootstrap_servers, {name: 2})
         assert len(topic.index) == 1
         await write(kafka, ("b", goal_set("b")), partition=1)
         await until(lambda: details(topic, "b") == "d")

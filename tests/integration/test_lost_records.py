@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import NewTopic, RecordsToDelete
+from aiokafka.admin import RecordsToDelete
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -14,6 +14,7 @@ from consumers.evaluator.partition.partition import InputStart
 from consumers.evaluator.reading.broker_clock import BrokerClock
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
+from tests.support.brokers.topic_changes import admin_of, create_topics
 from tests.support.fakes.evaluator_fakes import PIPECAT, StubEvaluator, owned_of, partition_of
 from tests.support.patience import patient
 
@@ -58,9 +59,7 @@ async def test_what_the_broker_deleted_is_counted_and_what_transactions_leave_ou
     bootstrap: str, topic_prefix: str
 ) -> None:
     topic = topic_prefix + PIPECAT
-    admin = KafkaSettings(bootstrap_servers=bootstrap).admin("test")
-    await admin.start()
-    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await create_topics(bootstrap, {topic: 1})
     reading = Reading(bootstrap, topic)
     await reading.consumer.start()
     reading.consumer.assign([reading.tp])
@@ -83,7 +82,8 @@ async def test_what_the_broker_deleted_is_counted_and_what_transactions_leave_ou
         begins = await reading.consumer.position(reading.tp)
         await send(b"unread", b"unread", b"unread")
         (end,) = (await reading.consumer.end_offsets([reading.tp])).values()
-        await admin.delete_records({reading.tp: RecordsToDelete(before_offset=end)})
+        async with admin_of(bootstrap) as admin:
+            await admin.delete_records({reading.tp: RecordsToDelete(before_offset=end)})
         await send(b"last")
         reading.consumer.seek(reading.tp, begins)  # its fetched records are fetched again, and are not there
         with capture_logs() as logged:
@@ -96,4 +96,3 @@ async def test_what_the_broker_deleted_is_counted_and_what_transactions_leave_ou
     finally:
         await producer.stop()
         await reading.consumer.stop()
-        await admin.close()

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient
 
+from tests.support.brokers.topic_changes import admin_of
+
 REQUEST_MS: Final = 10_000
 """How long a request may take."""
 
@@ -26,12 +28,8 @@ def asked(bootstrap: str, ask: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) 
     """
 
     async def answer() -> Any:
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=REQUEST_MS)
-        try:
-            await admin.start()
+        async with admin_of(bootstrap, REQUEST_MS) as admin:
             return await ask(admin)
-        finally:
-            await admin.close()
 
     return asyncio.run(answer())
 

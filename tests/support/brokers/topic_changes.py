@@ -18,11 +18,11 @@ _SECOND_CHANGE: Final = {"file.delete.delay.ms": "59999"}
 
 
 @asynccontextmanager
-async def admin_of(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client for administrative requests."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
+async def admin_of(bootstrap: str, request_timeout_ms: int = 40_000) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client for administrative requests; each may take 40 s, as in the library, or another time."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=request_timeout_ms)
     try:
+        await admin.start()
         yield admin
     finally:
         await admin.close()
@@ -39,25 +39,34 @@ async def create_topics(
     wanted = [NewTopic(name, count, 1, topic_configs=dict(configs or {})) for name, count in partitions_by_name.items()]
     async with admin_of(bootstrap) as admin:
         for _, code, message in (await admin.create_topics(wanted)).topic_errors:
-            if code:
-                raise for_code(code)(message)
+            _require(code, message)
         for name, count in partitions_by_name.items():
             await _until_it_has(admin, name, count)
 
 
-async def add_partitions(bootstrap: str, name: str, count: int) -> None:
-    """Raises the number of a topic's partitions to `count` and returns when each has a leader."""
+async def add_partitions(bootstrap: str, partitions_by_name: Mapping[str, int]) -> None:
+    """Gives topics more partitions, one after the other, and returns when every partition has a leader.
+
+    Raises:
+        KafkaError: The broker refuses one.
+    """
     async with admin_of(bootstrap) as admin:
-        await admin.create_partitions({name: NewPartitions(count)})
-        await _until_it_has(admin, name, count)
+        for name, count in partitions_by_name.items():
+            for _, code, message in (await admin.create_partitions({name: NewPartitions(count)})).topic_errors:
+                _require(code, message)
+        for name, count in partitions_by_name.items():
+            await _until_it_has(admin, name, count)
 
 
 async def delete_topic(bootstrap: str, name: str) -> None:
-    """Deletes a topic and returns when the broker does not know it any more."""
+    """Deletes a topic and returns when the broker does not know it any more.
+
+    Raises:
+        KafkaError: The broker refuses it.
+    """
     async with admin_of(bootstrap) as admin:
         ((_, code),) = (await admin.delete_topics([name])).topic_error_codes
-        if code:
-            raise for_code(code)(name)
+        _require(code, name)
 
         async def is_gone() -> bool:
             (found,) = await admin.describe_topics([name])
@@ -76,12 +85,17 @@ async def configure_topic(bootstrap: str, name: str, **settings: str) -> None:
         bootstrap: The broker.
         name: The topic.
         settings: Names of settings, with _ in place of the dot, and values.
+
+    Raises:
+        KafkaError: The broker refuses them.
     """
     topic = ConfigResource(ConfigResourceType.TOPIC, name)
     wanted = {setting.replace("_", "."): value for setting, value in settings.items()}
     async with admin_of(bootstrap) as admin:
         for configs in (wanted, wanted | _SECOND_CHANGE):
-            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
+            (answer,) = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs=configs)])
+            for code, message, *_ in answer.resources:
+                _require(code, message)
 
             async def is_described(configs: dict[str, str] = configs) -> bool:
                 (answer,) = await admin.describe_configs([topic])
@@ -89,6 +103,11 @@ async def configure_topic(bootstrap: str, name: str, **settings: str) -> None:
                 return configs.items() <= {entry[0]: entry[1] for entry in entries}.items()
 
             await _until(is_described)
+
+
+def _require(code: int, message: str | None) -> None:
+    if code:
+        raise for_code(code)(message)
 
 
 async def _until_it_has(admin: AIOKafkaAdminClient, name: str, count: int) -> None:
