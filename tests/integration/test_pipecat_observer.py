@@ -39,11 +39,11 @@ NEAR_MS: Final = 25.0
 
 @contextmanager
 def bots(environment: dict[str, str], output: Path, *calls: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process in which these bots run."""
+    """A process in which these bots run. Their errors are in a file beside the output."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.pipecat_bots", *calls]
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "streamer/pipecat_observer")))
-    with output.open("wb") as file, subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, **environment, "PYTHONPATH": paths}, stdout=file, stderr=subprocess.DEVNULL
+    with output.open("wb") as file, output.with_suffix(".err").open("wb") as errors, subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **environment, "PYTHONPATH": paths}, stdout=file, stderr=errors
     ) as process:  # fmt: skip
         try:
             yield process
@@ -64,7 +64,7 @@ async def test_latencies_interruptions_and_tools_are_those_of_pipecat(
     _, address = service
     output = tmp_path / "bots.json"
     with bots(environment, output, *CALLS) as process:
-        assert process.wait(patient(60)) == 0
+        assert process.wait(patient(60)) == 0, output.with_suffix(".err").read_text()[-2_000:]
     wait_for("the calls to close", lambda: total(address, "callgauge_calls_ended_total") == len(CALLS), 30)
     assert total(address, "callgauge_quarantined_total") == 0
     assert total(address, "callgauge_events_total", outcome="unknown") == 0

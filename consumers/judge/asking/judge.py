@@ -10,7 +10,8 @@ from typing import Final, Never
 import structlog
 
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.asking.poll import KeepsAnswers, Means, Poll
+from consumers.judge.asking.means import KeepsAnswers, Means
+from consumers.judge.asking.poll import Poll
 from consumers.judge.asking.reply import Asks
 from consumers.judge.asking.tally import Tally
 from consumers.judge.asking.verdict import verdict_of
@@ -64,6 +65,8 @@ class Judge:
         endpoint: Asks | None = None,
         redactor: Redactor | None = None,
         kept: KeepsAnswers | None = None,
+        *,
+        waits_for_rate: bool = False,
     ) -> None:
         """Builds its parts; `run` starts to ask. Call it inside a running event loop.
 
@@ -73,9 +76,12 @@ class Judge:
             endpoint: Replaces the endpoint of the settings in tests.
             redactor: Redacts the model's explanations; None for the default rules.
             kept: Keeps each answer to a subgoal's question over the end of the process; None keeps none.
+            waits_for_rate: Whether the time for an answer begins when a question is put to the model, and is longer by the time that
+                its requests wait for the rate. For recorded calls, where nobody waits for a verdict.
         """
         self._redactor = redactor or Redactor()
         self._kept = kept
+        self._waits_for_rate = waits_for_rate
         self._settings = settings
         self._endpoint = endpoint if endpoint is not None else _endpoint_of(settings)
         self._budget = Budget(settings.allowance)
@@ -206,8 +212,10 @@ class Judge:
             now_ms=wall_clock_ms,
             redactor=self._redactor,
             kept=self._kept,
+            waits_for_rate=self._waits_for_rate,
         )
-        poll = Poll(waiting.request, means, waiting.deadline_ms)
+        waited_ms = wall_clock_ms() - waiting.arrived_ms if self._waits_for_rate else 0
+        poll = Poll(waiting.request, means, waiting.deadline_ms + waited_ms)
         task = asyncio.create_task(self._decide(waiting, poll), name=f"judge-{waiting.request_id[:8]}")
         self._running[waiting.number] = _Running(waiting, poll, task)
         task.add_done_callback(lambda ended: self._ended(waiting, ended))
@@ -215,8 +223,7 @@ class Judge:
     async def _decide(self, waiting: Waiting, poll: Poll) -> None:
         result: VerdictResult
         try:
-            async with asyncio.timeout(to_seconds(max(0, waiting.deadline_ms - wall_clock_ms()))):
-                result = await poll.run()
+            result = await poll.run()
         except TimeoutError:
             result = Unjudged(reason=UnjudgedReason.DEADLINE)
         self._answer(waiting, result, poll)

@@ -1,22 +1,18 @@
 """Puts one question to the model, in waves and within the limits, until it is decided."""
 
 import asyncio
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from consumers.engine.judging.votes import Voting
-from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.asking.reply import Asks, Delivery, Reply
-from consumers.judge.asking.tally import Tally
-from consumers.judge.limits.breaker import Breaker
-from consumers.judge.limits.rate_limit import RateLimit
-from consumers.judge.limits.spending import Budget, Promise
+from consumers.judge.asking.means import Means
+from consumers.judge.asking.reply import Delivery, Reply
+from consumers.judge.limits.spending import Promise
 from consumers.judge.prompting.answers import Answer, read_answer
 from consumers.judge.prompting.questions import Question, question_of
-from consumers.judge.settings import JudgeSettings
 from schemas.judging import (
     MAX_RAW_ANSWER_CHARS,
     Judged,
@@ -57,38 +53,9 @@ _IS_KEPT: Final = frozenset(
 )
 """Outcomes that are the model's own answer. The others are failures of the endpoint, so their trial is asked again."""
 
-
-class KeepsAnswers(Protocol):
-    """Keeps single answers, so that a question that a process left open is not asked again whole."""
-
-    def answers_to(self, request: JudgeRequest) -> Iterable[TrialAnswer]:
-        """Returns the answers of earlier processes, oldest first."""
-
-    def keep_answer(self, request: JudgeRequest, answer: TrialAnswer) -> None:
-        """Keeps an answer before it counts."""
-
-
-@dataclass(slots=True)
-class Means:
-    """The parts that all questions share: the endpoint and the limits.
-
-    Attributes:
-        slots: Limits the number of requests in flight.
-        now_ms: The wall clock, for deadlines and budgets.
-        redactor: Redacts the model's explanations.
-        kept: Answers of earlier processes; None keeps none.
-    """
-
-    settings: JudgeSettings
-    endpoint: Asks
-    budget: Budget
-    rate_limit: RateLimit
-    breaker: Breaker
-    tally: Tally
-    slots: asyncio.Semaphore
-    now_ms: Callable[[], int]
-    redactor: Redactor
-    kept: KeepsAnswers | None = None
+_MOST_WAIT: Final = 0.5
+"""Part of the time that is left in which a request may wait for the rate. The rest is for its answer: a request that is cut off
+is paid all the same."""
 
 
 @dataclass(slots=True)
@@ -116,6 +83,7 @@ class Poll:
     first_sent_ms: int | None = None
     _trials: int = 0
     _kept: deque[TrialAnswer] = field(default_factory=deque)
+    _limit: asyncio.Timeout | None = None
 
     def __post_init__(self) -> None:
         request = self.request
@@ -134,7 +102,15 @@ class Poll:
         return Votes(complete=voting.votes_complete, incomplete=voting.votes_incomplete, invalid=voting.votes_invalid)
 
     async def run(self) -> VerdictResult:
-        """Asks until there is a result. The caller bounds the time."""
+        """Asks until there is a result.
+
+        Raises:
+            TimeoutError: There is none by the deadline.
+        """
+        async with asyncio.timeout(to_seconds(max(0, self.deadline_ms - self.means.now_ms()))) as self._limit:
+            return await self._result()
+
+    async def _result(self) -> VerdictResult:
         question = question_of(self.request, self.means.settings.answer_form)
         if self.voting is not None:
             return await self._vote(question, self.voting)
@@ -176,11 +152,19 @@ class Poll:
         self.wave = count
         with promise:
             trial = _Trial(question, most.prompt + most.answer, most_cost, promise)
-            patience_ms = max(0, self.deadline_ms - now_ms)
+            patience_ms = math.inf if means.waits_for_rate else _MOST_WAIT * max(0, self.deadline_ms - now_ms)
             waits_ms = means.rate_limit.reserve(time.monotonic() * MS_PER_SECOND, trial.most_tokens, count, patience_ms)
             if waits_ms is None:
                 raise TimeoutError("the rate limit leaves no time for it")
+            if means.waits_for_rate:
+                self._postpone(waits_ms[-1])
             return await asyncio.gather(*(self._ask(trial, wait_ms) for wait_ms in waits_ms))
+
+    def _postpone(self, wait_ms: float) -> None:
+        """Moves the deadline by the longest wait of a wave."""
+        self.deadline_ms += math.ceil(wait_ms)
+        if self._limit is not None and (at := self._limit.when()) is not None:
+            self._limit.reschedule(at + to_seconds(wait_ms))
 
     async def _ask(self, trial: "_Trial", wait_ms: float) -> Answer | None:
         """Sends one request in its turn, and returns its answer; None for an invalid one."""

@@ -20,7 +20,7 @@ from streamer.offline.judging.kept_verdicts import KeptVerdicts
 FINISH_SECONDS: Final = 5.0
 """A request that is cut off may be charged, and leaves its connection open; one that hangs is not waited for."""
 MOST_ASKINGS: Final = 1_200
-"""Times that a question is put while the rate leaves no time for it: ten minutes at least."""
+"""Times that a question is put while others leave no place for it: ten minutes at least."""
 PAUSE_SECONDS: Final = 0.5
 """Pause before a question is put again."""
 _SOME: Final = 3
@@ -69,7 +69,8 @@ class JudgeInProcess:
         self._settings = settings
         self._kept = kept
         self._recalled = 0
-        self._judge = Judge(settings, Instruments(CollectorRegistry(), ["judge"]), endpoint, redactor, kept)
+        instruments = Instruments(CollectorRegistry(), ["judge"])
+        self._judge = Judge(settings, instruments, endpoint, redactor, kept, waits_for_rate=True)
         self._outcomes: Counter[UnjudgedReason | None] = Counter()
         self._requests = 0
         self._tokens = TokenUse()
@@ -85,7 +86,7 @@ class JudgeInProcess:
             await asyncio.wait_for(self._judge.finish(), FINISH_SECONDS)
 
     async def answer_whatever_the_rate(self, request: JudgeRequest) -> JudgeVerdict:
-        """The verdict on a question; while `run` runs. It is put again while the rate leaves no time for its first request.
+        """The verdict on a question; while `run` runs. It is put again while there is no place for its first request.
 
         Raises:
             VerdictFileError: The verdict cannot be kept.

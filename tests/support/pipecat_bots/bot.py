@@ -178,8 +178,12 @@ class Bot:
 
         async def play() -> None:
             await self._ready.wait()
-            await self.worker.queue_frame(ClientConnectedFrame())
-            await self._call.caller(self)
-            await self.worker.queue_frame(CancelFrame() if self._call.ends_by_cancelling else EndFrame())
+            last: Frame = CancelFrame()
+            try:
+                await self.worker.queue_frame(ClientConnectedFrame())
+                await self._call.caller(self)
+                last = last if self._call.ends_by_cancelling else EndFrame()
+            finally:  # a worker without its last frame runs on, also when its task is cancelled
+                await self.worker.queue_frame(last)
 
         await asyncio.gather(runner.run(), play())

@@ -313,7 +313,7 @@ def test_an_option_that_does_not_exist_is_refused(score: Score, tmp_path: Path, 
 def test_a_rate_makes_a_run_longer_and_leaves_no_question_out(
     score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CALLGAUGE_GOALS__VERDICT_DEADLINE_MS", str(round(1_500 * patient(1))))
+    monkeypatch.setenv("CALLGAUGE_GOALS__VERDICT_DEADLINE_MS", str(round(3_000 * patient(1))))
     burst, more = 20, 10
     lines = [trace(f"t{n}", of=sample("greeted"), num_judge_trials=1, max_turns=2) for n in range(burst + more)]
     with scripted_openai(always("C")) as judge:
