@@ -122,7 +122,7 @@ class MouthTTSService(TTSService):
     def __init__(self, *, times_words: bool = False, has_text: bool = True) -> None:
         super().__init__(
             settings=TTSSettings(model="mouth-1", voice="v", language=None), sample_rate=RATE, push_start_frame=True,
-            push_stop_frames=True, stop_frame_timeout_s=0.3, push_text_frames=has_text and not times_words,
+            push_stop_frames=True, push_text_frames=has_text and not times_words,
         )  # fmt: skip
         self._times_words = times_words
 
