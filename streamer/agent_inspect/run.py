@@ -17,7 +17,8 @@ from schemas.judging import Judged, Unjudged, UnjudgedReason
 from streamer.agent_inspect.documents import TraceDocument
 from streamer.agent_inspect.files import TraceFiles, read_samples
 from streamer.agent_inspect.questions import NotJudgedError, TraceQuestions
-from streamer.agent_inspect.scorers import Json, Scorer, default_scorers, known_metrics_of, metrics_of
+from streamer.agent_inspect.scorer_names import Scorer
+from streamer.agent_inspect.scorers import Json, default_scorers, known_metrics_of, metrics_of
 from streamer.offline.call_work import CallOutput
 from streamer.offline.judging.judge_in_process import JudgeInProcess
 from streamer.offline.judging.kept_verdicts import keeping

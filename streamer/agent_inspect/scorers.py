@@ -5,7 +5,6 @@ that need it; agent-inspect judges anew for each.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
@@ -35,28 +34,9 @@ from consumers.engine.agent_inspect.trials import pass_at_k, pass_hat_k
 from streamer.agent_inspect.documents import TraceDocument
 from streamer.agent_inspect.options import KEEPS_PROMPTS
 from streamer.agent_inspect.questions import NotJudgedError
+from streamer.agent_inspect.scorer_names import Scorer
 
 Json = Any
-
-
-class Scorer(StrEnum):
-    """The scorers that read a trace, by their class names."""
-
-    PROGRESS = "ProgressScore"
-    SUCCESS = "SuccessScore"
-    THROUGH_TURNS = "ProgressScoresThroughTurns"
-    AUC = "AUC"
-    PPT = "PPT"
-    SUCCESS_AT_END = "SuccessScoreFinalTurn"
-    TOOLS = "ToolCorrectnessMetric"
-    TOTAL_LATENCY = "TotalLatency"
-    AVERAGE_LATENCY = "AverageLatency"
-    INPUT_TOKENS = "InputTotalTokenCount"
-    OUTPUT_TOKENS = "OutputTotalTokenCount"
-    REASONING_TOKENS = "ReasoningTotalTokenCount"
-    TOKENS = "TotalTokenConsumption"
-    TOOL_CALLS = "ToolCallCount"
-
 
 _STATIC: Final = (Scorer.PROGRESS, Scorer.SUCCESS)
 _DYNAMIC: Final = (Scorer.THROUGH_TURNS, Scorer.AUC, Scorer.PPT, Scorer.SUCCESS_AT_END)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from streamer.cli.exit_codes import READER_GONE
+from streamer.exit_codes import READER_GONE
 from streamer.version import installed_version
 
 GROUPS: Final = {

@@ -6,19 +6,12 @@ from typing import Annotated
 
 import typer
 
-from consumers.runtime.errors import OperatorError
-from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, JsonOption, PrefixOption, moment_given
-from streamer.cli.settings_options import settings_from
-from streamer.operations.one_call.past import LEAST_CHARS, MAX_CALLS, FoundCalls, find_calls
-from streamer.operations.one_call.text import call_document, call_lines
+from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, JsonOption, PrefixOption
+from streamer.operations.one_call.ids import LEAST_CHARS
 from streamer.quiet_libraries import quiet_libraries
 from streamer.terminal import safe, say
 
 app = typer.Typer(add_completion=False)
-
-
-class CallNotFoundError(OperatorError):
-    """No call has this id, or several end with it: the text says which, and where to look."""
 
 
 @app.command()
@@ -46,34 +39,21 @@ def call(
         callgauge call 9f2c41
         callgauge call sample-call-3fa9c1-1 --since 7d --bootstrap kafka:9092
     """
+    from streamer.commands.call import only_call
+    from streamer.commands.moments import moment_given
+    from streamer.commands.settings_options import settings_from
+    from streamer.operations.one_call.past import find_calls
+    from streamer.operations.one_call.text import call_document, call_lines
+
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     since_ms = moment_given(since)
     with quiet_libraries():
         found = asyncio.run(find_calls(settings.kafka, conversation, since_ms))
     if found.unreadable:
         say(f"{found.unreadable} records of a newer version, or of another program, were left out.")
-    name = _only(found, conversation, since)
+    name = only_call(found, conversation, since)
     if as_json:
         typer.echo(json.dumps(call_document(name, found.records[name], found.transcripts.get(name)), indent=2))
         return
     for line in call_lines(name, found.records[name], found.transcripts.get(name)):
         typer.echo(safe(line))
-
-
-def _only(found: FoundCalls, wanted: str, since: str) -> str:
-    """The one call that was found.
-
-    Raises:
-        CallNotFoundError: There is none, or there are several.
-    """
-    names = [name for name, records in found.records.items() if records]
-    if len(names) == 1:
-        return names[0]
-    if names:
-        more = " or more" if len(names) == MAX_CALLS else ""
-        listed = "".join(f"\n  {safe(name)}" for name in names)
-        raise CallNotFoundError(f"{len(names)}{more} calls end with {wanted!r}; give more of the id:{listed}")
-    raise CallNotFoundError(
-        f"No call with the id {wanted!r} has a score since {since}. Look further back with --since 7d, or check the topic "
-        "prefix; `callgauge doctor` checks whether anything arrives."
-    )

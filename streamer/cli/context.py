@@ -3,8 +3,6 @@
 import typer
 
 from streamer.cli.options import ArrivalOption, PathsArgument, ProcessesOption
-from streamer.cli.printing import print_calls
-from streamer.offline.call_work import context_work
 
 app = typer.Typer(add_completion=False)
 
@@ -24,4 +22,7 @@ def context(paths: PathsArgument, *, arrival: ArrivalOption = None, processes: P
         callgauge context output/my-run > contexts.jsonl
         callgauge context records/1.1.2 --arrival 7
     """
+    from streamer.commands.printing import print_calls
+    from streamer.offline.call_work import context_work
+
     print_calls(paths, context_work(arrival), processes)

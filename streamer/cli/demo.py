@@ -6,18 +6,10 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.logs import configure_logging
-from consumers.runtime.stopping import first_of
 from streamer.cli.options import ConfigOption, HttpPortOption
-from streamer.cli.settings_options import settings_from
-from streamer.roles.demo import Demo
-from streamer.settings.all_settings import Settings
-from streamer.signals import stop_on_signals
 
 DEMO_SEED: Final = 47
 """Its first calls are of all four agents, and have latencies, goals, interruptions and dead air in their first minute."""
-
 app = typer.Typer(add_completion=False)
 
 
@@ -46,11 +38,8 @@ def demo(
         callgauge demo
         callgauge demo --calls 12 --seconds 60 --http-port 0
     """
+    from streamer.commands.demo import run_demo
+    from streamer.commands.settings_options import settings_from
+
     settings = settings_from(config, http_port=http_port)
-    asyncio.run(_demo(settings, Console(highlight=False), seconds, calls, seed))
-
-
-async def _demo(settings: Settings, console: Console, seconds: float | None, calls: int, seed: int) -> None:
-    configure_logging(settings.log_format, "warning", redact=Redactor(settings.redaction).redact)
-    with stop_on_signals() as stop:
-        await first_of(stop.wait(), Demo(settings, console, concurrent_calls=calls, seed=seed).run(seconds))
+    asyncio.run(run_demo(settings, Console(highlight=False), seconds, calls, seed))

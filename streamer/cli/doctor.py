@@ -2,32 +2,14 @@
 
 import asyncio
 import json
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
-from streamer.cli.settings_options import settings_from
-from streamer.operations.doctor.examination import examine
-from streamer.operations.doctor.findings import Finding, Verdict
 from streamer.quiet_libraries import quiet_libraries
-from streamer.settings.all_settings import SettingsError
 from streamer.terminal import output_console
-
-_STYLES: Final = {
-    Verdict.OK: "green",
-    Verdict.WARNING: "yellow",
-    Verdict.WRONG: "bold red",
-    Verdict.UNKNOWN: "magenta",
-}
-_CHECK_CHARS: Final = 16
 
 app = typer.Typer(add_completion=False)
 
@@ -56,59 +38,20 @@ def doctor(
         callgauge doctor --bootstrap kafka:9092
         callgauge doctor --json | jq 'select(.verdict == "wrong")'
     """
+    from streamer.commands.doctor import finding_line, findings_with, summary, tell_all
+    from streamer.operations.doctor.findings import Finding, Verdict
+
     console = output_console()
 
     def tell(finding: Finding) -> None:
         if as_json:
             typer.echo(json.dumps(asdict(finding)))
         else:
-            console.print(_line(finding))
+            console.print(finding_line(finding))
 
     with quiet_libraries():
-        verdicts = asyncio.run(_tell_all(_findings(config, bootstrap, topic_prefix), tell))
+        verdicts = asyncio.run(tell_all(findings_with(config, bootstrap, topic_prefix), tell))
     if not as_json:
-        console.print(_summary(verdicts))
+        console.print(summary(verdicts))
     if verdicts[Verdict.WRONG]:
         raise typer.Exit(1)
-
-
-async def _findings(
-    config: Path | None, bootstrap: str | None, topic_prefix: str | None
-) -> AsyncGenerator[Finding, None]:
-    try:
-        settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
-    except SettingsError as error:
-        for mistake in error.mistakes:
-            yield Finding("settings", Verdict.WRONG, mistake, "Fix it; nothing more was checked.")
-        return
-    async with aclosing(examine(settings)) as findings:
-        async for finding in findings:
-            yield finding
-
-
-async def _tell_all(findings: AsyncGenerator[Finding, None], tell: Callable[[Finding], None]) -> Counter[Verdict]:
-    verdicts: Counter[Verdict] = Counter()
-    async with aclosing(findings):  # the reader of our output may go away in the middle of it
-        async for finding in findings:
-            tell(finding)
-            verdicts[finding.verdict] += 1
-    return verdicts
-
-
-def _line(finding: Finding) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(width=max(map(len, Verdict)), no_wrap=True, style=_STYLES[finding.verdict])
-    table.add_column(width=_CHECK_CHARS, overflow="fold")
-    table.add_column(overflow="fold")
-    text = Text(finding.seen)
-    if finding.what_to_do:
-        text.append(f". {finding.what_to_do}" if not finding.seen.endswith(".") else f" {finding.what_to_do}")
-    table.add_row(finding.verdict.value, finding.check, text)
-    return table
-
-
-def _summary(verdicts: Counter[Verdict]) -> str:
-    if not verdicts.keys() - {Verdict.OK}:
-        return "All is well."
-    counted = [f"{verdicts[verdict]} {verdict.value}" for verdict in Verdict if verdicts[verdict]]
-    return f"{', '.join(counted)}."

@@ -1,21 +1,13 @@
 """The command `goals`: the contents of goal files, and every mistake in them."""
 
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from schemas.goals.goal_set import GoalSet
-from schemas.scores.all_records import SubgoalScore, Unscored
 from streamer.cli.options import JsonOption
-from streamer.goals.files import FileMistake, GoalFile, GoalFolderError, doubles_in, goal_files_of, read_goal_file
-from streamer.goals.words import set_in_words
 from streamer.terminal import safe, say
-
-if TYPE_CHECKING:
-    from streamer.offline.scoring import RecordedScoring
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -60,114 +52,32 @@ def check(
         callgauge goals check rebooking.yaml --call sample
         callgauge goals check rebooking.yaml airline_dataset.jsonl
     """
-    files = [read_goal_file(path) for path in _files_of(paths)]
+    from streamer.commands.goals import files_of, set_document, set_lines, tried_lines, tried_on
+    from streamer.goals.files import doubles_in, read_goal_file
+    from streamer.report.drawing.numbers import counted
+
+    files = [read_goal_file(path) for path in files_of(paths)]
     mistakes = [*(mistake for file in files for mistake in file.mistakes), *doubles_in(files)]
     if as_json:
-        tried = (
-            [] if call is None or mistakes else _tried_on(call, [each.goals for file in files for each in file.sets])
-        )
-        typer.echo(json.dumps(_document(files, mistakes, tried), indent=2))
+        tried = [] if call is None or mistakes else tried_on(call, [each.goals for file in files for each in file.sets])
+        typer.echo(json.dumps(set_document(files, mistakes, tried), indent=2))
         if mistakes or not files:
             raise typer.Exit(1)
         return
     for file in files:
         if not file.mistakes:
-            for line in _lines(file):
+            for line in set_lines(file):
                 typer.echo(safe(line))
     for mistake in mistakes:
         say(safe(f"{mistake}."))
     if mistakes:
         unused = " A file with a mistake in it is not used at all." if any(file.mistakes for file in files) else ""
-        say(f"{_counted(len(mistakes), 'mistake')} in {_counted(len(files), 'file')}.{unused}")
+        say(f"{counted(len(mistakes), 'mistake')} in {counted(len(files), 'file')}.{unused}")
         raise typer.Exit(1)
     if not files:
         say("There is no goal file: expected one that ends with .yaml, .yml, .json or .jsonl.")
         raise typer.Exit(1)
     if call is not None:
-        for scoring in _tried_on(call, [placed.goals for file in files for placed in file.sets]):
-            for line in _tried_lines(scoring):
+        for scoring in tried_on(call, [placed.goals for file in files for placed in file.sets]):
+            for line in tried_lines(scoring):
                 typer.echo(safe(line))
-
-
-def _tried_on(path: Path, sets: Sequence[GoalSet]) -> "list[RecordedScoring]":
-    """The recorded calls that have one of the goal sets, scored against it without a judge."""
-    # These bring the engine, which reading goals does not need.
-    from streamer.cli.settings_options import settings_from
-    from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
-    from streamer.recordings.goals import RecordedGoals
-
-    settings = settings_from(None)
-    scored: list[RecordedScoring] = []
-    scorings = scorings_of([path], plan_from(settings, asks_judge=False), RecordedGoals(sets), None)
-    score_all(scorings, settings, scored.append, lambda: None, asks_judge=False)
-    return [scoring for scoring in scored if scoring.goal_set is not None]  # a sentence has named the others
-
-
-def _tried_lines(scoring: "RecordedScoring") -> Iterator[str]:
-    yield f"call {scoring.call.conversation_id}, goals {'' if scoring.goal_set is None else scoring.goal_set.id}:"
-    yield from (f"  {subgoal}: {_state(score)}" for subgoal, score in _subgoals(scoring))
-
-
-def _subgoals(scoring: "RecordedScoring") -> Iterator[tuple[str, SubgoalScore | None]]:
-    """The id of each subgoal and its final score; None for a call without an answer."""
-    scores = {record.index: record for record in scoring.final_records() if isinstance(record, SubgoalScore)}
-    for index, subgoal in enumerate(() if scoring.goal_set is None else scoring.goal_set.subgoals):
-        yield subgoal.id, scores.get(index)
-
-
-def _document(
-    files: Sequence[GoalFile], mistakes: Sequence[FileMistake], tried: "Sequence[RecordedScoring]"
-) -> dict[str, Any]:
-    """The result for a program; a file with a mistake in it has no goal set."""
-    return {
-        "files": [
-            {"path": str(file.path), "goal_sets": [placed.goals.model_dump(mode="json") for placed in file.sets]}
-            for file in files
-        ],
-        "mistakes": [{"path": str(each.path), "line": each.line, "text": each.text} for each in mistakes],
-        "calls": [
-            {
-                "conversation_id": scoring.call.conversation_id,
-                "goal_set": None if scoring.goal_set is None else scoring.goal_set.id,
-                "subgoals": [
-                    {
-                        "id": subgoal,
-                        "state": _state(score),
-                        "reached_turn": None if score is None else score.reached_turn,
-                    }
-                    for subgoal, score in _subgoals(scoring)
-                ],
-            }
-            for scoring in tried
-        ],
-    }
-
-
-def _state(score: SubgoalScore | None) -> str:
-    if score is None:
-        return "not looked at: the call has no turn with an answer"
-    if score.reached_turn is not None:
-        return f"reached in turn {score.reached_turn}"
-    return f"not known ({score.result.reason.value})" if isinstance(score.result, Unscored) else "not reached"
-
-
-def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """The given files, and the goal files of the given folders."""
-    for path in paths:
-        if path.is_dir():
-            try:
-                yield from goal_files_of(path)
-            except GoalFolderError as error:
-                raise typer.BadParameter(str(error)) from error
-        else:
-            yield path
-
-
-def _lines(file: GoalFile) -> Iterator[str]:
-    yield f"{file.path}: {_counted(len(file.sets), 'goal set')}"
-    for placed in file.sets:
-        yield from (f"  {line}" for line in set_in_words(placed.goals))
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -3,8 +3,6 @@
 import typer
 
 from streamer.cli.options import BootstrapOption, ConfigOption, HttpPortOption, PrefixOption
-from streamer.cli.run import run_roles
-from streamer.cli.settings_options import settings_from
 
 app = typer.Typer(add_completion=False)
 
@@ -39,5 +37,8 @@ def ingest(
         CALLGAUGE_INGEST__TOKEN=secret callgauge ingest
         curl -H 'Authorization: Bearer secret' --json @events.json localhost:8090/events
     """
+    from streamer.commands.run import run_roles
+    from streamer.commands.settings_options import settings_from
+
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
     run_roles(settings, ("ingest",))

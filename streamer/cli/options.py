@@ -6,9 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from consumers.runtime.clock import wall_clock_ms
-from streamer.time_bounds import moment_ms
-
 PATHS_HELP: Final = (
     "Files of events (.jsonl or .jsonl.gz, one event or one call a line), EVA run and record directories, and .json(.gz) records "
     "of ElevenLabs agents or folders of them; `sample` is a call that comes with callgauge."
@@ -82,15 +79,3 @@ def require_judge(verdicts: Path | None, judge: JudgeSwitch) -> None:
     """
     if verdicts is not None and judge is JudgeSwitch.OFF:
         raise typer.BadParameter("--verdicts keeps the answers of a judge: add --judge on, or leave it out.")
-
-
-def moment_given(text: str) -> int:
-    """The moment that a person names, in milliseconds since 1970.
-
-    Raises:
-        BadParameter: The text is no moment.
-    """
-    try:
-        return moment_ms(text, wall_clock_ms())
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.") from error

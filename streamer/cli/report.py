@@ -1,15 +1,11 @@
 """The command `report`: recorded calls through the live engine, as one HTML page."""
 
-import contextlib
-import os
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from consumers.engine.redaction.redactor import Redactor
-from consumers.runtime.errors import OperatorError
 from streamer.cli.options import (
     AgentOption,
     ConfigOption,
@@ -20,32 +16,12 @@ from streamer.cli.options import (
     VerdictsOption,
     require_judge,
 )
-from streamer.cli.settings_options import settings_from
-from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
-from streamer.offline.scoring import RecordedScoring
-from streamer.offline.screen import reading_progress, tell_refused
-from streamer.recordings.goals import goals_for
-from streamer.report.call.reported_call import ReportedCall
-from streamer.report.drawing.numbers import counted
-from streamer.report.page import index, page, section
-from streamer.report.sections.trials import over_many_calls
 from streamer.terminal import say
 from streamer.version import installed_version
 
 MOST_CALLS: Final = 500
 """Calls of one page: each takes some 100 kB in the browser."""
-
 app = typer.Typer(add_completion=False)
-
-
-class ReportFileError(OperatorError):
-    """The page cannot be written."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(
-            f"{path}: the report cannot be written here: {why}. Nothing was written; name another --html file."
-        )
-        self.path = path
 
 
 @app.command()
@@ -75,12 +51,24 @@ def report(
         callgauge report records/1.1.2 --html report.html
         callgauge report calls.jsonl.gz --goals goals/ --html report.html
     """
+    from consumers.engine.redaction.redactor import Redactor
+    from streamer.commands.report import require_place, write_page
+    from streamer.commands.settings_options import settings_from
+    from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
+    from streamer.offline.scoring import RecordedScoring
+    from streamer.offline.screen import reading_progress, tell_refused
+    from streamer.recordings.goals import goals_for
+    from streamer.report.call.reported_call import ReportedCall
+    from streamer.report.drawing.numbers import counted
+    from streamer.report.page import index, page, section
+    from streamer.report.sections.trials import over_many_calls
+
     require_judge(verdicts, judge)
     settings = settings_from(config)
     asks_judge = judge is JudgeSwitch.ON
     plan = plan_from(settings, asks_judge=asks_judge)
     sets = goals_for(paths, goals)
-    _require_place(html)
+    require_place(html)
     redactor = Redactor(settings.redaction)
     calls: list[ReportedCall] = []
     with reading_progress() as progress:
@@ -97,28 +85,5 @@ def report(
     notes = [f"{counted(left_out, 'further call')} left out: a page has {MOST_CALLS} at most."] if left_out else []
     sections = [section(call, has_index=len(calls) > 1) for call in calls]
     text = page(sections, index(calls) if len(calls) > 1 else None, notes, installed_version(), over_many_calls(calls))
-    _write(html, text)
+    write_page(html, text)
     say(f"Report of {counted(len(calls), 'call')}, {len(text.encode()):,} bytes: {html}")
-
-
-def _require_place(path: Path) -> None:
-    """Checks the place before anything is read, so that nobody waits for a page that cannot be written."""
-    folder = path.parent
-    if path.is_dir():
-        raise ReportFileError(path, "it is a folder")
-    if not folder.is_dir():
-        raise ReportFileError(path, f"there is no folder {folder}")
-    if not os.access(folder, os.W_OK):
-        raise ReportFileError(path, f"the folder {folder} is not ours to write in")
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes the whole file or none of it."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise ReportFileError(path, error.strerror or type(error).__name__) from error

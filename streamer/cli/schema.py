@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from schemas.topics import SCHEMA_NAMES, json_schema
-
 app = typer.Typer(add_completion=False)
 
 
@@ -25,6 +23,8 @@ def schema(
         callgauge schema
         callgauge schema score > score.schema.json
     """
+    from schemas.topics import SCHEMA_NAMES, json_schema
+
     if name is None:
         typer.echo("\n".join(SCHEMA_NAMES))
     elif name in SCHEMA_NAMES:

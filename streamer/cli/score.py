@@ -1,17 +1,11 @@
 """The command `score`: recorded calls through the live engine, and the score records of each."""
 
-from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from consumers.engine.redaction.redactor import Redactor
-from streamer.agent_inspect.files import TraceFiles
-from streamer.agent_inspect.options import option_in
-from streamer.agent_inspect.run import TracePlan, score_traces
-from streamer.agent_inspect.scorers import Scorer
+from streamer.agent_inspect.scorer_names import Scorer
 from streamer.cli.options import (
     AgentOption,
     ArrivalOption,
@@ -24,21 +18,6 @@ from streamer.cli.options import (
     VerdictsOption,
     require_judge,
 )
-from streamer.cli.printing import found_calls, print_calls, printed_calls, total_of
-from streamer.cli.settings_options import settings_from
-from streamer.offline.call_work import (
-    CallOutput,
-    eva_work,
-    readable_scorings,
-    score_lines,
-    score_work,
-)
-from streamer.offline.scored_recordings import plan_from, reported_call, score_all, scorings_of
-from streamer.offline.scoring import RecordedScoring
-from streamer.offline.screen import reading_progress, tell_refused
-from streamer.recordings.goals import goals_for
-from streamer.settings.all_settings import Settings
-from streamer.terminal import output_console, safe
 
 app = typer.Typer(add_completion=False)
 
@@ -116,6 +95,16 @@ def score(
         callgauge score traces.jsonl --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
+    from streamer.agent_inspect.files import TraceFiles
+    from streamer.agent_inspect.run import TracePlan, score_traces
+    from streamer.commands.printing import found_calls, print_calls, printed_calls, total_of
+    from streamer.commands.score import options_in, print_table
+    from streamer.commands.settings_options import settings_from
+    from streamer.offline.call_work import CallOutput, eva_work, readable_scorings, score_lines, score_work
+    from streamer.offline.scored_recordings import plan_from, score_all, scorings_of
+    from streamer.offline.scoring import RecordedScoring
+    from streamer.recordings.goals import goals_for
+
     require_judge(verdicts, judge)
     if output is ScoreFormat.AGENT_INSPECT:
         if all_records or arrival is not None or processes is not None:
@@ -123,7 +112,7 @@ def score(
         files = TraceFiles(paths)
         trace_plan = TracePlan(
             settings_from(config), tuple(scorer or ()), judge is JudgeSwitch.ON, verdicts, agent or "unknown",
-            _options_in(option or ()),
+            options_in(option or ()),
         )  # fmt: skip
         with printed_calls(files.count(), "questions") as printed:
             score_traces(files, goals, trace_plan, printed.add, printed.event)
@@ -142,7 +131,7 @@ def score(
     if output is ScoreFormat.TABLE:
         if all_records:
             raise typer.BadParameter("A table has no single records: leave --all out.")
-        _print_table(scorings_of(paths, plan, sets, agent), settings, verdicts, asks_judge=asks_judge)
+        print_table(scorings_of(paths, plan, sets, agent), settings, verdicts, asks_judge=asks_judge)
         return
     if not asks_judge:
         print_calls(paths, score_work(plan, sets, agent, all_records=all_records), processes)
@@ -157,31 +146,3 @@ def score(
 
         scorings = (scoring for _, scoring in readable_scorings(found, plan, sets, agent, printed.add))
         score_all(scorings, settings, show, printed.event, asks_judge=True, verdicts=verdicts)
-
-
-def _print_table(
-    scorings: Iterator[RecordedScoring], settings: Settings, verdicts: Path | None, *, asks_judge: bool
-) -> None:
-    from streamer.report.summary import CallSummary, standout_lines, summary_of, summary_table  # brings the report
-
-    redactor = Redactor(settings.redaction)
-    calls: list[CallSummary] = []
-    with reading_progress() as progress:
-
-        def take(scoring: RecordedScoring) -> None:
-            progress.calls += 1
-            calls.append(summary_of(reported_call(scoring, "", redactor)))
-            tell_refused(scoring.call.conversation_id, scoring.refused)
-
-        score_all(scorings, settings, take, progress.event, asks_judge=asks_judge, verdicts=verdicts)
-    output_console().print(summary_table(calls))
-    typer.echo()
-    for line in standout_lines(calls):
-        typer.echo(safe(line))
-
-
-def _options_in(given: Sequence[str]) -> dict[str, object]:
-    try:
-        return dict(map(option_in, given))
-    except ValueError as error:
-        raise typer.BadParameter(f"--option: {error}.") from error

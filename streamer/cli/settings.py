@@ -4,13 +4,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from streamer.cli.options import BootstrapOption, ConfigOption, HttpPortOption, PrefixOption
-from streamer.cli.settings_options import given_from
-from streamer.settings.all_settings import settings_of
-from streamer.settings.listing import ListedSetting, listed_settings, settings_file, shown_value
-from streamer.terminal import output_console, safe
+from streamer.terminal import output_console
 
 app = typer.Typer(add_completion=False)
 
@@ -38,6 +34,11 @@ def settings(
         callgauge settings --toml > callgauge.toml
         callgauge settings --json | jq 'select(.setting == "goals.folder")'
     """
+    from streamer.commands.settings import setting_document, settings_table
+    from streamer.commands.settings_options import given_from
+    from streamer.settings.all_settings import settings_of
+    from streamer.settings.listing import listed_settings, settings_file
+
     if as_toml and as_json:
         raise typer.BadParameter("--toml and --json exclude each other: give one of them.")
     given = given_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix, http_port=http_port)
@@ -48,28 +49,6 @@ def settings(
         typer.echo(settings_file(listed), nl=False)
     elif as_json:
         for each in listed:
-            typer.echo(json.dumps(_as_json(each), ensure_ascii=False))
+            typer.echo(json.dumps(setting_document(each), ensure_ascii=False))
     else:
-        output_console().print(_table(listed))
-
-
-def _as_json(setting: ListedSetting) -> dict[str, object]:
-    return {
-        "setting": setting.full_name, "value": setting.value, "default": setting.default, "from": setting.origin,
-        "variable": setting.variable, "description": setting.description,
-    }  # fmt: skip
-
-
-def _table(listed: tuple[ListedSetting, ...]) -> Table:
-    """A line for each setting; the values that somebody has set are bold, with their defaults beside them."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("setting", no_wrap=True)
-    for column in ("value", "from", "default"):
-        table.add_column(column, overflow="fold")
-    for each in listed:
-        cells = (each.full_name, safe(shown_value(each.value)), safe(each.origin))
-        if each.is_set:
-            table.add_row(*cells, shown_value(each.default), style="bold")
-        else:
-            table.add_row(*cells)
-    return table
+        output_console().print(settings_table(listed))

@@ -1,11 +1,9 @@
 """The command `simulate`: simulated calls onto the topics."""
 
 import asyncio
-import json
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
-from operator import itemgetter
 from typing import Annotated
 
 import typer
@@ -13,14 +11,10 @@ from rich.progress import Progress, TextColumn
 
 from consumers.runtime.clock import wall_clock_ms
 from streamer.cli.options import BootstrapOption, ConfigOption, PrefixOption
-from streamer.cli.publishing import publish_calls
-from streamer.cli.settings_options import settings_from
-from streamer.sources.publisher import MAX_OPEN_CALLS, PlayProgress
-from streamer.sources.replay.playback import PlayedCall
+from streamer.help_facts import MAX_OPEN_CALLS
 from streamer.sources.simulator.incidents import Incident, IncidentName, with_incidents
 from streamer.sources.simulator.profile import PROFILES, ProfileName
 from streamer.sources.simulator.speech import AGENTS
-from streamer.sources.simulator.traffic import simulated_traffic
 from streamer.terminal import error_console, say
 
 app = typer.Typer(add_completion=False)
@@ -70,6 +64,13 @@ def simulate(
         callgauge simulate --print --seed 7 | callgauge events check -
         callgauge simulate --incident agent_mute --agent library-desk
     """
+    from streamer.commands.publishing import publish_calls
+    from streamer.commands.settings_options import settings_from
+    from streamer.commands.simulate import event_lines, traffic_text
+    from streamer.sources.publisher import PlayProgress
+    from streamer.sources.replay.playback import PlayedCall
+    from streamer.sources.simulator.traffic import simulated_traffic
+
     if agent is not None and agent not in AGENTS:
         raise typer.BadParameter(
             f"{agent!r} is no simulated agent; known are {', '.join(AGENTS)}.", param_hint="--agent"
@@ -85,7 +86,7 @@ def simulate(
         )  # fmt: skip
 
     if prints:
-        for line in _event_lines(traffic(calls)):
+        for line in event_lines(traffic(calls)):
             typer.echo(line)
         return
     say(f"Simulating {calls} calls at a time, seed {chosen}, to {settings.bootstrap}.")
@@ -96,23 +97,9 @@ def simulate(
 
         def show(progress: PlayProgress) -> None:
             if shown is not None and task is not None:
-                shown.update(task, description=_traffic_text(progress))
+                shown.update(task, description=traffic_text(progress))
 
         _, progress = asyncio.run(
             publish_calls(settings, "callgauge.simulator", traffic, 1.0, show=show, seconds=seconds)
         )
-    say(f"Simulated: {_traffic_text(progress)}.")
-
-
-def _event_lines(calls: Iterable[PlayedCall]) -> Iterator[str]:
-    """The events of all calls in the order of their arrival, each with its conversation."""
-    events = [(event.arrival_ms, call.conversation_id, event.value) for call in calls for event in call.events]
-    for _, conversation_id, value in sorted(events, key=itemgetter(0)):
-        yield json.dumps({"conversation_id": conversation_id, **json.loads(value)}, ensure_ascii=False)
-
-
-def _traffic_text(progress: PlayProgress) -> str:
-    return (
-        f"{progress.calls_started - progress.calls_finished} calls running, {progress.calls_finished} over, "
-        f"{progress.events_published} events sent"
-    )
+    say(f"Simulated: {traffic_text(progress)}.")

@@ -1,32 +1,15 @@
 """The command `tail`: a run of EVA onto the topics, while EVA writes it."""
 
 import asyncio
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from consumers.runtime.kafka.access import require_access
-from consumers.runtime.stopping import first_of
-from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
 from streamer.cli.options import AgentOption, BootstrapOption, ConfigOption, PrefixOption
-from streamer.cli.settings_options import settings_from
-from streamer.cluster.rights import TRAFFIC_NEEDS
-from streamer.settings.all_settings import Settings
-from streamer.signals import stop_on_signals
-from streamer.sources.publisher import EventPublisher
-from streamer.sources.tail.followed_record import CallFacts
-from streamer.sources.tail.followed_run import ID_MARK, FollowedRun, RunFolderError, TailProgress
-from streamer.sources.tail.positions import POSITION_FILE, PositionFile
-from streamer.terminal import error_console, say
-
-_SHOW_SECONDS = 0.5
-_ONCE = (
-    "The conversation ids are those of the records, and a call closes once: if these topics had a run of the same records "
-    "before, no event of this run counts. Then stop it, delete the position, and start it with --run-name NAME."
-)
+from streamer.exit_codes import STOPPED_BY_SIGNAL
+from streamer.help_facts import ID_MARK, POSITION_FILE
+from streamer.terminal import say
 
 app = typer.Typer(add_completion=False)
 
@@ -83,6 +66,11 @@ def tail(
         callgauge tail output/my-run --agent airline-desk --goals '{id}'
         callgauge tail output/my-run --topic-prefix lab. --position lab.json
     """
+    from streamer.commands.settings_options import settings_from
+    from streamer.commands.tail import follow, progress_text
+    from streamer.sources.tail.followed_record import CallFacts
+    from streamer.sources.tail.followed_run import RunFolderError
+
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     if not run_dir.is_dir():
         raise RunFolderError(
@@ -90,7 +78,7 @@ def tail(
             "(output/<run>); make it if EVA has not begun."
         )
     completed, progress = asyncio.run(
-        _follow(
+        follow(
             settings,
             run_dir,
             position or run_dir / POSITION_FILE,
@@ -98,52 +86,7 @@ def tail(
             is_endless=is_endless,
         )
     )
-    say(f"{'The run is over' if completed else 'Stopped'}: {_text(progress)}.")
+    say(f"{'The run is over' if completed else 'Stopped'}: {progress_text(progress)}.")
     if not completed and progress.open_calls:
         say("Run the same command again to continue with the open calls.")
         raise typer.Exit(STOPPED_BY_SIGNAL)
-
-
-async def _follow(
-    settings: Settings, run_dir: Path, position: Path, facts: CallFacts, *, is_endless: bool
-) -> tuple[bool, TailProgress]:
-    """Sends until the run is over or a signal comes; gives whether it is over, and how far it was sent."""
-    file = PositionFile(position)
-    with file.locked(), stop_on_signals() as stop:
-        known = file.read(settings.bootstrap, settings.topic_prefix)
-        is_new = not known.calls
-        run = FollowedRun(run_dir, file, known, facts, say)
-
-        async def work() -> None:
-            await require_access(settings.kafka, TRAFFIC_NEEDS)
-            say(f"Following {run_dir} to {settings.bootstrap}; the position is in {position}. Ctrl-C ends it.")
-            if is_new and facts.run_name is None:
-                say(_ONCE)
-            async with EventPublisher(settings.kafka, ce_source="callgauge.tail") as publisher:
-                await run.send(publisher, is_endless=is_endless)
-
-        await first_of(_stopped(stop), work(), _show(run))
-        return not stop.is_set(), run.progress
-
-
-async def _stopped(stop: asyncio.Event) -> None:
-    await stop.wait()
-
-
-async def _show(run: FollowedRun) -> None:
-    """One line on the terminal with the progress, until cancelled."""
-    console = error_console()
-    with (
-        Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console)
-        if console.is_terminal
-        else nullcontext() as line
-    ):
-        task = line.add_task("") if line else None
-        while True:
-            if line is not None and task is not None:
-                line.update(task, description=_text(run.progress))
-            await asyncio.sleep(_SHOW_SECONDS)
-
-
-def _text(progress: TailProgress) -> str:
-    return f"{progress.open_calls} calls open, {progress.ended_calls} ended, {progress.events} events sent"

@@ -1,27 +1,12 @@
 """The command `top`: the running calls of one's own topics, as the demo shows them."""
 
 import asyncio
-import json
-from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
-from rich.live import Live
 
-from consumers.runtime.clock import wall_clock_ms
-from consumers.runtime.stopping import first_of
-from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption, moment_given
-from streamer.cli.settings_options import settings_from
-from streamer.operations.live_calls.shown import calls_document, live_screen, plain_table
-from streamer.operations.live_calls.watching import WatchedCalls
+from streamer.cli.options import SINCE_HELP, BootstrapOption, ConfigOption, PrefixOption
 from streamer.quiet_libraries import quiet_libraries
-from streamer.settings.all_settings import Settings
-from streamer.signals import stop_on_signals
-from streamer.terminal import output_console
-
-REFRESH_SECONDS: Final = 0.25
-PLAIN_SECONDS: Final = 5.0
-"""From one table to the next where there is no terminal."""
 
 app = typer.Typer(add_completion=False)
 
@@ -48,50 +33,11 @@ def top(
         callgauge top --once --since 1h
         callgauge top --json --bootstrap kafka:9092
     """
+    from streamer.commands.moments import moment_given
+    from streamer.commands.settings_options import settings_from
+    from streamer.commands.top import watch
+
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     since_ms = moment_given(since)
     with quiet_libraries():
-        asyncio.run(_top(settings, since_ms, once=once or as_json, as_json=as_json))
-
-
-async def _top(settings: Settings, since_ms: int, *, once: bool, as_json: bool) -> None:
-    watched = WatchedCalls(since_ms)
-    place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
-    show = _print_json if as_json else _print_once if once else _show
-    with stop_on_signals() as stop:
-        await first_of(_stopped(stop), watched.read(settings.kafka), show(watched, place))
-
-
-async def _stopped(stop: asyncio.Event) -> None:
-    await stop.wait()
-
-
-async def _print_json(watched: WatchedCalls, _place: str) -> None:
-    await watched.caught_up.wait()
-    typer.echo(json.dumps(calls_document(watched, wall_clock_ms()), indent=2))
-
-
-async def _print_once(watched: WatchedCalls, place: str) -> None:
-    await watched.caught_up.wait()
-    output_console().print(plain_table(watched, place, wall_clock_ms()))
-
-
-async def _show(watched: WatchedCalls, place: str) -> None:
-    """Shows the calls until cancelled: a screen on a terminal, otherwise a table every few seconds."""
-    await watched.caught_up.wait()
-    console = output_console()
-    if not console.is_terminal:
-        await _again_and_again(lambda: console.print(plain_table(watched, place, wall_clock_ms())), PLAIN_SECONDS)
-    with Live(console=console, auto_refresh=False) as live:
-        await _again_and_again(
-            lambda: live.update(
-                live_screen(watched, place, wall_clock_ms(), width=console.width, height=console.height), refresh=True
-            ),
-            REFRESH_SECONDS,
-        )
-
-
-async def _again_and_again(show: Callable[[], None], seconds: float) -> None:
-    while True:
-        show()
-        await asyncio.sleep(seconds)
+        asyncio.run(watch(settings, since_ms, once=once or as_json, as_json=as_json))

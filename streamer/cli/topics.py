@@ -2,26 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
-from rich.table import Table
 
-from consumers.evaluator.preflight import needs_of
-from consumers.runtime.kafka.connection import KafkaSettings
-from consumers.runtime.kafka.topic_settings import topic_settings
-from schemas.topic_rules import Severity, TopicFault, topic_faults
-from schemas.topics import TOPICS, Topic
-from schemas.units import DAY_MS, HOUR_MS
 from streamer.cli.options import BootstrapOption, ConfigOption, JsonOption, PrefixOption
-from streamer.cli.settings_options import settings_from
-from streamer.cluster.topic_admin import TopicState, create_topics, topic_states
 from streamer.terminal import output_console, say
 
 _WIDE_COLUMNS: Final = 180
 """Width at which no cell of the topic table breaks."""
-
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
@@ -39,6 +28,9 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
         callgauge topics create --partitions 24 --replication-factor 3
         callgauge topics check
     """
+    from schemas.topics import TOPICS
+    from streamer.commands.topics import kept_text, topic_table
+
     if context.invoked_subcommand is not None:
         return
     if as_json:
@@ -49,12 +41,14 @@ def topics(context: typer.Context, *, as_json: JsonOption = False) -> None:
         for topic in TOPICS:
             console.print(f"[bold]{topic.name}[/bold]: {topic.direction}, {topic.what}.")
             console.print(
-                f"    Key {topic.key}, value {topic.value}, partitions {topic.partitions}, kept {_kept(topic)}."
+                f"    Key {topic.key}, value {topic.value}, partitions {topic.partitions}, kept {kept_text(topic)}."
             )
         return
-    table = _table("topic", "for", "key", "value", "partitions", "kept", "what")
+    table = topic_table("topic", "for", "key", "value", "partitions", "kept", "what")
     for topic in TOPICS:
-        table.add_row(topic.name, topic.direction, topic.key, topic.value, topic.partitions, _kept(topic), topic.what)
+        table.add_row(
+            topic.name, topic.direction, topic.key, topic.value, topic.partitions, kept_text(topic), topic.what
+        )
     console.print(table)
 
 
@@ -85,6 +79,10 @@ def create(
         callgauge topics create --partitions 24 --replication-factor 3
         callgauge topics create --partitions 24 --scores-copy scores.backtest
     """
+    from streamer.cluster.topic_admin import create_topics, topic_states
+    from streamer.commands.settings_options import settings_from
+    from streamer.commands.topics import report_faults
+
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     made = asyncio.run(
         create_topics(
@@ -93,7 +91,7 @@ def create(
     )
     for name, is_new in made.items():
         typer.echo(f"{name}: {'made' if is_new else 'was there'}")
-    _report(asyncio.run(topic_states(settings.kafka)), (), settings.kafka)
+    report_faults(asyncio.run(topic_states(settings.kafka)), (), settings.kafka)
 
 
 @app.command()
@@ -114,57 +112,29 @@ def check(
     Example:
         callgauge topics check --bootstrap kafka:9092
     """
+    from consumers.evaluator.preflight import needs_of
+    from consumers.runtime.kafka.topic_settings import topic_settings
+    from schemas.topic_rules import Severity, topic_faults
+    from streamer.cluster.topic_admin import topic_states
+    from streamer.commands.settings_options import settings_from
+    from streamer.commands.topics import faults_of, report_faults, topic_table
+
     settings = settings_from(config, bootstrap=bootstrap, topic_prefix=topic_prefix)
     kafka = settings.kafka
     states = asyncio.run(topic_states(kafka))
     existing = [state.topic.name for state in states if state.partitions is not None]
     known = asyncio.run(topic_settings(kafka, existing)) if existing else {}
     faults = topic_faults(known, needs_of(settings.limits))
-    rows = [(state, _faults_of(state, faults)) for state in states]
+    rows = [(state, faults_of(state, faults)) for state in states]
     if as_json:
         listed = [{"topic": state.name, "partitions": state.partitions, "faults": told} for state, told in rows]
         typer.echo(json.dumps(listed, indent=2))
     else:
-        table = _table("topic", "partitions", "state")
+        table = topic_table("topic", "partitions", "state")
         for state, told in rows:
             partitions = "-" if state.partitions is None else str(state.partitions)
             table.add_row(state.name, partitions, "\n".join(told) or "ok")
         output_console().print(table)
     if hidden := [kafka.topic(name) for name in existing if name not in known]:
         say(f"Retention and cleanup not checked: this user may not DescribeConfigs on {', '.join(hidden)}.")
-    _report(states, [fault for fault in faults if fault.severity is not Severity.WARNING], kafka)
-
-
-def _report(states: tuple[TopicState, ...], faults: Sequence[TopicFault], kafka: KafkaSettings) -> None:
-    """Ends with exit code 1 when a topic is not as it must be."""
-    faulty = [f"{state.name} {state.problem}" for state in states if state.problem]
-    faulty += [f"{kafka.topic(fault.topic)} needs {fault.setting}" for fault in faults]
-    if faulty:
-        say(f"Not as it must be: {'; '.join(faulty)}.")
-        raise typer.Exit(1)
-
-
-def _faults_of(state: TopicState, faults: Sequence[TopicFault]) -> list[str]:
-    """The faults of one topic in words, each with its remedy."""
-    missing = [state.problem] if state.problem else []
-    return [*missing, *(_remedy(fault) for fault in faults if fault.topic == state.topic.name)]
-
-
-def _remedy(fault: TopicFault) -> str:
-    start = "warning: " if fault.severity is Severity.WARNING else ""
-    return f"{start}{fault.seen}. Set {fault.setting}."
-
-
-def _kept(topic: Topic) -> str:
-    if topic.cleanup_policy == "compact":
-        return "newest of each key"
-    if 0 <= topic.retention_ms < DAY_MS:
-        return f"{topic.retention_ms // HOUR_MS} h"
-    return "for ever" if topic.retention_ms < 0 else f"{topic.retention_ms // DAY_MS} days"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+    report_faults(states, [fault for fault in faults if fault.severity is not Severity.WARNING], kafka)

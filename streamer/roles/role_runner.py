@@ -10,15 +10,13 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Protocol
 
 import structlog
 
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
-
-RoleName = Literal["evaluator", "exporter", "judge", "ingest", "monitor"]
-ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
+from streamer.role_names import RoleName
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 """From the end of a role to its next start; twice as long after each failure of a row."""

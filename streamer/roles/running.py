@@ -17,11 +17,10 @@ from consumers.runtime.kafka.login_watch import LoginWatch
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
 from streamer.cluster.rights import needs_of
-from streamer.roles.role_runner import ROLE_NAMES, RoleName, RoleRunner, RunsUntilStopped
+from streamer.role_names import ROLE_NAMES, RoleName
+from streamer.roles.role_runner import RoleRunner, RunsUntilStopped
 from streamer.settings.all_settings import Settings
 from streamer.version import installed_version
-
-__all__ = ["ROLE_NAMES", "STOP_SECONDS", "RoleName", "Service"]
 
 STOP_SECONDS: Final = 10.0
 """Longest time from the signal or the failure to the end of the process. Each step of a role has a shorter deadline of

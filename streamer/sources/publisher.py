@@ -18,14 +18,13 @@ from schemas.events.codec import InputSource
 from schemas.events.envelope import agent_event_type, envelope_headers
 from schemas.events.streams import CONTROL_EVENTS, Source
 from schemas.topics import TOPIC_BY_SOURCE
+from streamer.help_facts import MAX_OPEN_CALLS
 from streamer.sources.replay.playback import SOURCES, PlayedCall, WireEvent
 
 MAX_UNACKNOWLEDGED_SENDS: Final = 10_000
 """Records handed to the client and not yet acknowledged; publishing waits when there are more."""
 CLOSE_DEADLINE_SECONDS: Final = 1.5
 """How long closing waits for the last records; Ctrl-C has to end a run in two seconds."""
-MAX_OPEN_CALLS: Final = 5_000
-"""Calls played at the same time; further ones wait until one is over."""
 
 # Events on elevenlabs.events are of EVA's simulated caller, unless the event names a real ElevenLabs agent.
 _CE_SOURCE_NAMES: Final[Mapping[Source, str]] = {"pipecat": "pipecat", "elevenlabs": "user_sim", "audit": "audit"}

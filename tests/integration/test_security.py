@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 
 from schemas.scores.all_records import ClosedFact
 from schemas.topics import INPUT_TOPICS, TOPICS
-from streamer.cli import run as cli_run
+from streamer.commands import run as run_command
 from streamer.sources.simulator.traffic import simulate_call
 from tests.integration.conftest import make_topics
 from tests.integration.metrics_page import address_in, answer_of, total
@@ -189,7 +189,7 @@ def refused(*arguments: str, **environment: str) -> str:
 def refused_here(*arguments: str, **environment: str) -> str:
     """The same as `refused`, of a command in this process, which must not end with it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli_run, "_end_overdue", lambda _: None)
+        patch.setattr(run_command, "_end_overdue", lambda _: None)
         return _refusal(ran_here(*arguments, **environment))
 
 

@@ -19,10 +19,15 @@ from typing import Final
 LOADED: Final = (
     "streamer.cli.main",
     *(
-        f"streamer.cli.{name}"
-        for name in ("app", "demo", "doctor", "quarantine", "replay", "run", "score", "simulate", "tail")
+        f"streamer.{folder}.{name}"
+        for folder in ("cli", "commands")
+        for name in ("demo", "doctor", "quarantine", "run", "score", "simulate", "tail", "topics")
     ),
-    "streamer.cli.topics",
+    "streamer.cli.app",
+    "streamer.cli.replay",
+    "streamer.commands.backtest",
+    "streamer.commands.printing",
+    "streamer.commands.publishing",
     "streamer.operations.backtest.run",
     "streamer.roles.demo",
     "streamer.roles.evaluator_role",

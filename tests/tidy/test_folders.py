@@ -18,8 +18,9 @@ LARGER: Final[Mapping[str, str]] = {
     "consumers/engine/redaction/personal_data": "a file for each type of personal data",
     "schemas": "a file for each kind of record, and four folders",
     "schemas/events": "a file for each kind of event, and their reading, their examples and what is not understood",
-    "streamer": "twelve rooms, and what all of them share",
+    "streamer": "thirteen rooms, and what all of them share",
     "streamer/cli": "a file for each command",
+    "streamer/commands": "a file for each command, and the three that they share",
 }
 
 # From the ground up: a room imports only from the lines above its own. A room is a folder, or a module beside the folders.
@@ -64,11 +65,14 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
     ),
     "streamer": (
         (
+            "exit_codes",
+            "help_facts",
             "pipecat_observer",
             "pipecat_observer/pipecat_callgauge",
             "quiet_libraries",
             "recordings/files",
             "report/drawing",
+            "role_names",
             "roles/demo_view",
             "roles/transcripts",
             "settings",
@@ -96,6 +100,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
             "operations/one_call",
             "operations/repeated_calls",
         ),
+        ("commands",),
         ("cli",),
     ),
 }

@@ -31,7 +31,6 @@ LONGER = {
     "schemas/closed_sets.py": "every closed set of labels",
     "schemas/metrics/exporter.py": "every metric of one role",
     "schemas/judging.py": "questions, votes and verdicts, which refer to each other",
-    "streamer/cli/quarantine.py": "one command with three verbs that share their reading",
     "streamer/settings/all_settings.py": "every setting of one section each",
     "streamer/sources/replay/playback.py": "one pure transformation, with its model of arrival",
     "streamer/sources/tail/followed_record.py": "one record with its files, as they grow",

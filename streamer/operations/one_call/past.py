@@ -12,9 +12,8 @@ from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
 from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.cluster.onlooker import onlooker, records_so_far
+from streamer.operations.one_call.ids import is_meant
 
-LEAST_CHARS: Final = 4
-"""Characters of the end of an id that are looked for: fewer would find many calls."""
 MAX_CALLS: Final = 20
 """Calls kept whose ids end in the same way: as many as a person chooses from."""
 MAX_RECORDS: Final = 50_000
@@ -41,7 +40,7 @@ async def find_calls(kafka: KafkaSettings, wanted: str, since_ms: int) -> FoundC
 
     Args:
         kafka: The cluster.
-        wanted: A conversation id, or its end; with less than `LEAST_CHARS` characters only a whole id is found.
+        wanted: A conversation id, or its end; with less than `ids.LEAST_CHARS` characters only a whole id is found.
         since_ms: Older records are not looked at.
 
     Raises:
@@ -50,7 +49,7 @@ async def find_calls(kafka: KafkaSettings, wanted: str, since_ms: int) -> FoundC
     """
     found = FoundCalls()
     async for call, value in _records(kafka, SCORES_TOPIC, since_ms):
-        if not _is_wanted(call, wanted) or (call not in found.records and len(found.records) >= MAX_CALLS):
+        if not is_meant(call, wanted) or (call not in found.records and len(found.records) >= MAX_CALLS):
             continue
         records = found.records.setdefault(call, [])
         try:
@@ -69,10 +68,6 @@ async def find_calls(kafka: KafkaSettings, wanted: str, since_ms: int) -> FoundC
     if exact is not None:  # another id may end with it
         found.records = {wanted: exact}
     return found
-
-
-def _is_wanted(call: str, wanted: str) -> bool:
-    return call == wanted or (len(wanted) >= LEAST_CHARS and call.endswith(wanted))
 
 
 async def _records(kafka: KafkaSettings, name: str, since_ms: int) -> AsyncIterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamer.help_facts import ID_MARK
 from streamer.recordings.eva_state import with_state
 from streamer.recordings.reader import RecordedCall, read_recordings
 from streamer.sources.replay.playback import (
@@ -17,7 +18,6 @@ from streamer.sources.replay.playback import (
 
 MAX_ID_BYTES_KEPT = 200
 """Length of the part of a recorded id in the new one; the rest must fit into the longest key too."""
-ID_MARK = "{id}"
 
 
 @dataclass(frozen=True, slots=True)

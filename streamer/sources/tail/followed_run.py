@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from consumers.runtime.errors import OperatorError
+from streamer.help_facts import ID_MARK
 from streamer.recordings.files.places import (
     MAX_DIRECTORY_DEPTH,
     RESULT_FILE,
@@ -34,7 +35,6 @@ MAX_FOLDERS: Final = 20_000
 """Folders of records in one run; later ones are not followed. The largest data sets with all trials have some 1,000."""
 SUMMARY_FILE: Final = "evaluation_summary.json"
 """EVA writes it when the run is over."""
-ID_MARK: Final = "{id}"
 
 
 class RunFolderError(OperatorError):

@@ -9,14 +9,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from consumers.runtime.errors import OperatorError
-
-POSITION_FILE: Final = ".callgauge-tail.json"
-"""Name of the file in the run's folder: it moves with the run, and to delete it is to begin again."""
 
 
 class FilePosition(BaseModel):

@@ -19,8 +19,8 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from schemas.topics import INPUT_TOPICS, SCHEMA_NAMES, TOPICS
 from streamer.cli import app as cli_app
 from streamer.cli import main as cli
-from streamer.cli import run as cli_run
 from streamer.cluster.topic_admin import judged
+from streamer.commands import run as run_command
 from streamer.operations.event_check.check import check_events
 from streamer.roles.embedded_broker import PARTITIONS, embedded_broker
 from streamer.roles.running import STOP_SECONDS
@@ -50,7 +50,7 @@ Callgauge = Callable[..., Ended]
 @pytest.fixture
 def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
     """Runs a command in this process, as the installed entry point does."""
-    monkeypatch.setattr(cli_run, "configure_logging", lambda *_, **__: None)  # it would take the log away from pytest
+    monkeypatch.setattr(run_command, "configure_logging", lambda *_, **__: None)  # it would take the log away from pytest
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
 
     def run(*arguments: object) -> Ended:

@@ -5,7 +5,7 @@ import sys
 import pytest
 import typer
 
-from streamer.cli.quarantine import _confirm
+from streamer.commands.quarantine import confirm
 
 
 @pytest.fixture
@@ -23,20 +23,20 @@ def person(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_one_record_needs_no_question(person: list[str]) -> None:
-    _confirm(1, is_agreed=False)
+    confirm(1, is_agreed=False)
     assert person == []
 
 
 def test_more_than_one_is_asked_for_and_a_no_ends_it(person: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
-        _confirm(2, is_agreed=False)
+        confirm(2, is_agreed=False)
     assert ended.value.exit_code == 1
     assert person == ["Append 2 records to the input topics?"]
     assert "Nothing was appended" in capsys.readouterr().err
 
 
 def test_yes_is_an_answer(person: list[str]) -> None:
-    _confirm(2, is_agreed=True)
+    confirm(2, is_agreed=True)
     assert person == []
 
 
@@ -45,7 +45,7 @@ def test_without_a_terminal_nobody_can_agree(
 ) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     with pytest.raises(typer.Exit) as ended:
-        _confirm(2, is_agreed=False)
+        confirm(2, is_agreed=False)
     assert ended.value.exit_code == 1
     assert person == []
     assert "--yes" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from aiokafka import TopicPartition
 from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.cli import doctor as cli_doctor
 from streamer.cluster.facts import ClockFacts, ClusterFacts, GroupFacts, LogBounds, PartitionState
+from streamer.commands import doctor as doctor_command
 from streamer.operations.doctor.findings import (
     Finding,
     Verdict,
@@ -226,7 +227,7 @@ def test_only_what_is_wrong_ends_with_1(
         yield Finding("one", Verdict.OK, "fine")
         yield Finding("other", verdict, "strange", "Mend it.")
 
-    monkeypatch.setattr(cli_doctor, "examine", found)
+    monkeypatch.setattr(doctor_command, "examine", found)
     ended = 0
     try:
         cli_doctor.doctor(as_json=as_json)

@@ -17,9 +17,10 @@ from structlog.testing import capture_logs
 
 from consumers.exporter import service as exporter_service
 from consumers.runtime.kafka.connection import KafkaSettings
+from streamer.role_names import ROLE_NAMES, RoleName
 from streamer.roles import evaluator_role
 from streamer.roles import running as service
-from streamer.roles.running import ROLE_NAMES, RoleName, Service
+from streamer.roles.running import Service
 from streamer.settings.all_settings import Settings
 from streamer.version import installed_version
 from tests.support.patience import patient
@@ -180,7 +181,7 @@ async def test_cancelling_it_lets_every_role_finish(monkeypatch: pytest.MonkeyPa
 PROGRAM = """
 import asyncio, time
 from consumers.exporter import service as exporter_service
-from streamer.cli import run as cli_run
+from streamer.commands import run as run_command
 from streamer.roles import running as service
 from streamer.settings.all_settings import Settings
 from consumers.runtime.logs import configure_logging
@@ -216,9 +217,9 @@ async def granted(*_): pass
 
 service.require_access = granted
 exporter_service.Exporter = Hanging
-cli_run.STOP_SECONDS = {stop_seconds}
+run_command.STOP_SECONDS = {stop_seconds}
 configure_logging("json")
-asyncio.run(cli_run._run(Settings(http_port=0, log_format="json"), ("exporter",)))
+asyncio.run(run_command._run(Settings(http_port=0, log_format="json"), ("exporter",)))
 """
 HANGS = {
     "a role": ("await deaf()", "exporter"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streamer.help_facts import POSITION_FILE
 from streamer.recordings.eva_state import with_state
 from streamer.recordings.files.places import AUDIT_FILE, METRICS_FILE, RESULT_FILE
 from streamer.recordings.reader import read_recordings
@@ -19,7 +20,7 @@ from streamer.sources.tail import followed_record, followed_run, growing_file
 from streamer.sources.tail.followed_record import CallFacts
 from streamer.sources.tail.followed_run import SUMMARY_FILE, FollowedRun, RunFolderError
 from streamer.sources.tail.growing_file import GrowingFile
-from streamer.sources.tail.positions import POSITION_FILE, FilePosition, PositionError, PositionFile
+from streamer.sources.tail.positions import FilePosition, PositionError, PositionFile
 from tests.support.patience import patient
 
 MS = 1_790_000_000_000

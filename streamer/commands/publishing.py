@@ -7,9 +7,10 @@ from typing import Final
 from consumers.runtime.kafka.access import require_access
 from consumers.runtime.stopping import first_of
 from streamer.cluster.rights import TRAFFIC_NEEDS
+from streamer.help_facts import MAX_OPEN_CALLS
 from streamer.settings.all_settings import Settings
 from streamer.signals import over_after, stop_on_signals
-from streamer.sources.publisher import MAX_OPEN_CALLS, EventPublisher, PlayProgress, play
+from streamer.sources.publisher import EventPublisher, PlayProgress, play
 from streamer.sources.replay.playback import PlayedCall
 
 _REFRESH_SECONDS: Final = 0.1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
+from streamer.exit_codes import STOPPED_BY_SIGNAL
 from streamer.offline.call_work import CallOutput, CallWork, places_of
 from streamer.offline.screen import EVENTS, ReadingProgress, reading_progress
 from streamer.offline.side_by_side import results_in_order

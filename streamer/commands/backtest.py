@@ -11,7 +11,7 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.clock import wall_clock_ms
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.stopping import finish_unless
-from streamer.cli.exit_codes import STOPPED_BY_SIGNAL
+from streamer.exit_codes import STOPPED_BY_SIGNAL
 from streamer.operations.backtest.past import Period
 from streamer.operations.backtest.run import BacktestPlan, BacktestResult, backtest, topic_to_write
 from streamer.operations.backtest.summary import remarks, report, report_json
