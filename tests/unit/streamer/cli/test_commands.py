@@ -50,7 +50,9 @@ Callgauge = Callable[..., Ended]
 @pytest.fixture
 def callgauge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callgauge:
     """Runs a command in this process, as the installed entry point does."""
-    monkeypatch.setattr(run_command, "configure_logging", lambda *_, **__: None)  # it would take the log away from pytest
+    monkeypatch.setattr(
+        run_command, "configure_logging", lambda *_, **__: None
+    )  # it would take the log away from pytest
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
 
     def run(*arguments: object) -> Ended:
