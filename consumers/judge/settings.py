@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 from pydantic_settings import NoDecode
 
 from consumers.judge.limits.spending import Allowance, Prices
-from consumers.judge.prompting.answers import AnswerForm
+from consumers.judge.prompting.forms import AnswerForm
 from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, or_of_its_file
 from schemas.judging import TEXT_JUDGES, JudgeKind
 

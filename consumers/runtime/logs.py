@@ -8,12 +8,11 @@ import logging
 import sys
 from collections.abc import Callable
 from io import StringIO
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 
-LogFormat = Literal["auto", "console", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
+from consumers.runtime.settings import LogFormat, LogLevel
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _KEPT_FIELDS: Final = frozenset({"conversation_id", "timestamp", "level", "logger"})

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from consumers.runtime.settings import MAX_SERIES
 from schemas.metrics.catalogue import OVERFLOW_VALUE, Label, LabelName, Metric, Role, metrics_of
 
 LabelValues = tuple[str, ...]
@@ -23,10 +24,6 @@ Child = TypeVar("Child", Counter, Histogram)
 OVERFLOW_METRIC: Final = "callgauge_label_overflow_total"
 
 FOLDED_METRIC: Final = "callgauge_series_folded_total"
-
-MAX_SERIES: Final = 20_000
-"""Most series of one process, unless set otherwise: a page of some 4 MB. The caps of the labels alone allow a hundred times as
-many. An agent in ordinary use has some 400, most of them of stages."""
 
 MAX_PREPARED: Final = 100
 """Most combinations that are created at 0 beforehand, so that `increase()` sees the first event."""

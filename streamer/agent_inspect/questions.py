@@ -11,7 +11,7 @@ from consumers.engine.goals.tool_correctness import ToolQuestion
 from consumers.engine.judging.judged_turns import transcript_of
 from consumers.engine.judging.turn_facts import CalledTool, TurnFacts
 from consumers.engine.redaction.redactor import Redactor
-from consumers.judge.prompting.answers import AnswerForm
+from consumers.judge.prompting.forms import AnswerForm
 from consumers.judge.prompting.questions import question_of
 from schemas.judging import (
     MAX_RETRY_WAVES,

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 from pydantic import (
     AfterValidator,
@@ -37,11 +37,8 @@ from consumers.exporter.settings import OtlpSettings
 from consumers.judge.settings import JudgeSettings
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.http.secret_settings import HeaderSecret, HeaderSecretFile, or_of_its_file
-from consumers.runtime.http.server import HttpSettings
-from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.security import MISTAKES_ERROR, SecuritySettings
-from consumers.runtime.logs import LogFormat, LogLevel
-from consumers.runtime.registry import MAX_SERIES
+from consumers.runtime.settings import MAX_SERIES, HttpSettings, LogFormat, LogLevel
 from streamer.settings.goals import GoalSettings
 from streamer.settings.ingest import IngestSettings
 from streamer.settings.monitor import MonitorSettings
@@ -49,6 +46,9 @@ from streamer.settings.redaction import RedactionSettings
 from streamer.settings.snapshots import SnapshotSettings
 from streamer.settings.transcripts import TranscriptSettings
 from streamer.settings.variables import CONFIG_VARIABLE, ENV_PREFIX, NESTING, Given, Names, variable_of
+
+if TYPE_CHECKING:
+    from consumers.runtime.kafka.connection import KafkaSettings
 
 _MAX_PORT: Final = 65_535
 _MAX_SHOWN_CHARS: Final = 60
@@ -190,8 +190,12 @@ class Settings(BaseSettings):
         return self.goals.rules(self.judge, has_judge="judge" in roles)
 
     @property
-    def kafka(self) -> KafkaSettings:
+    def kafka(self) -> "KafkaSettings":
         """The Kafka cluster."""
+        from consumers.runtime.kafka.connection import (
+            KafkaSettings,  # brings the client, which many commands do not need
+        )
+
         return KafkaSettings(bootstrap_servers=self.bootstrap, topic_prefix=self.topic_prefix, security=self.security)
 
     @property

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Final
 
-import phonenumbers
 from pydantic import ConfigDict, Field, field_validator
 from pydantic_settings import NoDecode
 
@@ -43,9 +42,11 @@ class RedactionSettings(RedactionRules):
     @classmethod
     def _are_regions(cls, value: object) -> object:
         names = _split(value)
-        if isinstance(names, list) and (
-            unknown := [name for name in names if name not in phonenumbers.SUPPORTED_REGIONS]
-        ):
+        if not isinstance(names, list) or not names:
+            return names
+        from phonenumbers import SUPPORTED_REGIONS  # brings tables of the world, which without a country nobody needs
+
+        if unknown := [name for name in names if name not in SUPPORTED_REGIONS]:
             raise ValueError(f"{unknown[0]!r} is no country with a telephone plan, written like US or DE")
         return names
 

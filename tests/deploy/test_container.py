@@ -17,8 +17,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from consumers.runtime.http.server import HttpSettings, MetricsServer
+from consumers.runtime.http.server import MetricsServer
 from consumers.runtime.registry import Instruments
+from consumers.runtime.settings import HttpSettings
 from streamer.settings.all_settings import load_settings, setting_names
 from streamer.settings.variables import near_misses
 

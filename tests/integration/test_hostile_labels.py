@@ -14,7 +14,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from consumers.runtime.registry import MAX_SERIES
+from consumers.runtime.settings import MAX_SERIES
 from schemas.scores.all_records import STAGE_PREFIX
 from schemas.scores.latency_stages import Stage
 from tests.integration.metrics_page import address_in, answer_of, total

@@ -14,6 +14,7 @@ MOST_THINGS: Final = 9
 LARGER: Final[Mapping[str, str]] = {
     "consumers/engine": "its nine rooms, and the four files that every room may use or that use them all",
     "consumers/evaluator": "its six rooms, and the role around them",
+    "consumers/runtime": "what every role needs, and its settings",
     "consumers/runtime/kafka": "one way to a broker, and the batches that come back",
     "consumers/engine/redaction/personal_data": "a file for each type of personal data",
     "schemas": "a file for each kind of record, and four folders",

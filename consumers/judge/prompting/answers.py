@@ -7,14 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from consumers.engine.judging.votes import grade_of
 from consumers.engine.redaction.redactor import Redactor
+from consumers.judge.prompting.forms import AnswerForm
 from consumers.judge.prompting.plain_text import plain
 from schemas.judging import MAX_EXPLANATION_CHARS, JudgeKind, NotRateable, Rated
-
-AnswerForm = Literal["structured", "grade"]
 
 FAILURE_MODES: Final = (
     "verbosity_or_filler",

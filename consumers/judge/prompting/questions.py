@@ -15,7 +15,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from consumers.judge.prompting.answers import AnswerForm, schema_of
+from consumers.judge.prompting.answers import schema_of
+from consumers.judge.prompting.forms import AnswerForm
 from consumers.judge.prompting.plain_text import plain
 from schemas.judge_options import OWN_PROMPT, filled
 from schemas.judging import AgentBrief, JudgeKind, JudgeRequest, TranscriptItem, is_known_prompt

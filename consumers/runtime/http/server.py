@@ -20,7 +20,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -29,8 +29,8 @@ from starlette.types import Receive, Scope, Send
 from consumers.runtime.http.bearer import challenge, given_token, is_token
 from consumers.runtime.http.connections import HttpLimit
 from consumers.runtime.http.listener import HttpListener
-from consumers.runtime.http.secret_settings import HeaderSecret
 from consumers.runtime.registry import Instruments
+from consumers.runtime.settings import HttpSettings
 
 MAX_SCRAPES: Final = 4
 """Most readers of /metrics at a time, from the request until the page is sent, because each keeps a page in memory. Two
@@ -44,18 +44,6 @@ GZIP_LEVEL: Final = 1
 times as long for a third less."""
 
 Sentences = Callable[[], Sequence[str]]
-
-
-class HttpSettings(BaseModel):
-    """Address of the HTTP server, and the token for reading the metrics."""
-
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
-
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 shows the metrics to the whole network.")
-    port: int = Field(9464, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
-    token: HeaderSecret | None = Field(
-        None, description="What a reader of /metrics has to send as `Authorization: Bearer`; none means everybody may."
-    )
 
 
 class MetricsServer:

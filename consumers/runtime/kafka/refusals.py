@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from aiokafka import errors
 
-from consumers.runtime.kafka.secret_files import TokenError
 from consumers.runtime.kafka.security import SecuritySettings
+from consumers.runtime.kafka.token_file import TokenError
 
 RIGHTS_PAGE: Final = "deploy/security.md lists what each role needs."
 

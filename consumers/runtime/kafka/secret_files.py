@@ -1,14 +1,11 @@
-"""Reads secrets from files: passwords once, and tokens for each connection."""
+"""Reads passwords and tokens from files."""
 
-import asyncio
 import base64
 import json
 import time
 from pathlib import Path
 from typing import Any, Final
 
-from aiokafka.abc import AbstractTokenProvider
-from aiokafka.errors import KafkaError
 from pydantic import SecretStr
 
 MAX_SECRET_BYTES: Final = 65_536
@@ -19,10 +16,6 @@ EXPIRED_MARGIN_SECONDS: Final = 60.0
 
 class UnusableSecretError(ValueError):
     """A file has no usable secret. The text has the reason, but neither the file's name nor its content."""
-
-
-class TokenError(KafkaError):  # type: ignore[misc]  # the library has no type hints; it must be its error, see TokenFile
-    """There is no valid token for a login. A new one must be written."""
 
 
 def secret_in(path: Path) -> SecretStr:
@@ -45,27 +38,6 @@ def secret_in(path: Path) -> SecretStr:
     if not text:
         raise UnusableSecretError("the file is empty")
     return SecretStr(text)
-
-
-class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # the library has no type hints
-    """Gives aiokafka the token of a file, read for each connection, so that the file can be renewed.
-
-    Its errors are errors of aiokafka, because the clients go on after those, and the next try may find a new token.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def token(self) -> str:
-        """Reads the token.
-
-        Raises:
-            TokenError: There is none, or it has expired.
-        """
-        try:
-            return await asyncio.to_thread(token_in, self._path)
-        except UnusableSecretError as error:
-            raise TokenError(f"no token in {self._path}: {error}") from None
 
 
 def token_in(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_core import PydanticCustomError
 
-from consumers.runtime.kafka.secret_files import TokenFile, UnusableSecretError, secret_in, token_in
+from consumers.runtime.kafka.secret_files import UnusableSecretError, secret_in, token_in
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -116,12 +116,16 @@ class SecuritySettings(BaseModel):
         if self._password is not None:
             options |= {"sasl_plain_username": self.username, "sasl_plain_password": self._password.get_secret_value()}
         if self.token_file is not None:
+            from consumers.runtime.kafka.token_file import TokenFile  # brings the client
+
             options["sasl_oauth_token_provider"] = TokenFile(self.token_file)
         return options
 
     def faststream_options(self) -> dict[str, Any]:
         """The same arguments for a FastStream broker."""
         from faststream.security import BaseSecurity, SASLOAuthBearer, SASLPlaintext, SASLScram256, SASLScram512
+
+        from consumers.runtime.kafka.token_file import TokenFile
 
         tls: dict[str, Any] = {"ssl_context": self._tls, "use_ssl": self._tls is not None}
         if self.token_file is not None:

@@ -24,10 +24,10 @@ from consumers.runtime.http.secret_settings import MAX_HEADER_SECRET_CHARS
 from consumers.runtime.http.server import (
     MAX_SCRAPES,
     RETRY_SCRAPE_SECONDS,
-    HttpSettings,
     MetricsServer,
 )
 from consumers.runtime.registry import Instruments
+from consumers.runtime.settings import HttpSettings
 from streamer.settings.all_settings import SettingsError, load_settings
 from tests.support.patience import patient
 

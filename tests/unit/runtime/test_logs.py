@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pytest
 import structlog
 
-from consumers.runtime.logs import LogFormat, about_record, configure_logging, is_json
+from consumers.runtime.logs import about_record, configure_logging, is_json
+from consumers.runtime.settings import LogFormat
 
 
 def test_json_lines_hold_the_event_and_its_facts() -> None:

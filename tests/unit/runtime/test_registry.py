@@ -8,7 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
-from consumers.runtime.registry import MAX_SERIES, Instruments
+from consumers.runtime.registry import Instruments
+from consumers.runtime.settings import MAX_SERIES
 from schemas.metrics.catalogue import LABEL_CAPS, METRICS, metrics_of
 
 STARTED = "callgauge_calls_started_total"

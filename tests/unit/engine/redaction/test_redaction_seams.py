@@ -19,8 +19,9 @@ from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.partition.partition import InputStart, Partition
 from consumers.judge.prompting.answers import read_answer
-from consumers.runtime.logs import LogFormat, configure_logging
+from consumers.runtime.logs import configure_logging
 from consumers.runtime.registry import Instruments
+from consumers.runtime.settings import LogFormat
 from schemas.events.codec import InputSource
 from schemas.judging import MAX_EXPLANATION_CHARS, JudgeKind, JudgeRequest, TranscriptItem, TrialOutcome
 from schemas.quarantine import QuarantineRecord

@@ -23,8 +23,8 @@ from consumers.runtime.kafka.connection import (
 )
 from consumers.runtime.kafka.first_contact import UNKNOWN_RIGHTS, NoContactError
 from consumers.runtime.kafka.refusals import NoBrokersError, UnreachableNamesError, explained
-from consumers.runtime.kafka.secret_files import TokenError
 from consumers.runtime.kafka.security import SecuritySettings
+from consumers.runtime.kafka.token_file import TokenError
 from streamer.roles.embedded_broker import embedded_broker
 
 NOBODY = "127.0.0.1:1"

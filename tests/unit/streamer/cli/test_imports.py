@@ -102,6 +102,7 @@ def test_the_help_of_a_command_loads_nothing_of_its_work(command: str) -> None:
     ("command", "unneeded"),
     [
         (["schema", "score"], {*LIBRARIES} - {"pydantic"}),
+        (["settings"], {*LIBRARIES} - {"pydantic"}),
         (["context", "sample"], {*KAFKA, "openai", "prometheus_client", "starlette", "structlog", "uvicorn"}),
         (["goals", "check", "streamer/roles/demo_goals"], {*LIBRARIES} - {"pydantic", "yaml"}),
         (["score", "sample"], {"confluent_kafka", "faststream", "openai"}),
