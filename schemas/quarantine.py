@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.events.codec import RefusalReason
+from schemas.closed_sets import RefusalReason
 
 
 class QuarantineRecord(BaseModel):

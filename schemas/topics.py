@@ -1,22 +1,10 @@
 """The topic table: every topic that callgauge reads or writes, with its key, value, partitions and retention."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
-from schemas.events.audit import AuditEvent
-from schemas.events.codec import ControlEvent, InputSource
-from schemas.events.elevenlabs_agent import TypedAgentEvent
-from schemas.events.elevenlabs_record import ConversationRecord
-from schemas.events.examples import with_examples
-from schemas.events.pipecat import PipecatEvent
-from schemas.events.simulator import AudioEvent, TypedSimulatorEvent
-from schemas.goals.goal_set import GoalSet
-from schemas.judging import JudgeRequest, JudgeVerdict
-from schemas.metric_context import MetricContext
-from schemas.quarantine import QuarantineRecord
-from schemas.scores.all_records import ScoreRecord
-from schemas.transcript import TRANSCRIPT
+from schemas.closed_sets import InputSource
 from schemas.units import DAY_MS, HOUR_MS
 
 
@@ -81,30 +69,3 @@ OWNER_MARK_KEY = b"callgauge-owner"
 """Key of a record of `scores` without a value, which marks the start of a partition's owner. It belongs to no conversation."""
 JOURNAL_KEY = b"callgauge-journal"
 """Key of a record of `scores` without a value, whose headers say which steps led to the records of its transaction."""
-
-_SCHEMAS: dict[str, TypeAdapter[Any]] = {
-    "pipecat-event": TypeAdapter(PipecatEvent),
-    "simulator-event": TypeAdapter(TypedSimulatorEvent | AudioEvent),
-    "agent-event": TypeAdapter(TypedAgentEvent),
-    "agent-record": TypeAdapter(ConversationRecord),
-    "audit-event": TypeAdapter(AuditEvent),
-    "control-event": TypeAdapter(ControlEvent),
-    "judge-request": TypeAdapter(JudgeRequest),
-    "judge-verdict": TypeAdapter(JudgeVerdict),
-    "goals": TypeAdapter(GoalSet),
-    "score": TypeAdapter(ScoreRecord),
-    "quarantine": TypeAdapter(QuarantineRecord),
-    "transcript": TRANSCRIPT,
-    "metric-context": TypeAdapter(MetricContext),
-}
-SCHEMA_NAMES = tuple(sorted(_SCHEMAS))
-
-
-def json_schema(name: str) -> dict[str, Any]:
-    """Returns the JSON Schema of the record type `name`.
-
-    Raises:
-        KeyError: No record type has that name; `SCHEMA_NAMES` lists them.
-    """
-    is_written_by_us = name in {"score", "quarantine", "transcript", "metric-context"}
-    return with_examples(_SCHEMAS[name].json_schema(mode="serialization" if is_written_by_us else "validation"))

@@ -20,7 +20,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.records.call_memory import CallMemory, sources
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.state_bytes import GivesBytes, InMemory, TakesBytes, read_state, write_state
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import ChoosesGoals
 from schemas.judging import JudgeVerdict
 from schemas.ledger_record import ClosedElsewhere, LedgerRecord

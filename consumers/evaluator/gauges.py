@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.settings import EvaluatorSettings
 from consumers.runtime.registry import Instruments
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.units import to_seconds
 
 

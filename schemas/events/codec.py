@@ -5,8 +5,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
-from schemas.closed_sets import InputSource as InputSource
-from schemas.closed_sets import RefusalReason as RefusalReason
+from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.audit import AuditEvent
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
 from schemas.events.elevenlabs_agent import AgentEvent, TypedAgentEvent

@@ -23,7 +23,7 @@ def schema(
         callgauge schema
         callgauge schema score > score.schema.json
     """
-    from schemas.topics import SCHEMA_NAMES, json_schema
+    from schemas.json_schemas import SCHEMA_NAMES, json_schema
 
     if name is None:
         typer.echo("\n".join(SCHEMA_NAMES))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from consumers.runtime.kafka.access import READ, WRITE, Needs
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.topics import (
     GOALS_TOPIC,
     INPUT_TOPICS,

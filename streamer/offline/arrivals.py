@@ -9,7 +9,7 @@ from consumers.engine.call.offline import NO_LIMITS
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.envelope import TYPE_HEADER, agent_event_type
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import TOPIC_BY_SOURCE

@@ -13,8 +13,8 @@ from consumers.engine.judging.rules import GoalRules
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.redaction.redactor import Redactor
+from schemas.closed_sets import InputSource
 from schemas.events.call import CallEnded
-from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.simulator import ConnectionState
 from schemas.goals.goal_set import GoalSet

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.envelope import agent_event_type, envelope_headers
 from schemas.events.streams import CONTROL_EVENTS, Source
 from schemas.topics import TOPIC_BY_SOURCE

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.topic_rules import MAX_BATCH_BYTES
 from schemas.topics import TOPIC_BY_SOURCE
 

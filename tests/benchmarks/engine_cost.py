@@ -16,7 +16,8 @@ from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from tests.benchmarks.figures import Figures, say
 from tests.benchmarks.traffic import Traffic, interleaved, long_call, recorded_events, simulated_events
 from tests.reference.oracle import batch_context

@@ -16,7 +16,7 @@ from typing import Final
 import httpx
 from confluent_kafka import Producer
 
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.benchmarks.evaluator_cost import (
     LIVE_LINES,

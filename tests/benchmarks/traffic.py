@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.recordings.reader import read_recordings
 from streamer.sources.replay.playback import in_time_order

@@ -11,10 +11,10 @@ import pytest
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from docs.event_tables import SOURCES, WHEN, EventSource, kinds_of
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.misread import misread_of
+from schemas.json_schemas import json_schema
 from schemas.quarantine import QuarantineRecord
-from schemas.topics import json_schema
 from streamer.operations.event_check.check import check_events
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from streamer.roles.demo import GOALS_FOLDER
 from tests.drills.conftest import Record, note
 from tests.drills.pipeline.scene import scene

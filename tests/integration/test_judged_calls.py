@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from consumers.judge.prompting.questions import question_of
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.judging import JudgeRequest, JudgeVerdict
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord, ProgressScore, SubgoalScore
 from schemas.topics import JUDGE_REQUESTS_TOPIC, JUDGE_VERDICTS_TOPIC, SCORES_TOPIC

@@ -11,7 +11,8 @@ from typing import Any, Final
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.events.misread import UnrecognizedEvent
 from schemas.events.pipecat import EventsDropped
 from tests.chaos.cluster import cluster as clusters

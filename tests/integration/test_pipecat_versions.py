@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.scores.all_records import (
     Anchor,
     AnyScoreRecord,

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.envelope import AGENT_RECORD_TYPE, agent_event_type
 from schemas.topics import (
     JUDGE_REQUESTS_TOPIC,

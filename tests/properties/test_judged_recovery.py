@@ -15,7 +15,7 @@ from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.judging.rules import GoalRules
 from consumers.engine.partition import PartitionEvaluator
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.judging import (
     Judged,
     JudgeKind,

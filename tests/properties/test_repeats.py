@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.engine.intake.admission import Arrival
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.envelope import Envelope
 from tests.properties.evaluation import LIMITS, effects_of_calls, fold, fresh, outcomes_of, renumbered
 from tests.properties.steered_calls import drawn

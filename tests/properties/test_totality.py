@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from consumers.engine.effects import Effect
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.quarantine import QuarantineRecord
 from tests.properties.evaluation import end_of, fresh, outcomes_of
 from tests.properties.steered_calls import MOMENTS, STRANGE, drawn

@@ -32,7 +32,7 @@ FLOORS: Final[Mapping[str, Sequence[Sequence[str]]]] = {
         ("goals", "judging"),
         ("events", "redaction"),
         ("metric_context", "quarantine", "scores"),
-        ("evaluation_event", "ledger_record", "metrics", "topics"),
+        ("evaluation_event", "json_schemas", "ledger_record", "metrics", "topics"),
         ("topic_rules",),
     ),
     "consumers/engine": (

@@ -25,6 +25,7 @@ from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import INPUT_RANK, NO_CHANGES, LiveCall
 from consumers.engine.turns.timeline.elements import ElementKind, ToolUse
+from schemas.closed_sets import InputSource
 from schemas.events.audit import (
     AuditAssistant,
     AuditFallback,
@@ -34,7 +35,6 @@ from schemas.events.audit import (
     AuditUser,
 )
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_agent import AgentFailed
 from schemas.events.misread import UnrecognizedEvent
 from schemas.events.simulator import (

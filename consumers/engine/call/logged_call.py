@@ -14,7 +14,7 @@ from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.records.call_memory import sources
 from consumers.engine.redaction.redactor import Redactor
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact, CloseReason, DeadAirFact, GoalsFact
 

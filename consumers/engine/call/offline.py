@@ -7,8 +7,8 @@ from consumers.engine.call.call import Call
 from consumers.engine.effects import Effect
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
+from schemas.closed_sets import InputSource
 from schemas.events.call import CallStarted, PipelineType
-from schemas.events.codec import InputSource
 
 NO_LIMITS = Limits(
     max_events_per_call=2**31,

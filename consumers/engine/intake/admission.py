@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
-from schemas.events.codec import MAX_SHOWN_CHARS, InputSource, RefusalReason, RefusedRecordError, decode
+from schemas.closed_sets import InputSource, RefusalReason
+from schemas.events.codec import MAX_SHOWN_CHARS, RefusedRecordError, decode
 from schemas.events.envelope import Envelope, read_envelope
 from schemas.quarantine import QuarantineRecord
 from schemas.undecodable import UndecodableRecord

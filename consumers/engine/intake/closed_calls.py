@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 
 _Through = tuple[int, ...]
 # later records are late; repeated ones have known offsets

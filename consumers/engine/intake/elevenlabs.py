@@ -11,7 +11,7 @@ from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.live_call import LiveCall
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs_agent import (
     NO_WORDS,
     AgentFailed,

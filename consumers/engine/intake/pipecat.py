@@ -10,7 +10,7 @@ from consumers.engine.measures.measures import Measures
 from consumers.engine.turns.bot.history import MOMENT_BY_KIND, MOMENT_BY_LINE
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import LiveCall
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.pipecat import (
     EventsDropped,
     FunctionCallRecord,

@@ -8,7 +8,7 @@ import hashlib
 from array import array
 
 from consumers.engine.intake.admission import Arrival
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.elevenlabs_agent import AgentEvent
 
 MAX_PRODUCERS = 16

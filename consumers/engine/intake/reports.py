@@ -3,7 +3,7 @@
 from typing import Any
 
 from consumers.engine.effects import Count, Effect, NotUnderstood
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.misread import misread_of
 
 

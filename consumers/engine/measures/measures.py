@@ -21,7 +21,7 @@ from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.records.revisions import Cause, Revisions
 from consumers.engine.turns.heard.heard_turn import HeardSides
 from consumers.engine.turns.live_call import LiveCall, LiveChanges
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.metric_context import MetricContext
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues
 from schemas.scores.newest_scores import Subject

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.ledger_record import ScoredElsewhere
 from schemas.scores.all_records import AnyScoreRecord, DeadAirFact, GoalsFact, TurnValues

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from consumers.engine.records.call_memory import CallMemory
 from consumers.engine.redaction.call_redaction import CallRedactor
 from consumers.engine.redaction.redactor import Redactor
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.scores.all_records import WITHDRAWN, AnyScoreRecord, CallLabels, TurnStatus
 from schemas.scores.newest_scores import Subject
 from schemas.topics import TOPIC_BY_SOURCE

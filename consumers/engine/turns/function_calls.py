@@ -6,7 +6,7 @@ from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.bot.reported_tools import ReportedTools
 from consumers.engine.turns.dead_air import DeadAirWatch
 from consumers.engine.turns.timeline.silence import BrokerMoment
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.pipecat import FunctionCall
 
 _MS_PER_SECOND: Final = 1_000

@@ -31,8 +31,8 @@ from consumers.engine.turns.moments import TurnMoments
 from consumers.engine.turns.timeline.elements import ToolUse
 from consumers.engine.turns.timeline.silence import BrokerMoment, HeardBy
 from consumers.engine.turns.timeline.turn_view import TurnView, turn_with_user_end
+from schemas.closed_sets import InputSource
 from schemas.events.call import PipelineType
-from schemas.events.codec import InputSource
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.pipecat import FunctionCall, Message, message_began_ms
 from schemas.scores.all_records import AnyScoreRecord, CallLabels, CallStartedFact, DeadAirFact, TurnStatus

@@ -7,7 +7,7 @@ from consumers.engine.effects import Count, Effect
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.state_bytes import TakesBytes
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.ledger_record import LedgerRecord
 
 

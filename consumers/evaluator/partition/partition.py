@@ -16,7 +16,7 @@ from consumers.evaluator.reading.record_order import TIME_MS, Records, in_time_o
 from consumers.evaluator.writing.carry_out import carry_out
 from consumers.evaluator.writing.outbox import Group, Outbox
 from consumers.runtime.registry import Instruments
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.ledger_record import LedgerRecord
 from schemas.quarantine import QuarantineRecord
 

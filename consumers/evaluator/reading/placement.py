@@ -9,7 +9,7 @@ from aiokafka.partitioner import murmur2
 
 from consumers.evaluator.reading.record_order import Records
 from consumers.runtime.registry import Instruments
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 
 MAX_KEYS_REMEMBERED: Final = 32_768
 """Most keys whose partition is cached, some 6 MB. Hashing a key takes as long as twenty look-ups."""

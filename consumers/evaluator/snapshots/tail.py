@@ -15,7 +15,7 @@ from consumers.evaluator.snapshots.manifest import Refusal, RefusedError
 from consumers.evaluator.writing.carry_out import carry_out
 from consumers.evaluator.writing.outbox import Group
 from consumers.evaluator.writing.outgoing import Addresses, check_of
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import JOURNAL_KEY, OWNER_MARK_KEY
 from schemas.undecodable import UndecodableRecord

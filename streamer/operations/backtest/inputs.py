@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from streamer.cluster.onlooker import onlooker, records_so_far
 

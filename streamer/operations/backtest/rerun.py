@@ -11,7 +11,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.records.call_memory import sources
 from consumers.engine.redaction.redactor import Redactor
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.scores.all_records import AnyScoreRecord, ClosedFact
 from streamer.operations.backtest.comparison import Comparison, last_words
 from streamer.operations.backtest.inputs import Logged, last_offsets

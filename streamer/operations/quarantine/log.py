@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from pydantic import ValidationError
 
 from consumers.runtime.kafka.connection import KafkaSettings, partition_counts
-from schemas.events.codec import RefusalReason
+from schemas.closed_sets import RefusalReason
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import QUARANTINE_TOPIC
 from streamer.cluster.coordinates import Coordinates

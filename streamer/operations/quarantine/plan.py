@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.evaluator.preflight import needs_of
-from schemas.events.codec import RefusalReason
+from schemas.closed_sets import RefusalReason
 from schemas.quarantine import QuarantineRecord
 from streamer.cluster.coordinates import Coordinates
 from streamer.cluster.facts import administration, group_facts

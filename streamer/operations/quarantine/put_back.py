@@ -19,7 +19,7 @@ from consumers.engine.limits import Limits
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.refusals import explained
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.events.envelope import ID_HEADER, SOURCE_HEADER
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import ClosedFact

@@ -14,7 +14,7 @@ from consumers.engine.effects import CloseCall, Effect, PublishScore, RecordFact
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.scores.all_records import AnyScoreRecord
 
 END_OF_TIME_MS: Final = 2**53

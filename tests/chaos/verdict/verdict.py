@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from consumers.engine.limits import Limits
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.quarantine import QuarantineRecord
 from schemas.topics import QUARANTINE_TOPIC, SCORES_TOPIC, TOPIC_BY_SOURCE
 from tests.chaos.load.foreign import is_foreign

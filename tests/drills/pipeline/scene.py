@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.drills.pipeline.notified import Notice, Notices, receiving
 from tests.integration.metrics_page import address_in

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Producer
 
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.topics import TOPIC_BY_SOURCE
 from tests.support.brokers.topic_changes import configure_topic
 from tests.support.patience import patient

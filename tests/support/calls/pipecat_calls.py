@@ -15,7 +15,8 @@ from consumers.engine.effects import Effect
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.scores.all_records import DeadAirFact, InterruptionFact, Scored, ToolUseFact, TurnValues
 from tests.support.fakes.engine_feed import LATENCY, Json, closings_of, records_of
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from consumers.engine.intake.admission import Arrival
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 
 Json = dict[str, Any]
 Order = Sequence[tuple[str, int]]

@@ -9,7 +9,8 @@ from consumers.engine.effects import CloseCall, Count, Effect, PublishScore, Rec
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.events.envelope import Envelope
 from schemas.metrics.catalogue import metric_named
 from schemas.scores.all_records import AnyScoreRecord, CallValues, Result, Scored, TurnValues, Unscored

@@ -24,7 +24,7 @@ from consumers.evaluator.writing.outbox import Outbox
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.polling.commits import Commits
 from consumers.runtime.registry import Instruments
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.judging import JudgeKind, JudgeRequest
 from schemas.ledger_record import LedgerRecord
 from schemas.quarantine import QuarantineRecord

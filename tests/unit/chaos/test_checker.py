@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from consumers.engine.limits import Limits
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.scores.all_records import (
     AnyScoreRecord,
     CallLabels,

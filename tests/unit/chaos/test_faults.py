@@ -15,7 +15,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from tests.chaos.cluster.proxy import Door, Way
 from tests.chaos.evaluators import stepped_clock
 from tests.chaos.faults.fault_kinds import HARM

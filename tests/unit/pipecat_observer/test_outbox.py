@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from pipecat_callgauge.events import Rank, Record
 from pipecat_callgauge.outbox import LOSS, MAX_WAITING, Outbox
 
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.events.pipecat import EventsDropped
 
 

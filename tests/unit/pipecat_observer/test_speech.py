@@ -20,7 +20,8 @@ from pipecat.frames.frames import (
 from pipecat_callgauge import CallgaugeObserver, setup_file
 from pipecat_callgauge.reading import LEFTOVER_SECONDS, CallReader
 
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.events.misread import UnrecognizedEvent
 from tests.unit.pipecat_observer.frames_in import UP, Observed
 

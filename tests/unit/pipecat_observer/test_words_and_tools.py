@@ -38,7 +38,8 @@ from pipecat.metrics.metrics import (
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat_callgauge.events import MAX_EVENT_BYTES, encoded
 
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.events.misread import UnrecognizedEvent
 from tests.unit.pipecat_observer.frames_in import UP, Observed
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.audit import AuditUser
 from schemas.events.call import CallEnded, CallStarted, UserTextUpdated
-from schemas.events.codec import InputSource, RefusalReason, RefusedRecordError, decode
+from schemas.events.codec import RefusedRecordError, decode
 from schemas.events.elevenlabs_agent import AgentEvent
 from schemas.events.envelope import Envelope, read_envelope
 from schemas.events.misread import UnrecognizedEvent

@@ -17,7 +17,7 @@ from schemas.goals.goal_set import (
     GoalSet,
 )
 from schemas.goals.reading import read_goals
-from schemas.topics import json_schema
+from schemas.json_schemas import json_schema
 
 ROOT = Path(__file__).parents[3]
 SAYS = {"kind": "says", "speaker": "user", "pattern": "thanks"}

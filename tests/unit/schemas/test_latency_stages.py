@@ -11,7 +11,8 @@ import pytest
 
 from consumers.engine.measures.stages.reading import Findings, findings_of
 from consumers.engine.turns.bot.usage import TokenUsage
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.events.pipecat_metrics import PipecatMetric
 from schemas.scores.latency_stages import (
     CONTRIBUTIONS,

@@ -11,7 +11,7 @@ from schemas.events.elevenlabs_agent import AgentResponse, AgentResponseCorrecti
 from schemas.events.elevenlabs_record import ConversationRecord
 from schemas.events.examples import EXAMPLES
 from schemas.events.misread import misread_of
-from schemas.topics import SCHEMA_NAMES, json_schema
+from schemas.json_schemas import SCHEMA_NAMES, json_schema
 
 P, E, A = InputSource.PIPECAT, InputSource.ELEVENLABS, InputSource.AUDIT
 AT_MS = 1_790_000_000_000

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from schemas.topics import json_schema
+from schemas.json_schemas import json_schema
 from schemas.transcript import (
     TRANSCRIPT,
     AgentMetadata,

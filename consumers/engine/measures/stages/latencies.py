@@ -27,7 +27,7 @@ from consumers.engine.turns.bot.agent_record import AgentRecord
 from consumers.engine.turns.bot.usage import TokenUsage, TurnMetrics
 from consumers.engine.turns.heard.heard_turn import HeardTurn, HeardTurns
 from consumers.engine.turns.timeline.spans import Span, length_ms, merged
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.scores.latency_stages import CONVAI_METRICS, MAX_STAGE_SECONDS, Stage, StageSource
 from schemas.wire import MAX_NAME_CHARS
 

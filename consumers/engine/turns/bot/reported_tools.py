@@ -7,7 +7,7 @@ from pydantic_core import from_json
 from consumers.engine.turns.bot.bot_turn import SpeechMoment
 from consumers.engine.turns.bot.history import BotHistory
 from consumers.engine.turns.timeline.elements import ToolUse
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.wire import without_infinity
 
 

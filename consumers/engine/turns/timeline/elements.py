@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 
 INDEX_BITS = 32
 RANK_BITS = 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consumers.engine.turns.timeline.elements import ToolUse
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.scores.all_records import ToolOutcome
 
 _ERROR_STATUSES = frozenset({"error", "failed", "failure"})

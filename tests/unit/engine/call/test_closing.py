@@ -4,7 +4,7 @@ import pytest
 
 from consumers.engine.effects import CloseCall
 from consumers.engine.limits import Limits
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from tests.support.fakes.engine_feed import LATENCY, T0_MS, Feed, closings_of
 
 LIMITS = Limits(closing_grace_ms=10_000, idle_ms=60_000, max_call_duration_ms=600_000)

@@ -13,7 +13,8 @@ from consumers.engine.effects import Effect
 from consumers.engine.intake.admission import Arrival
 from consumers.engine.limits import Limits
 from consumers.engine.partition import PartitionEvaluator
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.scores.all_records import ClosedFact, CloseReason, DeadAirFact
 from tests.properties.evaluation import end_of, final_state, fresh
 from tests.support.calls.wire_calls import SOURCE_OF

@@ -7,7 +7,7 @@ import pytest
 
 from consumers.engine.intake.admission import WHAT_HAPPENS_NOW, Arrival, admit
 from consumers.engine.limits import Limits
-from schemas.events.codec import InputSource, RefusalReason
+from schemas.closed_sets import InputSource, RefusalReason
 from schemas.events.envelope import Envelope
 from schemas.quarantine import QuarantineRecord
 from schemas.wire import MAX_NAME_CHARS

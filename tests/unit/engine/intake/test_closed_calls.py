@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from consumers.engine.effects import CloseCall
 from consumers.engine.intake.closed_calls import ClosedCalls
 from consumers.engine.partition import PartitionEvaluator
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from tests.support.fakes.engine_feed import Feed, closings_of
 
 AUDIT, PIPECAT = InputSource.AUDIT, InputSource.PIPECAT

@@ -2,7 +2,8 @@
 
 import pytest
 
-from schemas.events.codec import InputSource, RefusedRecordError, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import RefusedRecordError, decode
 from tests.support.fakes.engine_feed import Feed
 
 DROPPED = "callgauge_source_events_dropped_total"

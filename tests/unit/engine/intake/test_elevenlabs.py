@@ -15,7 +15,8 @@ from consumers.engine.redaction.redactor import Redactor
 from consumers.engine.turns.call_end import CallEnd
 from consumers.engine.turns.eva.history import EvaHistory
 from consumers.engine.turns.live_call import LiveCall
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.redaction import RedactionRules
 from schemas.scores.all_records import Anchor, EstimateError, TurnStatus
 from streamer.recordings.elevenlabs import agent_call

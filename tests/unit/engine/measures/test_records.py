@@ -12,7 +12,8 @@ from consumers.engine.limits import Limits
 from consumers.engine.measures import measures, turn_records
 from consumers.engine.partition import PartitionEvaluator
 from consumers.engine.records.revisions import Revisions
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.scores.all_records import AnyScoreRecord, CallValues, TurnValues, Unscored, UnscoredReason
 from tests.benchmarks.traffic import recorded_events, simulated_events
 from tests.support.conformance_data import RECORD, needs_conformance

@@ -7,7 +7,8 @@ import pytest
 
 from consumers.engine.measures.stages.reading import MAX_ITEMS, Findings, Measured, findings_of
 from consumers.engine.turns.bot.usage import TokenUsage
-from schemas.events.codec import InputSource, decode
+from schemas.closed_sets import InputSource
+from schemas.events.codec import decode
 from schemas.scores.latency_stages import Stage, StageSource
 
 AT_MS = 1_790_000_000_000

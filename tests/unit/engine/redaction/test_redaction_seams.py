@@ -22,7 +22,7 @@ from consumers.judge.prompting.answers import read_answer
 from consumers.runtime.logs import configure_logging
 from consumers.runtime.registry import Instruments
 from consumers.runtime.settings import LogFormat
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.judging import MAX_EXPLANATION_CHARS, JudgeKind, JudgeRequest, TranscriptItem, TrialOutcome
 from schemas.quarantine import QuarantineRecord
 from schemas.redaction import RedactionRules

@@ -11,7 +11,7 @@ from consumers.evaluator.ownership.assignment import Assignment, NotCoPartitione
 from consumers.evaluator.partition.partition import InputStart
 from consumers.evaluator.reading import input_merge
 from consumers.evaluator.reading.partition_clock import PATIENCE_MS, LogEnd
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from tests.support.brokers.record_bytes import stand_in
 from tests.support.fakes.evaluator_fakes import (
     AUDIT,

@@ -13,7 +13,7 @@ from consumers.evaluator.ownership.shared_name import SharedNameError, require_o
 from consumers.evaluator.topic_watch import SLOW_WRITE_SECONDS
 from consumers.evaluator.writing.partition_writer import FencedError, WriteError
 from consumers.runtime.kafka.connection import TopicsUnfitError
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from tests.support.fakes.evaluator_fakes import MAX_UNWRITTEN, PIPECAT, Shell, inputs_of, until_idle
 
 

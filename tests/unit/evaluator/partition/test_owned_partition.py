@@ -10,7 +10,7 @@ from consumers.evaluator.ownership.assignment import Assignment
 from consumers.evaluator.partition.owned_partition import OwnedPartition
 from consumers.evaluator.partition.partition import InputStart
 from consumers.evaluator.recall.commit_note import CommitNote
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from tests.support.fakes.evaluator_fakes import (
     AUDIT,
     NOW_MS,

@@ -12,8 +12,7 @@ from consumers.evaluator.partition.partition import MAX_QUARANTINE_LINES, InputS
 from consumers.evaluator.writing.carry_out import carry_out
 from consumers.evaluator.writing.outbox import Outbox
 from consumers.runtime.registry import Instruments
-from schemas.closed_sets import MisreadReason
-from schemas.events.codec import InputSource, RefusalReason
+from schemas.closed_sets import InputSource, MisreadReason, RefusalReason
 from schemas.events.misread import Misread
 from schemas.metrics.catalogue import metric_named
 from schemas.quarantine import QuarantineRecord

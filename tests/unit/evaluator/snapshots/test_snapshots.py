@@ -36,7 +36,7 @@ from consumers.evaluator.writing.outgoing import Outgoing
 from consumers.evaluator.writing.partition_writer import FencedError, RejectedWriteError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.redaction import RedactionRules
 from schemas.topics import INPUT_TOPICS, OWNER_MARK_KEY, SCORES_TOPIC, SNAPSHOTS_TOPIC, SOURCE_BY_TOPIC, TOPIC_BY_SOURCE
 from streamer.settings.all_settings import load_settings

@@ -23,7 +23,7 @@ from consumers.evaluator.writing.outgoing import LeftOut, Outgoing
 from consumers.evaluator.writing.partition_writer import FencedError, PartitionWriter, RejectedWriteError, WriteError
 from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.registry import Instruments
-from schemas.events.codec import RefusalReason
+from schemas.closed_sets import RefusalReason
 from schemas.judging import JudgeRequest
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import SCORE_RECORD

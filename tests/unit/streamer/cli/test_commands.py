@@ -16,7 +16,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from consumers.runtime.errors import OperatorError
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.topics import INPUT_TOPICS, SCHEMA_NAMES, TOPICS
+from schemas.json_schemas import SCHEMA_NAMES
+from schemas.topics import INPUT_TOPICS, TOPICS
 from streamer.cli import app as cli_app
 from streamer.cli import main as cli
 from streamer.cluster.topic_admin import judged

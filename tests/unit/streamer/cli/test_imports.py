@@ -117,12 +117,18 @@ def test_a_command_loads_no_library_that_it_does_not_use(command: list[str], unn
     [
         (
             ["exporter"],
-            {"openai", "jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service", "consumers.judge.service"},
+            {
+                *("openai", "jiwer", "whisper_normalizer", "yaml", "schemas.events.codec"),
+                *("consumers.evaluator.service", "consumers.judge.service"),
+            },
         ),
         (["evaluator"], {"openai", "consumers.exporter.service", "consumers.judge.service"}),
         (
             ["judge"],
-            {"jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service", "consumers.exporter.service"},
+            {
+                *("jiwer", "whisper_normalizer", "yaml", "schemas.events.codec"),
+                *("consumers.evaluator.service", "consumers.exporter.service"),
+            },
         ),
         (["ingest"], {"openai", "jiwer", "whisper_normalizer", "yaml", "websockets", "consumers.evaluator.service"}),
         (["monitor"], {"openai", "jiwer", "whisper_normalizer", "yaml", "consumers.evaluator.service"}),

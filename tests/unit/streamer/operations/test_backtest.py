@@ -16,7 +16,7 @@ from rich.console import Console
 from consumers.engine.goals.chosen_goals import ChosenGoals
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.goals.goal_set import GoalSet
 from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
 from schemas.topics import TOPIC_BY_SOURCE

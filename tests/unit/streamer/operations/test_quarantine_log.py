@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.events.codec import RefusalReason
+from schemas.closed_sets import RefusalReason
 from schemas.quarantine import QuarantineRecord
 from streamer.cluster.coordinates import Coordinates
 from streamer.operations.quarantine import log as quarantine_log

@@ -12,7 +12,7 @@ from aiokafka.structs import ConsumerRecord, RecordMetadata, TopicPartition
 from consumers.engine.intake.admission import Arrival, admit
 from consumers.engine.limits import Limits
 from consumers.runtime.kafka.connection import KafkaSettings
-from schemas.events.codec import InputSource
+from schemas.closed_sets import InputSource
 from schemas.quarantine import QuarantineRecord
 from schemas.scores.all_records import CallLabels, ClosedFact, CloseReason, TurnStatus
 from schemas.topics import SOURCE_BY_TOPIC

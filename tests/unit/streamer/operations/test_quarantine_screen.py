@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 
 from consumers.engine.intake.admission import admit
 from consumers.engine.limits import Limits
-from schemas.events.codec import InputSource, RefusalReason
+from schemas.closed_sets import InputSource, RefusalReason
 from streamer.operations.quarantine.log import Entries
 from streamer.operations.quarantine.screen import (
     MAX_HEADERS,
