@@ -17,7 +17,8 @@ from schemas.units import MINUTE_MS
 
 SNAPSHOT_SEGMENTS: Final = {"segment.bytes": str(64 * 2**20), "segment.ms": str(10 * MINUTE_MS)}
 """Only full segments are deleted. With the broker's own sizes the words in snapshots would stay for days after their retention."""
-VISIBLE_SECONDS: Final = 5.0
+IN_FORCE_SECONDS: Final = 10.0
+"""How long a broker may take to give new topics their leaders. A quiet one takes a tenth of a second."""
 _LOOK_AGAIN_SECONDS: Final = 0.1
 
 
@@ -85,7 +86,7 @@ async def create_topics(
                     "  Check the replication factor against the number of brokers, and the rights of this user."
                 )
             made[name] = not code
-        await _until_visible(admin, made)
+        await _until_in_force(admin, made)
         return made
 
 
@@ -128,21 +129,24 @@ def judged(
     return tuple(states)
 
 
-async def _partitions_by_name(admin: AIOKafkaAdminClient) -> dict[str, int]:
-    """Of every topic that there is; asking for names instead could make them."""
-    described = await admin.describe_topics()
-    return {entry["topic"]: len(entry["partitions"]) for entry in described if not entry["error_code"]}
+async def _until_in_force(admin: AIOKafkaAdminClient, names: Collection[str]) -> None:
+    """Waits until every partition of the topics has a leader: the broker confirms a topic a little earlier.
 
-
-async def _until_visible(admin: AIOKafkaAdminClient, names: Collection[str]) -> None:
-    """Waits until the broker lists the topics: it confirms a topic a little earlier than it lists it.
-
-    After `VISIBLE_SECONDS` it goes on; the next check reports a missing topic.
+    After `IN_FORCE_SECONDS` it goes on; the next check reports a missing topic.
     """
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(VISIBLE_SECONDS):
-            while not set(names) <= set(await _partitions_by_name(admin)):  # noqa: ASYNC110  # Kafka sends no notice
+        async with asyncio.timeout(IN_FORCE_SECONDS):
+            while not set(names) <= await _led_topics(admin):  # noqa: ASYNC110  # Kafka sends no notice
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+
+async def _led_topics(admin: AIOKafkaAdminClient) -> set[str]:
+    """The topics of which every partition has a leader. All are asked for: to ask for a name could make the topic."""
+    return {
+        entry["topic"]
+        for entry in await admin.describe_topics()
+        if not entry["error_code"] and all(each["leader"] >= 0 for each in entry["partitions"])
+    }
 
 
 @contextlib.asynccontextmanager
