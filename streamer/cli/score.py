@@ -95,8 +95,6 @@ def score(
         callgauge score traces.jsonl --format agent-inspect --judge on --verdicts verdicts.jsonl > results.jsonl
         OPENAI_API_KEY=... callgauge score records/1.1.2 --goals airline_dataset.jsonl --judge on
     """
-    from streamer.agent_inspect.files import TraceFiles
-    from streamer.agent_inspect.run import TracePlan, score_traces
     from streamer.commands.printing import found_calls, print_calls, printed_calls, total_of
     from streamer.commands.score import options_in, print_table
     from streamer.commands.settings_options import settings_from
@@ -109,6 +107,9 @@ def score(
     if output is ScoreFormat.AGENT_INSPECT:
         if all_records or arrival is not None or processes is not None:
             raise typer.BadParameter("A trace has no events: leave out --all, --arrival and --processes.")
+        from streamer.agent_inspect.files import TraceFiles
+        from streamer.agent_inspect.run import TracePlan, score_traces
+
         files = TraceFiles(paths)
         trace_plan = TracePlan(
             settings_from(config), tuple(scorer or ()), judge is JudgeSwitch.ON, verdicts, agent or "unknown",
