@@ -177,7 +177,7 @@ async def main(conversation_id: str) -> None:
         await call.play()
         await worker.queue_frame(frames.EndFrame())
 
-    await asyncio.wait_for(asyncio.gather(running, play()), 40)
+    await asyncio.wait_for(asyncio.gather(running, play()), 100)
     sys.stdout.write(
         json.dumps({"pipecat": version("pipecat-ai"), "latencies_ms": [1000 * each for each in latencies]}) + "\n"
     )

@@ -287,10 +287,8 @@ def test_a_template_of_ones_own_is_asked_and_a_changed_one_asks_again(
     with scripted_openai(always("C")) as judge:
         template.write_text("{call}\nOf the setting: {subgoal}")
         score(path, *kept, judge=judge)
-        assert [each.user.splitlines()[-1] for each in judge.asked] == [
-            'Of the setting: "greeted"',
-            'Of the trace: "greeted"',
-        ]
+        asked = sorted(each.user.splitlines()[-1] for each in judge.asked)  # two traces are judged beside each other
+        assert asked == ['Of the setting: "greeted"', 'Of the trace: "greeted"']
         score(path, *kept, judge=judge)
         assert len(judge.asked) == 2
         template.write_text("{call}\nChanged: {subgoal}")
