@@ -1,10 +1,14 @@
-"""The closed sets of words that records share with the labels of metrics. Each word is written here once.
+"""The closed sets of words that labels of metrics share with records, or with the names of roles. Each word is written here once.
 
 This module imports nothing of ours and nothing from outside the standard library, so that the metric catalogue stays plain data.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal, get_args
+
+RoleName = Literal["evaluator", "exporter", "judge", "ingest", "monitor"]
+ROLE_NAMES: Final[tuple[RoleName, ...]] = get_args(RoleName)
+"""The roles that a process may run."""
 
 
 class InputSource(StrEnum):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-from schemas.closed_sets import REDACTION_TYPES
+from schemas.closed_sets import REDACTION_TYPES, RoleName
 
 MetricType = Literal["counter", "gauge", "histogram"]
-Role = Literal["exporter", "evaluator", "judge", "ingest", "monitor", "every"]
+Role = Literal[RoleName, "every"]
 """The exposer of a metric: a role, or every process with any roles."""
 Unit = Literal[
     "bytes", "calls", "dead airs", "deliveries", "elements", "events", "fields", "files", "hits", "info", "interruptions", "messages",

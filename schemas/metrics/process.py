@@ -2,9 +2,10 @@
 of its roles. `process_*`, its memory, processor time and start, comes from the client library.
 """
 
-from typing import Final, get_args
+from typing import Final
 
-from schemas.metrics.definition import Label, Metric, Role
+from schemas.closed_sets import ROLE_NAMES
+from schemas.metrics.definition import Label, Metric
 
 _HTTP_LIMIT = Label(
     "limit",
@@ -15,7 +16,6 @@ _CAPPED_LABEL = Label(
     "label", "the label whose cap was reached", ("agent", "tenant", "environment", "goal_set", "tool")
 )
 _VERSION = Label("version", "the installed version")
-_ROLES = tuple(role for role in get_args(Role) if role != "every")
 
 PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
@@ -36,12 +36,12 @@ PROCESS_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "callgauge_role_restarts_total", "counter", "restarts",
         "Times a role ended with an error while its process went on, and was started again; the log says why.",
-        "every", (Label("role", "the role that ended with an error and was started again", _ROLES),),
+        "every", (Label("role", "the role that ended with an error and was started again", ROLE_NAMES),),
     ),
     Metric(
         "callgauge_poll_failures_total", "counter", "polls",
         "Polls of Kafka that failed; the position stays, and the poll is tried again.",
-        "every", (Label("role", "the role that reads", _ROLES),),
+        "every", (Label("role", "the role that reads", ROLE_NAMES),),
     ),
     Metric(
         "callgauge_http_limits_hit_total", "counter", "hits",

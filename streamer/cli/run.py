@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from schemas.closed_sets import ROLE_NAMES
 from streamer.cli.options import BootstrapOption, ConfigOption, HttpPortOption, PrefixOption
-from streamer.role_names import ROLE_NAMES
 
 app = typer.Typer(add_completion=False)
 

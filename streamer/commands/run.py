@@ -9,8 +9,8 @@ import typer
 
 from consumers.engine.redaction.redactor import Redactor
 from consumers.runtime.logs import configure_logging, is_json
+from schemas.closed_sets import ROLE_NAMES, RoleName
 from streamer.exit_codes import STOP_OVERDUE
-from streamer.role_names import ROLE_NAMES, RoleName
 from streamer.roles.running import STOP_SECONDS, Service
 from streamer.roles.start_facts import start_facts
 from streamer.settings.all_settings import Settings

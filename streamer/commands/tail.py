@@ -42,12 +42,8 @@ async def follow(
             async with EventPublisher(settings.kafka, ce_source="callgauge.tail") as publisher:
                 await run.send(publisher, is_endless=is_endless)
 
-        await first_of(_stopped(stop), work(), _show(run))
+        await first_of(stop.wait(), work(), _show(run))
         return not stop.is_set(), run.progress
-
-
-async def _stopped(stop: asyncio.Event) -> None:
-    await stop.wait()
 
 
 async def _show(run: FollowedRun) -> None:

@@ -27,11 +27,7 @@ async def watch(settings: Settings, since_ms: int, *, once: bool, as_json: bool)
     place = f"topic {settings.kafka.topic('scores')} at {settings.bootstrap}"
     show = _print_json if as_json else _print_once if once else _show
     with stop_on_signals() as stop:
-        await first_of(_stopped(stop), watched.read(settings.kafka), show(watched, place))
-
-
-async def _stopped(stop: asyncio.Event) -> None:
-    await stop.wait()
+        await first_of(stop.wait(), watched.read(settings.kafka), show(watched, place))
 
 
 async def _print_json(watched: WatchedCalls, _place: str) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
-from streamer.role_names import RoleName
+from schemas.closed_sets import RoleName
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 """From the end of a role to its next start; twice as long after each failure of a row."""

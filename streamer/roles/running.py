@@ -16,8 +16,8 @@ from consumers.runtime.kafka.connection import KafkaSettings
 from consumers.runtime.kafka.login_watch import LoginWatch
 from consumers.runtime.registry import Instruments
 from consumers.runtime.stopping import finish_unless
+from schemas.closed_sets import ROLE_NAMES, RoleName
 from streamer.cluster.rights import needs_of
-from streamer.role_names import ROLE_NAMES, RoleName
 from streamer.roles.role_runner import RoleRunner, RunsUntilStopped
 from streamer.settings.all_settings import Settings
 from streamer.version import installed_version

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from pathlib import Path
 
+from schemas.closed_sets import RoleName
 from schemas.topics import GOALS_TOPIC, JUDGE_REQUESTS_TOPIC, TRANSCRIPTS_TOPIC
-from streamer.role_names import RoleName
 from streamer.settings.all_settings import Settings
 
 _KEY_REMEDY = "set OPENAI_API_KEY or CALLGAUGE_JUDGE__API_KEY_FILE"

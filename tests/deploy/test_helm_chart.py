@@ -16,7 +16,7 @@ import pytest
 import yaml
 from kubernetes_validate.utils import latest_version
 
-from streamer.role_names import ROLE_NAMES
+from schemas.closed_sets import ROLE_NAMES
 from streamer.settings.all_settings import load_settings, setting_names
 from streamer.settings.variables import near_misses
 from tests.support.patience import patient

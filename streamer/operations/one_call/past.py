@@ -12,7 +12,7 @@ from schemas.scores.all_records import SCORE_RECORD, AnyScoreRecord
 from schemas.topics import SCORES_TOPIC, TRANSCRIPTS_TOPIC
 from schemas.transcript import TRANSCRIPT, TranscriptTurn
 from streamer.cluster.onlooker import onlooker, records_so_far
-from streamer.operations.one_call.ids import is_meant
+from streamer.operations.one_call.ids import is_wanted
 
 MAX_CALLS: Final = 20
 """Calls kept whose ids end in the same way: as many as a person chooses from."""
@@ -49,7 +49,7 @@ async def find_calls(kafka: KafkaSettings, wanted: str, since_ms: int) -> FoundC
     """
     found = FoundCalls()
     async for call, value in _records(kafka, SCORES_TOPIC, since_ms):
-        if not is_meant(call, wanted) or (call not in found.records and len(found.records) >= MAX_CALLS):
+        if not is_wanted(call, wanted) or (call not in found.records and len(found.records) >= MAX_CALLS):
             continue
         records = found.records.setdefault(call, [])
         try:

@@ -29,7 +29,7 @@ FOR_ALL_COMMANDS = {
 FOR_ONE_COMMAND = {
     "call": {"streamer.operations", "streamer.operations.one_call", "streamer.operations.one_call.ids"},
     "quarantine": {"schemas.closed_sets"},
-    "run": {"streamer.role_names"},
+    "run": {"schemas.closed_sets"},
     "score": {"streamer.agent_inspect", "streamer.agent_inspect.scorer_names"},
     "simulate": {
         "streamer.sources",

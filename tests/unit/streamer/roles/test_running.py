@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from consumers.exporter import service as exporter_service
 from consumers.runtime.kafka.connection import KafkaSettings
-from streamer.role_names import ROLE_NAMES, RoleName
+from schemas.closed_sets import ROLE_NAMES, RoleName
 from streamer.roles import evaluator_role
 from streamer.roles import running as service
 from streamer.roles.running import Service

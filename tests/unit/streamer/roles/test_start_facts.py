@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.role_names import ROLE_NAMES, RoleName
+from schemas.closed_sets import ROLE_NAMES, RoleName
 from streamer.roles.start_facts import start_facts
 from streamer.settings.all_settings import load_settings
 
